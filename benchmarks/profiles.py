@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import featstore
-from featstore.explore.stored import stored_profile
+from featstore.explore.profiling import stored_profile
 from featstore.reading.tables import nulls_to_marks
 from featstore.statistics.column_statistics import StatisticsGatherer, merge_statistics
 from featstore.statistics.sketches import mix

@@ -12,6 +12,7 @@ from featstore.base.table_result import TableResult, share_text
 @dataclass(frozen=True, repr=False)
 class _Slots(TableResult):
     table: pa.Table
+    _align = ("left", "right", "left")
 
     def _head(self) -> str:
         return "two slots"
@@ -21,9 +22,6 @@ class _Slots(TableResult):
             ("price", 0, "17, 18, and 19"),
             ("from_x_visibility", 0, "4"),
         ]
-
-    def _align(self) -> Sequence[str]:
-        return ("left", "right", "left")
 
     def _foot(self) -> Sequence[str]:
         return ["of 7 rows"]

@@ -2,12 +2,13 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from featstore.base.errors import missing_extra
+from featstore.base.errors import SelectionError, missing_extra, nearest
 from featstore.base.text_table import html_table, telling_columns, text_table
 
 _FORMAT = "1.4.0"  # of the metadata: the version of pandas that defined it
@@ -22,17 +23,16 @@ class TableResult(ABC):
 
     table: pa.Table
 
-    @abstractmethod
+    _align: ClassVar[Sequence[str] | None] = None
+    """`left` or `right` for each column of the table of text; None for all left."""
+
     def _head(self) -> str:
         """The lines above the table of text; empty for none."""
+        return ""
 
     @abstractmethod
     def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         """The headers and the cells of the table of text."""
-
-    def _align(self) -> Sequence[str] | None:
-        """`left` or `right` for each column of the table of text; None for all left."""
-        return None
 
     def _foot(self) -> Sequence[str]:
         """The lines below the table of text."""
@@ -43,7 +43,7 @@ class TableResult(ABC):
         fit, columns that are 0, unknown or empty in every row are left out, and named below it.
         """
         headers, rows = self._shown()
-        align = self._align() or ["left"] * len(headers)
+        align = self._align or ["left"] * len(headers)
         kept = range(len(headers)) if width is None else telling_columns(headers, rows, width)
         table = text_table(
             [[row[i] for i in kept] for row in rows],
@@ -88,6 +88,27 @@ class TableResult(ABC):
         except ModuleNotFoundError as error:
             raise missing_extra("to_polars()", error) from error
         return polars.from_arrow(self.table)
+
+
+def slot_row(table: pa.Table, slot: str) -> dict[str, Any]:
+    """The row of a slot, of a table with a row for each.
+
+    Raises:
+        SelectionError: There is none. The message suggests the nearest names.
+    """
+    names = table["slot"].to_pylist()
+    if slot not in names:
+        raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, names)}")
+    row: dict[str, Any] = table.slice(names.index(slot), 1).to_pylist()[0]
+    return row
+
+
+def rows_by_slot(table: pa.Table) -> defaultdict[str, list[dict[str, Any]]]:
+    """The rows of each slot, of a table with any number of rows for each."""
+    rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in table.to_pylist():
+        rows[row["slot"]].append(row)
+    return rows
 
 
 def nullable_integers(table: pa.Table) -> pa.Table:

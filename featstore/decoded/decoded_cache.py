@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import BudgetError, StagingError
 from featstore.base.host import allow_descriptors
 from featstore.decoded.entry_file import (
@@ -106,27 +107,26 @@ class DecodedCache:
         backoff = StoppableBackoff(threading.Event())
         with _opening(found, len(wanted)):
             while True:
-                num_before, refused = len(found), dict[int, Refusal]()
+                num_before, refused = len(found), list[tuple[EntryRequest, Refusal]]()
                 for number, request in enumerate(wanted):
                     if number not in found:
                         state = (checked_states or {}).get(request.name)
                         answer = self.open(request, state, _held_bytes(found))
                         if isinstance(answer, Refusal):
-                            refused[number] = answer
+                            refused.append((request, answer))
                         else:
                             found[number] = answer
                             on_open(number)
                 if not refused:
                     return [found[number] for number in range(len(wanted))]
-                number, refusal = next(iter(refused.items()))
-                request = wanted[number]
+                request, refusal = refused[0]
                 if len(found) > num_before:
                     backoff = StoppableBackoff(threading.Event())
                 else:
                     self._let_go()
                     if refusal is Refusal.FULL:
-                        self._require_possible(
-                            request, request.first_bytes, _held_bytes(found), backoff
+                        self._require_room(
+                            request, request.first_bytes, _held_bytes(found), backoff.waited_s
                         )
                 backoff.wait(f"{request.title} waits: {refusal.value}")
 
@@ -157,65 +157,49 @@ class DecodedCache:
                     return self._built(request, answer, held_bytes)
                 with self._cache.named_errors():
                     return MappedEntry(self._cache, answer, state)
-            except RemovedError as error:
+            except (RemovedError, DamagedEntryError) as error:
                 if attempt + 1 == _MOST_ATTEMPTS:
                     raise
-                _LOG.warning("%s; it is built again", error)
-            except DamagedEntryError as error:
-                if attempt + 1 == _MOST_ATTEMPTS:
-                    raise
-                _LOG.warning("%s", error)
+                _LOG.warning("%s; it is built again now", error)
         raise AssertionError("the last attempt returns or raises")
 
     def _built(self, request: EntryRequest, download: Download, held_bytes: int) -> MappedEntry:
         def reserve(num_bytes: int) -> None:
-            self._require_fits(request, num_bytes, held_bytes)
+            self._require_room(request, num_bytes, held_bytes, None)
             backoff = StoppableBackoff(threading.Event())
             while (refusal := download.reserve(num_bytes)) is not None:
                 self._let_go()
-                self._require_possible(request, num_bytes, held_bytes, backoff)
+                self._require_room(request, num_bytes, held_bytes, backoff.waited_s)
                 backoff.wait(f"{request.title} waits: {refusal.value}")
 
         writer = EntryWriter(download, reserve)
-        try:
-            # What fails of the files that are read is told in errors of featstore.
-            with self._cache.named_errors(request.title):
-                request.build(writer)
-                if writer.num_bytes > download.num_bytes:
-                    reserve(writer.num_bytes)
-                pin = download.publish(writer.record(request.title))
-                # What a crash of the machine may lose of the bytes is found when the entry is next
-                # opened, so the file is not synced.
-                return MappedEntry(self._cache, pin, is_new=True)
-        except BaseException:
-            download.abandon()
-            raise
+        # What fails of the files that are read is told in errors of featstore.
+        with (
+            cleaned_up_on_failure(download.abandon),
+            self._cache.named_errors(request.title),
+        ):
+            request.build(writer)
+            if writer.num_bytes > download.num_bytes:
+                reserve(writer.num_bytes)
+            pin = download.publish(writer.record(request.title))
+            # What a crash of the machine may lose of the bytes is found when the entry is next
+            # opened, so the file is not synced.
+            return MappedEntry(self._cache, pin, is_new=True)
 
-    def _require_possible(
-        self,
-        request: EntryRequest,
-        wanted_bytes: int,
-        held_bytes: int,
-        backoff: StoppableBackoff,
+    def _require_room(
+        self, request: EntryRequest, wanted_bytes: int, held_bytes: int, waited_s: float | None
     ) -> None:
         """BudgetError if the entry cannot fit beside those that are open, or others have not made
-        room for it in time.
+        room for it in time; None: that is not waited for yet.
         """
-        self._require_fits(request, wanted_bytes, held_bytes)
-        if backoff.waited_s >= self._grace_s:
-            raise self._no_room(request, wanted_bytes, held_bytes)
-
-    def _require_fits(self, request: EntryRequest, wanted_bytes: int, held_bytes: int) -> None:
-        if held_bytes + wanted_bytes > self._budget_bytes:
-            raise self._no_room(request, wanted_bytes, held_bytes)
-
-    def _no_room(self, request: EntryRequest, wanted_bytes: int, held_bytes: int) -> BudgetError:
-        return BudgetError(
-            f"{self._limit} {format_bytes(self._budget_bytes)}: no room for "
-            f"{request.title} of {format_bytes(wanted_bytes)} beside {format_bytes(held_bytes)} of "
-            "decoded columns that are open, and what other processes read; decoded columns have to "
-            "fit all at once: raise the budget, free the disk, or select fewer slots or days"
-        )
+        is_late = waited_s is not None and waited_s >= self._grace_s
+        if is_late or held_bytes + wanted_bytes > self._budget_bytes:
+            raise BudgetError(
+                f"{self._limit} {format_bytes(self._budget_bytes)}: no room for {request.title} of "
+                f"{format_bytes(wanted_bytes)} beside {format_bytes(held_bytes)} of decoded "
+                "columns that are open, and what other processes read; decoded columns have to fit "
+                "all at once: raise the budget, free the disk, or select fewer slots or days"
+            )
 
 
 @contextmanager

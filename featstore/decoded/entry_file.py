@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from featstore.base.closing import Closing
+from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.errors import StagingError
 from featstore.base.processes import OwnProcess
 from featstore.base.redaction import redact
@@ -34,11 +34,14 @@ class EntryWriter:
     Args:
         download: The reservation. The caller publishes or abandons it.
         reserve: Makes the reservation as large as it is told; waits, or raises.
+
+    Attributes:
+        num_bytes: How many bytes were written.
     """
 
     def __init__(self, download: Download, reserve: Callable[[int], None]) -> None:
         self._download, self.reserve = download, reserve
-        self._num_bytes = self._crc = 0
+        self.num_bytes = self._crc = 0
 
     def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Writes record batches as one Arrow file. Each is written before the next is drawn.
@@ -56,22 +59,17 @@ class EntryWriter:
                     writer.write_batch(batch)
                     del batch  # Its memory serves the next one.
             blocks.flush()
-            file.truncate(self._num_bytes)
+            file.truncate(self.num_bytes)
 
     def record(self, url: str) -> Record:
         """The record of what was written."""
-        sums = [(0, self._num_bytes, self._crc)]
-        return Record.of(url, self._num_bytes, "", sums, is_checked=True)
+        sums = [(0, self.num_bytes, self._crc)]
+        return Record.of(url, self.num_bytes, "", sums, is_checked=True)
 
     def count(self, data: memoryview) -> None:
         """Adds bytes that were written to the checksum."""
         self._crc = checksum(data, self._crc)
-        self._num_bytes += len(data)
-
-    @property
-    def num_bytes(self) -> int:
-        """How many bytes were written."""
-        return self._num_bytes
+        self.num_bytes += len(data)
 
 
 class _Blocks:
@@ -115,6 +113,7 @@ class _Blocks:
         while num_bytes:
             written = os.writev(self._file, list(_first(self._waiting, num_bytes)))
             num_bytes -= written
+            # The kernel may take less than all: what is left of a view goes first the next time.
             while written:
                 view = self._waiting.pop(0)
                 if len(view) > written:
@@ -173,6 +172,7 @@ class MappedEntry(Closing):
     Attributes:
         schema: The schema of the record batches.
         batches: The record batches, views of the mapping.
+        state: What was seen when the bytes were last checked; None: they were not.
 
     Raises:
         DamagedEntryError: As of `require_unchanged`.
@@ -185,8 +185,8 @@ class MappedEntry(Closing):
     ) -> None:
         self._cache, self._pin, self._process = cache, pin, OwnProcess()
         self._damage: str | None = None
-        try:
-            self._state = FileState.of(pin.descriptor) if is_new else state
+        with cleaned_up_on_failure(self.close):
+            self.state = FileState.of(pin.descriptor) if is_new else state
             self.require_unchanged()
             # Writable, and private: who writes to a batch in place, against the contract, changes
             # memory of its own, instead of the file, or of being killed. All else stays shared.
@@ -194,14 +194,6 @@ class MappedEntry(Closing):
             reader = pa.ipc.open_file(pa.py_buffer(mapped))
             self.schema: pa.Schema = reader.schema
             self.batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def state(self) -> FileState | None:
-        """What was seen when the bytes were last checked."""
-        return self._state
 
     @property
     def held_bytes(self) -> int:
@@ -230,7 +222,7 @@ class MappedEntry(Closing):
         if self._damage is not None:
             raise DamagedEntryError(self._damage)
         seen = FileState.of(self._pin.descriptor)
-        if seen == self._state:
+        if seen == self.state:
             return
         if seen.size_bytes != self._pin.record.size_bytes or not self._pin.is_intact(_NEVER):
             path, title = self._pin.path, redact(self._pin.record.url)
@@ -241,7 +233,7 @@ class MappedEntry(Closing):
                 "built again when it is next opened"
             )
             raise DamagedEntryError(self._damage)
-        self._state = seen
+        self.state = seen
 
     def close(self) -> None:
         """Allows eviction. Views of the mapping stay valid. May be called more than once."""

@@ -1,8 +1,8 @@
 """Two profiles compared: what changed between days, versions or tables."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,20 +15,17 @@ from featstore.base.table_result import (
     number_with_error,
     share_text,
 )
-from featstore.explore.plots.ranked_slots import plot_psi
-from featstore.explore.plots.two_sides import plot_two_sides
+from featstore.explore.plots.distribution import plot_two_sides
+from featstore.explore.plots.frame import Figure
+from featstore.explore.plots.slot_bars import plot_psi
 from featstore.spec.value_names import ValueNames, short_sign
-from featstore.statistics.slot_change import (
-    SlotDifference,
+from featstore.statistics.drift import (
     ValueShares,
     new_and_vanished,
     slot_change,
     value_shares,
 )
 from featstore.statistics.summary import SlotSummary
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _NUMBERS = (
     "psi",
@@ -78,37 +75,47 @@ _HEADERS = (
 )
 
 
-class Profiled(Protocol):
-    """What `compare` needs of a `Profile`."""
-
-    @property
-    def num_rows(self) -> int: ...
-    @property
-    def label_rates(self) -> Mapping[str, float | None]: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def summaries(self) -> Mapping[str, SlotSummary]: ...
-    def names_of(self, wanted: Mapping[str, Collection[int]]) -> ValueNames: ...
+# What ids mean, by slot name, as far as it is known.
+NameFinder = Callable[[Mapping[str, Collection[int]]], ValueNames]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Side:
-    """One side of a comparison.
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProfiledRows:
+    """Some rows and what is known of their slots: one side of a comparison.
 
     Attributes:
-        num_rows: Its rows.
-        label_rates: The mean of each label.
-        source: What its profile was computed from.
+        num_rows: The number of rows.
+        label_rates: The mean of each label over all rows; None if there are no rows.
+        source: What the figures were computed from.
+        summaries: What is known of each slot, by name.
+        names: What top values mean.
+        find_names: Finds what other ids of the slots mean.
     """
 
     num_rows: int
     label_rates: Mapping[str, float | None]
     source: str
+    summaries: Mapping[str, SlotSummary] = field(default_factory=dict, compare=False)
+    names: ValueNames = field(default_factory=ValueNames, compare=False)
+    find_names: NameFinder | None = field(default=None, compare=False)
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The rows, the labels and the source, in a line."""
         rates = (f"{name} {number_text(rate)}" for name, rate in self.label_rates.items())
         return f"{', '.join([f'{self.num_rows:,} rows', *rates])} ({self.source})"
+
+    def names_of(self, wanted: Mapping[str, Collection[int]]) -> ValueNames:
+        """What ids mean, as far as it is known.
+
+        Args:
+            wanted: Ids by the name of their slot.
+        """
+        left = {
+            slot: set(ids) - self.names.by_slot.get(slot, {}).keys() for slot, ids in wanted.items()
+        }
+        left = {slot: ids for slot, ids in left.items() if ids}
+        return self.names.over(self.find_names(left)) if self.find_names and left else self.names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +130,6 @@ class SlotPair:
         """The slot after, or that of before if there is none."""
         [slot, *_] = [side.slot for side in (self.after, self.before) if side is not None]
         return slot
-
-    def shown(self) -> list[ValueShares]:
-        """The most frequent ids of both sides."""
-        if self.before is None or self.after is None or self.slot.kind is not SlotKind.ID:
-            return []
-        return value_shares(self.before, self.after, NUM_NAMED)
 
     def new_and_vanished(self) -> tuple[list[ValueShares] | None, list[ValueShares] | None]:
         """The most frequent new ids, and those that vanished; None where nobody knows."""
@@ -175,19 +176,23 @@ class Comparison(TableResult):
             the side without them does not list all of its ids.
     """
 
-    before: Side
-    after: Side
+    before: ProfiledRows
+    after: ProfiledRows
     table: pa.Table
     pairs: Mapping[str, SlotPair] = field(default_factory=dict, compare=False)
     names: ValueNames = field(default_factory=ValueNames, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as JSON types."""
-        return {
-            "before": asdict(self.before),
-            "after": asdict(self.after),
-            "slots": self.table.to_pylist(),
+        sides = {
+            name: {
+                "num_rows": side.num_rows,
+                "label_rates": dict(side.label_rates),
+                "source": side.source,
+            }
+            for name, side in (("before", self.before), ("after", self.after))
         }
+        return sides | {"slots": self.table.to_pylist()}
 
     def plot_drift(self) -> "Figure":
         """Bars of the PSI of each slot, the largest first, as a matplotlib Figure.
@@ -217,7 +222,7 @@ class Comparison(TableResult):
         return plot_two_sides(slot, pair.before, pair.after, self.names, NUM_NAMED)
 
     def _head(self) -> str:
-        return f"before: {self.before}\nafter:  {self.after}"
+        return f"before: {self.before.headline}\nafter:  {self.after.headline}"
 
     def _foot(self) -> Sequence[str]:
         return [AT_LEAST_FOOT] if "at least" in self.table["psi_method"].to_pylist() else []
@@ -228,7 +233,7 @@ class Comparison(TableResult):
         return _HEADERS, [_cells(row) for row in rows]
 
 
-def compare(before: Profiled, after: Profiled) -> Comparison:
+def compare(before: ProfiledRows, after: ProfiledRows) -> Comparison:
     """Compares two profiles, see `Profile.compare`."""
     old = {slot_key(summary.slot): summary for summary in before.summaries.values()}
     new = {slot_key(summary.slot): summary for summary in after.summaries.values()}
@@ -236,8 +241,8 @@ def compare(before: Profiled, after: Profiled) -> Comparison:
     pairs = [SlotPair(before=old.get(key), after=new.get(key)) for key in keys]
     names = _names(before, after, pairs)
     return Comparison(
-        before=_side(before),
-        after=_side(after),
+        before=before,
+        after=after,
         table=pa.Table.from_pylist([_row(pair, names) for pair in pairs], SCHEMA),
         # Of two slots with one name the first one counts: the other one is only before.
         pairs={pair.slot.name: pair for pair in reversed(pairs)},
@@ -245,7 +250,7 @@ def compare(before: Profiled, after: Profiled) -> Comparison:
     )
 
 
-def _names(before: Profiled, after: Profiled, pairs: Sequence[SlotPair]) -> ValueNames:
+def _names(before: ProfiledRows, after: ProfiledRows, pairs: Sequence[SlotPair]) -> ValueNames:
     """What the ids that a comparison shows mean, as far as either side knows, by the slots' names
     after.
     """
@@ -264,14 +269,11 @@ def _names(before: Profiled, after: Profiled, pairs: Sequence[SlotPair]) -> Valu
 
 
 def _ids(pair: SlotPair) -> set[int]:
-    lists = [pair.shown(), *(found or () for found in pair.new_and_vanished())]
-    return {one.value for values in lists for one in values}
-
-
-def _side(profile: Profiled) -> Side:
-    return Side(
-        num_rows=profile.num_rows, label_rates=dict(profile.label_rates), source=profile.source
-    )
+    """The ids that a comparison shows: frequent ones of both sides, new ones and vanished ones."""
+    if pair.before is None or pair.after is None or pair.slot.kind is not SlotKind.ID:
+        return set()
+    lists = [value_shares(pair.before, pair.after, NUM_NAMED), *pair.new_and_vanished()]
+    return {one.value for values in lists for one in values or ()}
 
 
 def slot_key(slot: Slot) -> tuple[int | None, str]:
@@ -282,7 +284,7 @@ def slot_key(slot: Slot) -> tuple[int | None, str]:
 def _row(pair: SlotPair, names: ValueNames) -> dict[str, Any]:
     """The row of a slot, which at least one side has."""
     before, after, slot = pair.before, pair.after, pair.slot
-    found = SlotDifference() if before is None or after is None else slot_change(before, after)
+    found = {} if before is None or after is None else slot_change(before, after)
     sides = {"before": before, "after": after}
     new, vanished = pair.new_and_vanished()
     return {
@@ -292,16 +294,19 @@ def _row(pair: SlotPair, names: ValueNames) -> dict[str, Any]:
         **{f"coverage_{name}": side and side.coverage for name, side in sides.items()},
         **{f"distinct_{name}": side and side.distinct for name, side in sides.items()},
         **{f"distinct_error_{name}": side and side.distinct_error for name, side in sides.items()},
-        **asdict(found),
-        "top_new": new and [_named(slot, names, one.value, one.after) for one in new],
-        "top_vanished": vanished
-        and [_named(slot, names, one.value, one.before) for one in vanished],
+        **found,
+        "top_new": new and _named(slot.name, names, new, "after"),
+        "top_vanished": vanished and _named(slot.name, names, vanished, "before"),
     }
 
 
-def _named(slot: Slot, names: ValueNames, value: int, share: float | None) -> dict[str, Any]:
-    known = names.known(slot.name, value)
-    return {"value": value, "text": None if known is None else known.text, "share": share}
+def _named(
+    slot: str, names: ValueNames, values: Sequence[ValueShares], side: str
+) -> list[dict[str, Any]]:
+    return [
+        {"value": one.value, "text": names.known(slot, one.value), "share": getattr(one, side)}
+        for one in values
+    ]
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -105,11 +105,17 @@ class Description:
 
     def text(self, width: int | None = None) -> str:
         """The description as text, with tables of `width` characters at most if given."""
+        columns = [(c.slot, c.name, c.kind, c.shape, c.operator) for c in self.columns]
         parts = [
             self._summary(),
-            self._columns_text(width),
+            text_table(columns, ("slot", "name", "kind", "shape", "operator"), width=width),
             self._groups_text(width),
-            self._partitions_text(width),
+            text_table(
+                [partition.cells for partition in self.partitions],
+                ("partition", "files", "rows", "bytes"),
+                align=("left", "right", "right", "right"),
+                width=width,
+            ),
             "\n".join(f"warning: {warning}" for warning in self.warnings),
         ]
         return "\n\n".join(part for part in parts if part)
@@ -135,10 +141,6 @@ class Description:
         ]
         return tabulate(lines, tablefmt="plain", disable_numparse=True)
 
-    def _columns_text(self, width: int | None) -> str:
-        rows = [(c.slot, c.name, c.kind, c.shape, c.operator) for c in self.columns]
-        return text_table(rows, ("slot", "name", "kind", "shape", "operator"), width=width)
-
     def _groups_text(self, width: int | None) -> str:
         if not self.groups:
             return ""
@@ -146,14 +148,6 @@ class Description:
         table = text_table(rows, ("slot group", "version", "files", "stale"), width=width)
         stale = [f"stale: {group.name}/{path}" for group in self.groups for path in group.stale]
         return "\n".join([table, *stale])
-
-    def _partitions_text(self, width: int | None) -> str:
-        return text_table(
-            [partition.cells for partition in self.partitions],
-            ("partition", "files", "rows", "bytes"),
-            align=("left", "right", "right", "right"),
-            width=width,
-        )
 
 
 def describe(
@@ -254,7 +248,15 @@ class History:
         """The commits as JSON types, without the checksum of each file."""
         return {
             "table": self.table,
-            "commits": [_commit_dict(commit) for commit in self.commits],
+            "commits": [
+                {
+                    "version": commit.version,
+                    "timestamp_ms": commit.timestamp_ms,
+                    "operation": commit.operation,
+                    "metadata": _metadata(commit),
+                }
+                for commit in self.commits
+            ],
             "num_more": self.num_more,
         }
 
@@ -276,7 +278,8 @@ def table_history(url: str, last: int | None = None) -> History:
 
 def _commit_cells(commit: Commit) -> tuple[object, ...]:
     of = commit.metadata
-    head = (commit.version, _time(commit), commit.operation)
+    at = datetime.datetime.fromtimestamp(commit.timestamp_ms / 1000, datetime.UTC)
+    head = (commit.version, at.strftime("%Y-%m-%d %H:%M:%S"), commit.operation)
     if of is None:
         return (*head, "(by another writer)", None, None, None, None)
     numbers = (f"{number:,}" for number in (of.num_files, of.num_rows, of.size_bytes))
@@ -296,16 +299,6 @@ def _partition_names(partitions: tuple[Mapping[str, str], ...]) -> str:
     return f"{names[0]} to {names[-1]} ({len(names)})"
 
 
-def _time(commit: Commit) -> str:
-    at = datetime.datetime.fromtimestamp(commit.timestamp_ms / 1000, datetime.UTC)
-    return at.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _commit_dict(commit: Commit) -> dict[str, Any]:
+def _metadata(commit: Commit) -> dict[str, Any] | None:
     known = {} if commit.metadata is None else commit.metadata.to_mapping()
-    return {
-        "version": commit.version,
-        "timestamp_ms": commit.timestamp_ms,
-        "operation": commit.operation,
-        "metadata": {key: value for key, value in known.items() if key != "crc32s"} or None,
-    }
+    return {key: value for key, value in known.items() if key != "crc32s"} or None

@@ -7,25 +7,33 @@ label is unknown are left out.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.errors import InputError, SelectionError, nearest
+from featstore.base.errors import InputError
 from featstore.base.schema import Slot, SlotKind
-from featstore.base.table_result import TableResult, nullable_integers, number_text, share_text
+from featstore.base.table_result import (
+    TableResult,
+    nullable_integers,
+    number_text,
+    rows_by_slot,
+    share_text,
+    slot_row,
+)
 from featstore.base.text_table import text_table
+from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.label_rates import (
     cell_text,
     cells_in_order,
     plot_partition_rates,
     plot_rates,
 )
-from featstore.explore.plots.ranked_slots import plot_auc
-from featstore.explore.row_profile import known_values
-from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace
+from featstore.explore.plots.slot_bars import plot_auc
+from featstore.explore.profiling import known_values, label_numbers
+from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace, ValueCounter
 from featstore.ops.arrays import values_of
 from featstore.spec.value_names import ValueNames
 from featstore.statistics.measures import auc, information_value, mutual_information, wilson
@@ -36,9 +44,6 @@ from featstore.statistics.value_counts import (
     merge_counts,
     most_frequent,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_VALUES = 100  # the most frequent ids that are cells of their own
 NUM_BINS = 20  # the bins of a float slot, with about equally many values
@@ -137,10 +142,7 @@ class LabelProfile(TableResult):
         Raises:
             SelectionError: The profile lacks the slot. The message suggests the nearest names.
         """
-        names = self.table["slot"].to_pylist()
-        if slot not in names:
-            raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, names)}")
-        row: dict[str, Any] = self.table.slice(names.index(slot), 1).to_pylist()[0]
+        row = slot_row(self.table, slot)
         return row | {"cells": self.cells.filter(pc.equal(self.cells["slot"], slot)).to_pylist()}
 
     def plot_auc(self) -> "Figure":
@@ -172,12 +174,13 @@ class LabelProfile(TableResult):
 
     def as_dict(self) -> dict[str, Any]:
         """The profile as JSON types."""
+        cells = rows_by_slot(self.cells)
         return {
             "label": self.label,
             "num_rows": self.num_rows,
             "num_known": self.num_known,
             "num_positive": self.num_positive,
-            "slots": [self[name] for name in self.table["slot"].to_pylist()],
+            "slots": [row | {"cells": cells[row["slot"]]} for row in self.table.to_pylist()],
             "partitions": self.partitions.to_pylist(),
         }
 
@@ -267,7 +270,7 @@ def label_rows(
         counted = [_LabelledCounts(space, slot) for slot in slots]
         num_rows, total, partitions = 0, np.zeros(4), dict[str, Floats]()
         for batch in batches:
-            rows = _Labelled.of(batch.column(label), label, num_rows)
+            rows = _Labelled(batch.column(label), label, num_rows)
             num_rows += batch.num_rows
             total += rows.sums()
             _add_partitions(partitions, batch, partition_keys, rows)
@@ -288,7 +291,6 @@ def label_rows(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Labelled:
     """The labels of a batch.
 
@@ -298,14 +300,10 @@ class _Labelled:
             whether it is positive, and whether it is both, float64 (num_known,) each.
     """
 
-    known: Any
-    weights: tuple[Floats, Floats, Floats]
-
-    @classmethod
-    def of(cls, column: pa.Array, label: str, first_row: int) -> "_Labelled":
-        numbers = values_of(pc.fill_null(column.cast(pa.float64()), float("nan")))
-        known = ~np.isnan(numbers)
-        positive = numbers[known]
+    def __init__(self, column: pa.Array, label: str, first_row: int) -> None:
+        numbers = label_numbers(column)
+        self.known = ~np.isnan(numbers)
+        positive = numbers[self.known]
         wrong = positive[(positive != 0.0) & (positive != 1.0)]
         if len(wrong):
             raise InputError(
@@ -314,8 +312,8 @@ class _Labelled:
             )
         # Halves by a hash of the row's number, as its parity may go with its time.
         rows = np.arange(first_row + 1, first_row + len(numbers) + 1, dtype=np.int64)
-        half = (mix(rows) & 1).astype(np.float64)[known]
-        return cls(known=known, weights=(half, positive, half * positive))
+        half = (mix(rows) & 1).astype(np.float64)[self.known]
+        self.weights = (half, positive, half * positive)
 
     def sums(self, rows: Any = slice(None)) -> Floats:
         """The number of rows, and the sums of the weights over them, float64 (4,)."""
@@ -333,7 +331,7 @@ class _LabelledCounts:
     def __init__(self, space: CountingSpace, slot: Slot) -> None:
         self.slot = slot
         self._is_id = slot.kind is SlotKind.ID
-        self._counter = space.counter(np.int64 if self._is_id else np.float32, 3)
+        self._counter = ValueCounter(space, np.int64 if self._is_id else np.float32, 3)
         self._missing = np.zeros(4)
         self._num_present = 0
 

@@ -4,21 +4,18 @@ day.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import InputError
-from featstore.base.table_result import TableResult, number_text, share_text
+from featstore.base.table_result import TableResult, number_text, rows_by_slot, share_text
 from featstore.explore.comparison import AT_LEAST, AT_LEAST_FOOT
-from featstore.explore.plots.frame import drawn, number_drawn
+from featstore.explore.plots.frame import MOST_ROWS, Figure, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
 from featstore.explore.profile import Profile
 from featstore.statistics.sketches import Floats
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SCHEMA = pa.schema(
     [
@@ -72,7 +69,7 @@ class PartitionProfiles(TableResult):
         Raises:
             MissingDependencyError: matplotlib is not installed.
         """
-        return self._heat_map("coverage", SHARES, self._slots(), "Coverage")
+        return self._heat_map("coverage", SHARES, list(rows_by_slot(self.table)), "Coverage")
 
     def plot_drift(self) -> "Figure":
         """A heat map of the PSI of each slot from partition to partition, as a matplotlib Figure.
@@ -89,14 +86,16 @@ class PartitionProfiles(TableResult):
                 f"drift: expected two partitions or more, found {len(self.partitions)}; choose "
                 "others with where, or compare with another table by Profile.compare"
             )
-        largest, certain = self._largest_psi(), self._largest_psi(beyond_chance=True)
-        slots = sorted(self._slots(), key=lambda slot: (-certain[slot][0], -largest[slot][0]))
+        rows = rows_by_slot(self.table)
+        certain = {slot: _largest_psi(of, beyond_chance=True)[0] for slot, of in rows.items()}
+        largest = {slot: _largest_psi(of)[0] for slot, of in rows.items()}
+        slots = sorted(rows, key=lambda slot: (-certain[slot], -largest[slot]))
         return self._heat_map("psi", PSI, slots, "Drift")
 
     def _heat_map(
         self, column: str, scale: ColourScale, slots: Sequence[str], title: str
     ) -> "Figure":
-        shown = drawn(slots)
+        shown = slots[:MOST_ROWS]
         least = self._at_least() if column == "psi" else set()
         rows = {slot: i for i, slot in enumerate(shown)}
         columns = {partition: i for i, partition in enumerate(self.partitions)}
@@ -114,28 +113,10 @@ class PartitionProfiles(TableResult):
         names = [f"≥ {slot}" if slot in least else slot for slot in shown]
         return plot_heat_map(names, self.partitions, values, scale, title, by_chance)
 
-    def _slots(self) -> list[str]:
-        return list(dict.fromkeys(self.table["slot"].to_pylist()))
-
     def _at_least(self) -> set[str]:
         """The slots that may have drifted more in some partition."""
         rows = self.table.select(["slot", "psi_method"]).to_pylist()
         return {row["slot"] for row in rows if row["psi_method"] == "at least"}
-
-    def _largest_psi(self, *, beyond_chance: bool = False) -> dict[str, tuple[float, str]]:
-        """The largest PSI of each slot, and its partition.
-
-        Args:
-            beyond_chance: Whether only those count that chance cannot have made alone.
-        """
-        found = dict.fromkeys(self._slots(), (0.0, "-"))
-        for row in self.table.select(["slot", "partition", "psi", "psi_error"]).to_pylist():
-            psi = row["psi"]
-            if psi is not None and psi > max(
-                found[row["slot"]][0], beyond_chance * row["psi_error"]
-            ):
-                found[row["slot"]] = (psi, row["partition"])
-        return found
 
     def _head(self) -> str:
         return f"{len(self.partitions):,} partitions ({self.source})"
@@ -145,22 +126,36 @@ class PartitionProfiles(TableResult):
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Slots that changed most come first."""
-        largest, least = self._largest_psi(), self._at_least()
-        coverage: dict[str, list[float]] = {slot: [] for slot in largest}
-        kinds = {}
-        for row in self.table.select(["slot", "kind", "coverage"]).to_pylist():
-            coverage[row["slot"]].append(row["coverage"])
-            kinds[row["slot"]] = row["kind"]
-        return _HEADERS, [
-            (
+        least, found = self._at_least(), []
+        for slot, rows in rows_by_slot(self.table).items():
+            psi, partition = _largest_psi(rows)
+            coverage = [row["coverage"] for row in rows]
+            cells = (
                 slot,
-                kinds[slot],
-                f"{share_text(min(coverage[slot]))} to {share_text(max(coverage[slot]))}",
+                rows[0]["kind"],
+                f"{share_text(min(coverage))} to {share_text(max(coverage))}",
                 f"{'≥ ' if slot in least else ''}{number_text(psi)}",
                 partition,
             )
-            for slot, (psi, partition) in sorted(largest.items(), key=lambda item: -item[1][0])
-        ]
+            found.append((psi, cells))
+        return _HEADERS, [cells for _, cells in sorted(found, key=lambda item: -item[0])]
+
+
+def _largest_psi(
+    rows: Sequence[Mapping[str, Any]], *, beyond_chance: bool = False
+) -> tuple[float, str]:
+    """The largest PSI of a slot, and its partition, the first one of several.
+
+    Args:
+        rows: The slot's rows.
+        beyond_chance: Whether only those count that chance cannot have made alone.
+    """
+    found = [
+        (row["psi"], row["partition"])
+        for row in rows
+        if row["psi"] and row["psi"] > beyond_chance * row["psi_error"]
+    ]
+    return max(found, key=lambda item: item[0], default=(0.0, "-"))
 
 
 def partition_profiles(profiles: Iterable[tuple[str, Profile]]) -> PartitionProfiles:
@@ -174,7 +169,8 @@ def partition_profiles(profiles: Iterable[tuple[str, Profile]]) -> PartitionProf
     for name, profile in profiles:
         partitions.append(name)
         sources[profile.source] = None
-        changes = {} if before is None else _changes(before, profile)
+        changed = [] if before is None else before.compare(profile).table.to_pylist()
+        changes = {row["slot"]: {name: row[name] for name in _CHANGES} for row in changed}
         rows += [
             {
                 "partition": name,
@@ -190,8 +186,3 @@ def partition_profiles(profiles: Iterable[tuple[str, Profile]]) -> PartitionProf
         source="; ".join(sources),
         table=pa.Table.from_pylist(rows, SCHEMA),
     )
-
-
-def _changes(before: Profile, after: Profile) -> dict[str, Mapping[str, Any]]:
-    found = before.compare(after).table.select(["slot", *_CHANGES]).to_pylist()
-    return {row["slot"]: {name: row[name] for name in _CHANGES} for row in found}

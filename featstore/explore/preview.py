@@ -16,7 +16,7 @@ from featstore.base.schema import Slot, SlotKind
 from featstore.base.table_result import TableResult, number_text, share_text
 from featstore.explore.label_profile import label_rows
 from featstore.explore.profile import Profile, numeric_labels, result_schema, shown_top
-from featstore.explore.row_profile import profile_rows
+from featstore.explore.profiling import profile_rows
 from featstore.explore.table import Table, open_table
 from featstore.explore.whatis import named_profile
 from featstore.extraction.units.extractor import Extractor
@@ -129,8 +129,9 @@ class PreviewedRows:
         is_all = self.num_rows == self.num_all
         which = "all" if is_all else f"{self.num_rows:,} of"
         drawn = "" if is_all else f" (random ones of {self.drawn_from}; ± is their error, 95 %)"
+        errors = {name: f" ±{number_text(e)}" for name, e in self.label_errors.items() if e}
         rates = (
-            f"{name} {number_text(rate)}{_plus_minus(self.label_errors.get(name, 0.0))}"
+            f"{name} {number_text(rate)}{errors.get(name, '')}"
             for name, rate in self.label_rates.items()
         )
         return ", ".join([f"{which} {self.num_all:,} rows of {redact(self.url)}{drawn}", *rates])
@@ -255,25 +256,16 @@ def preview(
     rows = marks_to_nulls(
         _some_rows(extractor, chosen, str(input_url), num_rows), extractor.schema.slots
     )
-    labels, num_all = numeric_labels(extractor.schema), sum(unit.num_rows for unit in units)
-    profile = profile_rows(rows.to_batches(), slots, labels)
-    names = _names(extractor, profile, raw)
-    errors = _errors(rows, slots, labels, num_all)
-    found = _previewed(profile, names, "preview", _aucs(rows, slots, labels), errors)
-    table = None if table_url is None else open_table(table_url, stale_groups=stale_groups)
-    table_rows, others = (None, []) if table is None else _of_table(table, num_rows)
-    return Preview(
-        rows=PreviewedRows(
-            url=str(input_url),
-            num_rows=profile.num_rows,
-            num_all=num_all,
-            label_rates=profile.label_rates,
-            label_errors={label: errors[label] for label in labels},
-            drawn_from=f"{len(chosen):,} of {len(units):,} row groups or text files",
-        ),
-        table_rows=table_rows,
-        slots=tuple(_beside(found, others)),
-    )
+    num_all = sum(unit.num_rows for unit in units)
+    profile = profile_rows(rows.to_batches(), slots, numeric_labels(extractor.schema))
+    named = replace(profile, names=_names(extractor, profile, raw))
+    drawn_from = f"{len(chosen):,} of {len(units):,} row groups or text files"
+    looked_at, found = _previewed("preview", str(input_url), rows, named, num_all, drawn_from)
+    table_rows, others = None, list[PreviewedSlot]()
+    if table_url is not None:
+        table = open_table(table_url, stale_groups=stale_groups)
+        table_rows, others = _of_table(table, num_rows)
+    return Preview(rows=looked_at, table_rows=table_rows, slots=tuple(_beside(found, others)))
 
 
 def _wanted(extractor: Extractor, slot: str | None) -> Sequence[Slot]:
@@ -382,40 +374,39 @@ def _raw_texts(
 
 def _of_table(table: Table, num_rows: int) -> tuple[PreviewedRows, list[PreviewedSlot]]:
     """The slots of a table, over a sample of its rows."""
-    rows, labels = table.sample(num_rows), numeric_labels(table.schema)
-    profile = named_profile(profile_rows(rows.to_batches(), table.slots, labels), table.snapshot)
-    errors = _errors(rows, table.slots, labels, table.num_rows)
-    files = table.snapshot.data_files
+    rows, files = table.sample(num_rows), table.snapshot.data_files
+    profile = profile_rows(rows.to_batches(), table.slots, numeric_labels(table.schema))
     num_read = len(spread_with_rows(files, lambda file: file.num_rows, num_rows))  # by `sample`
-    looked_at = PreviewedRows(
-        url=table.url,
-        num_rows=profile.num_rows,
-        num_all=table.num_rows,
-        label_rates=profile.label_rates,
-        label_errors={label: errors[label] for label in labels},
-        drawn_from=f"{num_read:,} of {len(files):,} data files",
-    )
-    aucs = _aucs(rows, table.slots, labels)
-    return looked_at, _previewed(profile, profile.names, "table", aucs, errors)
+    drawn_from = f"{num_read:,} of {len(files):,} data files"
+    named = named_profile(profile, table.snapshot)
+    return _previewed("table", table.url, rows, named, table.num_rows, drawn_from)
 
 
 def _previewed(
-    profile: Profile,
-    names: ValueNames,
-    source: str,
-    aucs: Mapping[str, Mapping[str, float | None]],
-    errors: Mapping[str, float],
-) -> list[PreviewedSlot]:
-    """The slots of a profile, with the texts of their top values and their AUC."""
-    found = []
-    for row in profile.table.to_pylist():
-        known = [names.known(row["slot"], top["value"]) for top in row["top"] or ()]
-        texts = [None if value is None else value.text for value in known]
-        top = [one | {"text": text} for one, text in zip(row["top"] or (), texts, strict=True)]
-        auc = {label: by_slot[row["slot"]] for label, by_slot in aucs.items()}
-        statistics = {**row, "top": top, "coverage_error": errors[row["slot"]]}
-        found.append(PreviewedSlot(source=source, statistics=statistics, auc=auc, names=names))
-    return found
+    source: str, url: str, rows: pa.Table, profile: Profile, num_all: int, drawn_from: str
+) -> tuple[PreviewedRows, list[PreviewedSlot]]:
+    """One side of a preview: its rows, and its slots with their AUC and their errors."""
+    slots = [summary.slot for summary in profile.summaries.values()]
+    errors = _errors(rows, slots, list(profile.label_rates), num_all)
+    aucs = _aucs(rows, slots, list(profile.label_rates))
+    looked_at = PreviewedRows(
+        url=url,
+        num_rows=profile.num_rows,
+        num_all=num_all,
+        label_rates=profile.label_rates,
+        label_errors={label: errors[label] for label in profile.label_rates},
+        drawn_from=drawn_from,
+    )
+    found = [
+        PreviewedSlot(
+            source=source,
+            statistics=row | {"coverage_error": errors[row["slot"]]},
+            auc={label: by_slot[row["slot"]] for label, by_slot in aucs.items()},
+            names=profile.names,
+        )
+        for row in profile.as_dict()["slots"]
+    ]
+    return looked_at, found
 
 
 def _beside(
@@ -428,10 +419,6 @@ def _beside(
         same = by_number.pop(slot.statistics["number"], None)
         found += [slot] if same is None else [slot, same]
     return [*found, *by_number.values()]
-
-
-def _plus_minus(error: float) -> str:
-    return f" ±{number_text(error)}" if error else ""
 
 
 def _top_text(top: Mapping[str, Any]) -> str:

@@ -1,19 +1,17 @@
 """What a profile is: coverage, distinct values, top values with label rates, list lengths and
 quantiles of each slot, as an Arrow table and as text.
 
-Figures are exact (`row_profile`), or estimates of stored statistics (`stored`), which come with
-their errors.
+Figures are exact, or estimates of stored statistics, which come with their errors (`profiling`).
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from featstore.base.errors import SelectionError, nearest
 from featstore.base.schema import SlotKind, SlotSchema
 from featstore.base.table_result import (
     TableResult,
@@ -21,16 +19,14 @@ from featstore.base.table_result import (
     number_text,
     number_with_error,
     share_text,
+    slot_row,
 )
-from featstore.explore.comparison import Comparison, compare
-from featstore.explore.plots.coverage import plot_coverage
-from featstore.explore.plots.distribution import plot_distribution
-from featstore.explore.plots.distributions import plot_distributions
+from featstore.explore.comparison import Comparison, ProfiledRows, compare
+from featstore.explore.plots.distribution import plot_distribution, plot_distributions
+from featstore.explore.plots.frame import Figure
+from featstore.explore.plots.slot_bars import plot_coverage
 from featstore.spec.value_names import ValueNames
 from featstore.statistics.summary import SlotSummary
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_TOP = 10
 _NUM_SHOWN = 3  # of these, in a cell of the text
@@ -71,12 +67,8 @@ _COPIED = (
 _EXTRACTION_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 
 
-# What ids mean, by slot name, as far as it is known.
-NameFinder = Callable[[Mapping[str, Collection[int]]], ValueNames]
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Profile(TableResult):
+class Profile(TableResult, ProfiledRows):
     """Per-slot statistics of some rows of a table.
 
     Attributes:
@@ -115,14 +107,8 @@ class Profile(TableResult):
     slots in slot groups.
     """
 
-    num_rows: int
-    label_rates: Mapping[str, float | None]
     table: pa.Table
-    source: str
     counts: Mapping[str, int] = field(default_factory=dict)
-    summaries: Mapping[str, SlotSummary] = field(default_factory=dict, compare=False)
-    names: ValueNames = field(default_factory=ValueNames, compare=False)
-    find_names: NameFinder | None = field(default=None, compare=False)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -135,22 +121,7 @@ class Profile(TableResult):
         Raises:
             SelectionError: The profile lacks the slot. The message suggests the nearest names.
         """
-        if slot not in self.slots:
-            raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, self.slots)}")
-        row: dict[str, Any] = self.table.slice(self.slots.index(slot), 1).to_pylist()[0]
-        return row
-
-    def names_of(self, wanted: Mapping[str, Collection[int]]) -> ValueNames:
-        """What ids mean, as far as it is known.
-
-        Args:
-            wanted: Ids by the name of their slot.
-        """
-        left = {
-            slot: set(ids) - self.names.by_slot.get(slot, {}).keys() for slot, ids in wanted.items()
-        }
-        left = {slot: ids for slot, ids in left.items() if ids}
-        return self.names.over(self.find_names(left)) if self.find_names and left else self.names
+        return slot_row(self.table, slot)
 
     def compare(self, after: "Profile") -> Comparison:
         """Compares the rows of this profile with those of another one, such as a later day.
@@ -201,44 +172,35 @@ class Profile(TableResult):
         """The profile as JSON types: the columns of `table` for each slot, and the rest. Top values
         have a `text` besides, null if it is not known.
         """
+        slots = self.table.to_pylist()
+        for row in slots:
+            for top in row["top"] or ():
+                top["text"] = self.names.known(row["slot"], top["value"])
         return {
             "source": self.source,
             "num_rows": self.num_rows,
             "label_rates": dict(self.label_rates),
             "counts": dict(self.counts),
-            "slots": [row | {"top": self._with_texts(row)} for row in self.table.to_pylist()],
+            "slots": slots,
         }
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        extraction = _EXTRACTION_COLUMNS if self._from_stored else ()
-        rows: list[Sequence[str]] = [self._cells(row) for row in self.table.to_pylist()]
-        return (*_COLUMNS[:-1], *extraction, *_COLUMNS[-1:]), rows
-
-    def _with_texts(self, row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-        """The top values of a row of the table with their texts."""
-        if row["top"] is None:
-            return None
-        known = (self.names.known(row["slot"], top["value"]) for top in row["top"])
-        pairs = zip(row["top"], known, strict=True)
-        return [top | {"text": None if value is None else value.text} for top, value in pairs]
+        rows = self.table.to_pylist()
+        if self.table["default_rate"].null_count == len(rows):
+            return _COLUMNS, [(*_cells(row), values_text(row, self.names)) for row in rows]
+        headers = (*_COLUMNS[:-1], *_EXTRACTION_COLUMNS, *_COLUMNS[-1:])
+        return headers, [
+            (*_cells(row), *_extraction_cells(row), values_text(row, self.names)) for row in rows
+        ]
 
     def _foot(self) -> Sequence[str]:
         return [f"{name}: {number:,}" for name, number in self.counts.items()]
 
-    @property
-    def _from_stored(self) -> bool:
-        return bool(self.table["default_rate"].null_count < self.table.num_rows)
-
-    def _cells(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        *cells, values = _cells(row, self.names)
-        return (*cells, *(_extraction_cells(row) if self._from_stored else ()), values)
-
     def _head(self) -> str:
-        rates = (f"{name} {number_text(rate)}" for name, rate in self.label_rates.items())
-        return f"{', '.join([f'{self.num_rows:,} rows', *rates])} ({self.source})"
+        return self.headline
 
 
-def _cells(row: Mapping[str, Any], names: ValueNames) -> tuple[str, ...]:
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     per_row = row["num_values"] / row["num_present"] if row["num_present"] else 0.0
     return (
         row["slot"],
@@ -247,7 +209,6 @@ def _cells(row: Mapping[str, Any], names: ValueNames) -> tuple[str, ...]:
         share_text(row["coverage"]),
         number_with_error(row["distinct"], row["distinct_error"]),
         f"{per_row:.3g}",
-        values_text(row, names),
     )
 
 
@@ -274,26 +235,18 @@ def values_text(
         most_characters: Of ids only the first ones that fit are named, each whole with its share.
     """
     if row["kind"] == SlotKind.FLOAT:
-        return _quantiles(row)
-    entries = _top(row, names)
+        error = row["rank_error"]
+        quantiles = " ".join(map(number_text, row["quantiles"] or ()))
+        return f"{quantiles} (ranks{error_text(error)})" if error else quantiles
+    entries = [
+        f"{names.text(row['slot'], top['value'])} ({share_text(top['share'], top['share_error'])})"
+        for top in shown_top(row, names, _NUM_SHOWN)
+    ]
     if most_characters is None or len("  ".join(entries)) <= most_characters:
         return "  ".join(entries)
     ends = itertools.accumulate(len(entry) + len("  ") for entry in entries)
     num_kept = sum(end + len("…") <= most_characters for end in ends)
     return "  ".join([*entries[:num_kept], "…"])
-
-
-def _quantiles(row: Mapping[str, Any]) -> str:
-    error = row["rank_error"]
-    quantiles = " ".join(map(number_text, row["quantiles"] or ()))
-    return f"{quantiles} (ranks{error_text(error)})" if error else quantiles
-
-
-def _top(row: Mapping[str, Any], names: ValueNames) -> list[str]:
-    return [
-        f"{names.text(row['slot'], top['value'])} ({share_text(top['share'], top['share_error'])})"
-        for top in shown_top(row, names, _NUM_SHOWN)
-    ]
 
 
 def shown_top(row: Mapping[str, Any], names: ValueNames, most: int) -> list[Mapping[str, Any]]:

@@ -2,24 +2,19 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
 from featstore.base.schema import Slot
 from featstore.base.table_result import TableResult, number_text
-from featstore.explore.plots.costs import plot_costs
+from featstore.explore.plots.frame import Figure
+from featstore.explore.plots.slot_bars import plot_costs
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
-from featstore.table.snapshot import DataFile
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NUM_FILES = 4  # whose first row group is decoded
 _NUM_ROUNDS = 3  # the fastest counts: caches are warm, and other work on the machine counts less
@@ -107,7 +102,7 @@ class ReadingCosts(TableResult):
 def reading_costs(
     sizes: ColumnSizes,
     slots: Sequence[Slot],
-    sources: Iterable[tuple[DataFile, Sequence[Path | BinaryIO]]],
+    opened: Iterable[tuple[OpenFile, Sequence[OpenFile]]],
     *,
     cpu_clock_ns: Callable[[], int] = time.thread_time_ns,
 ) -> ReadingCosts:
@@ -116,8 +111,8 @@ def reading_costs(
     Args:
         sizes: The bytes and values of the slots, from footers.
         slots: The slots.
-        sources: Data files, each with the sources of its base file and of its slot groups' files.
-            Their first row groups are decoded.
+        opened: The base file of each data file, and the files of its slot groups. Their first row
+            groups are decoded.
         cpu_clock_ns: The CPU time of this thread, in ns.
 
     Raises:
@@ -126,14 +121,8 @@ def reading_costs(
     cpu_ns = dict.fromkeys((slot.name for slot in slots), 0.0)
     num_rows = dict.fromkeys(cpu_ns, 0)
     num_decoded_rows = 0
-    for file, parts in sources:
-        names = [part.path for part in file.parts]
-        with ExitStack() as stack:
-            base, *groups = [
-                stack.enter_context(OpenFile(*named)) for named in zip(parts, names, strict=True)
-            ]
-            if not base.row_group_rows:
-                continue
+    for base, groups in opened:
+        if base.row_group_rows:
             num_decoded_rows += base.row_group_rows[0]
             for slot in slots:
                 spent_ns = _decode_ns(base, groups, slot, cpu_clock_ns)

@@ -260,9 +260,6 @@ def _compare(
         return
     pairs = zip(recomputed.to_pylist(), in_table.to_pylist(), strict=True)
     for row, (value, stored) in enumerate(pairs, first_row):
-        if not _same(value, stored):
+        both_nan = value != value and stored != stored
+        if value != stored and not both_nan:
             report.add(Example(partition=partition, row=row, in_table=stored, recomputed=value))
-
-
-def _same(left: object, right: object) -> bool:
-    return left == right or (left != left and right != right)  # NaN equals NaN here

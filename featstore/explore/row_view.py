@@ -9,7 +9,7 @@ from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
 from featstore.base.text_table import text_table
 from featstore.explore.table import Table
-from featstore.statistics.stored_names import find_names
+from featstore.statistics.values_file import find_names
 
 _HEADERS = ("slot", "name", "kind", "value", "text")
 
@@ -86,8 +86,7 @@ def show_row(table: Table, where: str, slots: Sequence[str] | None = None) -> Ro
     }
     names = find_names(table.snapshot, {name: set(values) for name, values in signs.items()})
     texts = {
-        name: tuple(_text(names.known(name, sign)) for sign in values)
-        for name, values in signs.items()
+        name: tuple(names.known(name, sign) for sign in values) for name, values in signs.items()
     }
     columns = tuple(
         RowColumn(slot=number, name=name, kind=kind, value=rows[0][name], texts=texts.get(name, ()))
@@ -95,10 +94,6 @@ def show_row(table: Table, where: str, slots: Sequence[str] | None = None) -> Ro
         if name in rows[0]
     )
     return RowView(columns=columns, more=len(rows) > 1)
-
-
-def _text(known: Any) -> str | None:
-    return None if known is None else known.text
 
 
 def _kinds(table: Table) -> Mapping[str, tuple[int | None, str]]:

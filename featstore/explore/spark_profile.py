@@ -10,7 +10,7 @@ import pyarrow as pa
 from featstore.base.errors import InputError, nearest
 from featstore.base.schema import SlotSchema
 from featstore.explore.profile import Profile, numeric_labels
-from featstore.explore.stored import rows_profile
+from featstore.explore.profiling import rows_profile
 from featstore.explore.table import Table, selected_schema
 from featstore.explore.whatis import named_profile
 from featstore.extraction.spark.row_statistics import gather_dataframe, gather_items

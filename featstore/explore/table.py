@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,18 +20,16 @@ from featstore.base.redaction import redact
 from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema
 from featstore.base.table_result import nullable_integers
 from featstore.base.text_table import html_table
-from featstore.decoded.staging_source import stage_items
+from featstore.decoded.file_sources import FileSource, SourcesAhead, files_in_place
 from featstore.explore.description import Description, describe
 from featstore.explore.label_profile import LabelProfile, label_rows
 from featstore.explore.partition_profiles import PartitionProfiles, partition_profiles
 from featstore.explore.profile import Profile, numeric_labels
+from featstore.explore.profiling import profile_rows, stored_profile, with_counted
 from featstore.explore.reading_costs import NUM_FILES, ReadingCosts, reading_costs
-from featstore.explore.row_profile import profile_rows
-from featstore.explore.stored import stored_profile, with_counted
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.explore.whatis import named_label_profile, named_profile, named_rows
 from featstore.extraction.units.unit_statistics import gather_rows
-from featstore.files import storage
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
@@ -158,7 +156,7 @@ class Table:
         Args:
             where: A predicate, such as `"dt >= '2026-11-01'"`.
         """
-        return tuple(self._files(self._where(where)))
+        return tuple(matching_files(self.snapshot.data_files, self._where(where)))
 
     def to_batches(
         self, slots: Sequence[str] | None = None, where: str | None = None
@@ -177,7 +175,7 @@ class Table:
         """
         condition = self._where(where)
         schema = selected_schema(self.schema, slots)
-        yield from self._read(self._files(condition), schema, condition)
+        yield from self._read(self.snapshot.data_files, schema, condition)
 
     def to_arrow(self, slots: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Reads all rows of `to_batches` into memory, as one Arrow table.
@@ -355,7 +353,7 @@ class Table:
     ) -> Profile:
         """The profile of the matching rows, from the rows."""
         of_partitions = self.snapshot.in_partitions(partitions)
-        rows = self._read(matching_files(of_partitions, where), replace(schema, kept=()), where)
+        rows = self._read(of_partitions, replace(schema, kept=()), where)
         return profile_rows(rows, schema.slots, numeric_labels(schema))
 
     def _is_in_group(self, name: str) -> bool:
@@ -401,7 +399,7 @@ class Table:
             )
         keys = [field.name for field in schema.partition_keys]
         condition = self._where(where)
-        rows = self._read(self._files(condition), replace(schema, kept=()), condition)
+        rows = self._read(self.snapshot.data_files, replace(schema, kept=()), condition)
         found = label_rows(rows, schema.slots, label, keys)
         return named_label_profile(found, self.snapshot)
 
@@ -424,11 +422,14 @@ class Table:
             DataFileError: A file is damaged.
         """
         schema = selected_schema(self.schema, slots)
-        files = list(self._with_groups_of(self._files(self._where(where)), schema))
-        sizes = ColumnSizes.of(files, Selection(slots=schema.slots))
-        return reading_costs(
-            sizes, schema.slots, _sources(spread(files, NUM_FILES) if decode else [])
+        files = list(
+            self._with_groups_of(
+                matching_files(self.snapshot.data_files, self._where(where)), schema
+            )
         )
+        sizes = ColumnSizes.of(files, Selection(slots=schema.slots))
+        opened = self._opened(spread(files, NUM_FILES) if decode else [], schema)
+        return reading_costs(sizes, schema.slots, ((base, groups) for _, base, groups in opened))
 
     def duckdb(self, connection: Any = None) -> Any:
         """The rows as a lazy duckdb relation, which duckdb itself reads.
@@ -558,15 +559,14 @@ class Table:
             return None
         return parse_where(text, {field.name: field.type for field in _arrow_schema(self.schema)})
 
-    def _files(self, where: Where | None) -> FileList:
-        return matching_files(self.snapshot.data_files, where)
-
     def _require_fresh(self, files: Sequence[DataFile], read: SlotSchema) -> None:
         require_fresh(self.snapshot, files, read.to_arrow().names)
 
     def _read(
-        self, files: Sequence[DataFile], schema: SlotSchema, where: Where | None
+        self, files: FileList, schema: SlotSchema, where: Where | None
     ) -> Iterator[pa.RecordBatch]:
+        """The matching rows of these files."""
+        files = matching_files(files, where)
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
         self._require_fresh(files, read)
         names_out = _arrow_schema(schema).names
@@ -582,15 +582,17 @@ class Table:
     ) -> Iterator[tuple[DataFile, OpenFile, list[OpenFile]]]:
         """Each file, open until the next one is asked for, with the open files of its groups."""
         column_cache = ColumnCache()
+        wanted = list(self._with_groups_of(files, read))
         try:
-            for file, sources in _sources(self._with_groups_of(files, read)):
-                names = [file.path, *(group.path for group in file.groups)]
+            for file, sources in zip(wanted, _sources(wanted), strict=True):
                 with ExitStack() as stack:
-                    footer, *groups = [
-                        stack.enter_context(OpenFile(*named, column_cache=column_cache))
-                        for named in zip(sources, names, strict=True)
+                    base, *groups = [
+                        stack.enter_context(
+                            OpenFile(each.source, each.path, column_cache=column_cache)
+                        )
+                        for each in sources
                     ]
-                    yield file, footer, groups
+                    yield file, base, groups
         finally:  # also where the caller has enough rows
             column_cache.warn_if_none(redact(self.url))
 
@@ -662,26 +664,19 @@ def _with_columns(selected: SlotSchema, full: SlotSchema, names: Iterable[str]) 
     )
 
 
-def _sources(files: Iterable[DataFile]) -> Iterator[tuple[DataFile, list[Path | BinaryIO]]]:
-    """Each file with the sources of its base file and of its slot groups' files.
+def _sources(files: Sequence[DataFile]) -> Iterator[Sequence[FileSource]]:
+    """The sources of each file and of its slot groups' files.
 
     Remote files are staged ahead of the reader in a private directory, and removed after they are
     read. A file that cannot be staged because it is damaged is read in place, where the reader
     raises its error.
     """
-    options, files = Staging(mode="auto"), list(files)
+    options = Staging(mode="auto")
     # Local files need no stager, and so no directory and threads of one.
     if not any(options.stages(file.url) for file in files):
-        for file in files:
-            yield file, [_in_place(part.url) for part in file.parts]
+        yield from map(files_in_place, files)
         return
-    with Stager(options) as stager:
-        stream = stager.stage(item for file in files for item in stage_items(file, file))
+    with Stager(options) as stager, SourcesAhead(stager, files) as ahead:
         for file in files:
-            with ExitStack() as stack:
-                staged = [stack.enter_context(next(stream)) for _ in file.parts]
-                yield file, [part.path or _in_place(part.url) for part in staged]
-
-
-def _in_place(url: str) -> Path | BinaryIO:
-    return storage.local_path(url) or storage.open_read(url)
+            with ahead.opened(file) as sources:
+                yield sources

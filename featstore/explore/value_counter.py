@@ -3,7 +3,6 @@
 import errno
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -32,13 +31,13 @@ class CountingSpace(Closing):
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         self.budget_bytes = budget_bytes
-        self._counters: list[ValueCounter] = []
+        self.counters: list[ValueCounter] = []
         self._num_bytes = 0
         self._file: BinaryIO | None = None
 
     def close(self) -> None:
         """Forgets all counts and removes the file."""
-        self._counters.clear()
+        self.counters.clear()
         if self._file is not None:
             self._file.close()
 
@@ -47,22 +46,11 @@ class CountingSpace(Closing):
         """The bytes written to the file."""
         return 0 if self._file is None else self._file.seek(0, 2)
 
-    def counter(self, dtype: type[np.generic], num_weights: int = 0) -> "ValueCounter":
-        """A new counter.
-
-        Args:
-            dtype: The type of the values.
-            num_weights: The number of sums that each value has.
-        """
-        counter = ValueCounter(self, np.dtype(dtype), num_weights)
-        self._counters.append(counter)
-        return counter
-
     def changed(self, num_bytes: int) -> None:
         """Notes that a counter has grown or shrunk by these bytes, and spills if need be."""
         self._num_bytes += num_bytes
         while self._num_bytes > self.budget_bytes:
-            max(self._counters, key=lambda counter: counter.num_bytes).spill()
+            max(self.counters, key=lambda counter: counter.num_bytes).spill()
 
     def write(self, arrays: Sequence[NDArray[Any]]) -> list[int]:
         """Writes arrays one after the other, and returns where each begins.
@@ -96,7 +84,12 @@ class CountingSpace(Closing):
 
 
 class ValueCounter:
-    """Counts the values of one slot. Made by `CountingSpace.counter`.
+    """Counts the values of one slot.
+
+    Args:
+        space: Where counts may be.
+        dtype: The type of the values.
+        num_weights: The number of sums that each value has.
 
     Attributes:
         num_values: How many values were added.
@@ -104,10 +97,10 @@ class ValueCounter:
         none: The counts of no values, with the types of this counter's.
     """
 
-    def __init__(self, space: CountingSpace, dtype: np.dtype[Any], num_weights: int) -> None:
-        self.num_values = 0
-        self.num_bytes = 0
+    def __init__(self, space: CountingSpace, dtype: type[np.generic], num_weights: int = 0) -> None:
+        self.num_values = self.num_bytes = 0
         self._space = space
+        space.counters.append(self)
         self.none = count_values(np.zeros(0, dtype), [np.zeros(0)] * num_weights)
         self._counts, self._parts, self._runs = self.none, list[ValueCounts](), list[_SpilledRun]()
 
@@ -120,32 +113,31 @@ class ValueCounter:
         self._measure()
 
     def merged(self) -> Iterator[ValueCounts]:
-        """All counts, in parts of ascending values that do not overlap. At least one part."""
+        """All counts, in parts of ascending values that do not overlap. At least one part. To be
+        called once.
+        """
         self._merge()
         if not self._runs:
             yield self._counts
             return
         self.spill()
+        # The blocks of all runs take a quarter of the budget: merging copies and sorts them.
         bytes_each = 8 * (2 + len(self.none.sums))
         block = self._space.budget_bytes // (4 * bytes_each * len(self._runs))
-        cursors = [
-            _Cursor(self._space, run, self.none.values.dtype, max(_LEAST_BLOCK, block))
-            for run in self._runs
-        ]
-        while cursors:
+        for run in self._runs:
+            run.begin(max(_LEAST_BLOCK, block))
+        runs = self._runs
+        while runs:
             # No run has values up to this one that are not in its block.
-            bound = min(cursor.block.values[-1] for cursor in cursors)
-            yield merge_counts([cursor.take(bound) for cursor in cursors])
-            cursors = [cursor for cursor in cursors if cursor.fill()]
+            bound = min(run.block.values[-1] for run in runs)
+            yield merge_counts([run.take(bound) for run in runs])
+            runs = [run for run in runs if run.fill()]
 
     def spill(self) -> None:
         """Moves the counts in memory to the file."""
         self._merge()
         if len(self._counts):
-            begins = self._space.write(
-                [self._counts.values, self._counts.counts, *self._counts.sums]
-            )
-            self._runs.append(_SpilledRun(num_values=len(self._counts), begins=tuple(begins)))
+            self._runs.append(_SpilledRun(self._space, self._counts))
         self._counts = self.none
         self._measure()
 
@@ -159,24 +151,27 @@ class ValueCounter:
         self._space.changed(self.num_bytes - before)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _SpilledRun:
-    """Counts in the file: where values, counts and each sum begin."""
+    """Ascending values and their counts in the file, read block by block.
 
-    num_values: int
-    begins: tuple[int, ...]
+    Args:
+        space: Where the file is.
+        counts: What to write.
 
+    Attributes:
+        block: The next values, not empty between `begin` and the end.
+    """
 
-class _Cursor:
-    """Reads a run block by block. It holds the next block, which is not empty."""
+    def __init__(self, space: CountingSpace, counts: ValueCounts) -> None:
+        self.block = counts[:0]
+        self._space, self._num_values, self._num_read = space, len(counts), 0
+        arrays = [counts.values, counts.counts, *counts.sums]
+        self._dtypes, self._begins = [each.dtype for each in arrays], space.write(arrays)
 
-    def __init__(
-        self, space: CountingSpace, run: _SpilledRun, dtype: np.dtype[Any], block_values: int
-    ) -> None:
-        self.block: ValueCounts
-        self._space, self._run, self._dtype = space, run, dtype
-        self._block_values, self._num_read = block_values, 0
-        self._read()
+    def begin(self, block_values: int) -> None:
+        """Reads the first block, of at most so many values, as all that follow."""
+        self._block_values = block_values
+        self.fill()
 
     def take(self, bound: Any) -> ValueCounts:
         """Takes the values up to the bound out of the block."""
@@ -186,18 +181,14 @@ class _Cursor:
 
     def fill(self) -> bool:
         """Reads the next block if this one is empty. False if there is none."""
-        if not len(self.block) and self._num_read < self._run.num_values:
-            self._read()
+        num = min(self._block_values, self._num_values - self._num_read)
+        if not len(self.block) and num:
+            values, counts, *sums = (
+                self._space.read(begin + self._num_read * dtype.itemsize, dtype, num)
+                for begin, dtype in zip(self._begins, self._dtypes, strict=True)
+            )
+            self._num_read += num
+            self.block = ValueCounts(
+                values=values, counts=counts, sums=np.array(sums).reshape(len(sums), num)
+            )
         return len(self.block) > 0
-
-    def _read(self) -> None:
-        num = min(self._block_values, self._run.num_values - self._num_read)
-        types = [self._dtype, np.dtype(np.int64), *[np.dtype(np.float64)] * len(self._run.begins)]
-        values, counts, *sums = (
-            self._space.read(begin + self._num_read * dtype.itemsize, dtype, num)
-            for begin, dtype in zip(self._run.begins, types, strict=False)
-        )
-        self._num_read += num
-        self.block = ValueCounts(
-            values=values, counts=counts, sums=np.array(sums).reshape(len(sums), num)
-        )

@@ -8,7 +8,7 @@ columns by name: a slot that was renamed is null in files written before, where 
 by its number. Files of slot groups are joined with the base files by row position.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,12 +76,22 @@ def _parts(snapshot: Snapshot) -> list[_Part]:
     grouped: dict[object, list[DataFile]] = {}
     for file in snapshot.data_files:
         grouped.setdefault((partition_path(file.partition), owned.get(file.path)), []).append(file)
-    return [
-        _Part(
-            partition=files[0].partition, sources=tuple(_sources(files, owned.get(files[0].path)))
+    parts = []
+    for files in grouped.values():
+        # A file without groups is one source, of which all columns are read.
+        columns = owned.get(files[0].path, (None,))
+        sources = zip(zip(*(file.parts for file in files), strict=True), columns, strict=True)
+        parts.append(
+            _Part(
+                partition=files[0].partition,
+                sources=tuple(
+                    _Source(urls=tuple(map(_url, of_source)), names=names)
+                    for of_source, names in sources
+                    if names != ()
+                ),
+            )
         )
-        for files in grouped.values()
-    ]
+    return parts
 
 
 def _owned_columns(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]:
@@ -102,17 +112,6 @@ def _owned_columns(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]
             unclaimed -= set(claimed[-1])
         owned[file.path] = tuple(reversed(claimed))
     return owned
-
-
-def _sources(files: Sequence[DataFile], owned: Sequence[tuple[str, ...]] | None) -> list[_Source]:
-    if owned is None:
-        return [_Source(urls=tuple(map(_url, files)))]
-    columns = list(zip(*(file.parts for file in files), strict=True))
-    return [
-        _Source(urls=tuple(map(_url, parts)), names=names)
-        for parts, names in zip(columns, owned, strict=True)
-        if names
-    ]
 
 
 def _schema(snapshot: Snapshot) -> pa.Schema:
@@ -239,20 +238,19 @@ def _lazy(polars: Any, snapshot: Snapshot, part: _Part) -> Any:
     stored = {name: type_ for name, type_ in types.items() if name not in part.partition}
     owned = {name for source in part.sources for name in source.names or stored}
     rows = [_scan(polars, snapshot, source, stored) for source in part.sources]
+    literals = [
+        polars.lit(value, polars.String).cast(types[key]).alias(key)
+        for key, value in part.partition.items()
+    ]
     values = [
-        _literal(polars, value, types[key]).alias(key) for key, value in part.partition.items()
+        literal.fill_nan(None) if types[key].is_float() else literal
+        for key, literal in zip(part.partition, literals, strict=True)
     ]
     absent = [
         polars.lit(None, type_).alias(name) for name, type_ in stored.items() if name not in owned
     ]
     joined = rows[0] if len(rows) == 1 else polars.concat(rows, how="horizontal")
     return joined.with_columns(*values, *absent).select(fields.names)
-
-
-def _literal(polars: Any, value: str | None, type_: Any) -> Any:
-    """A partition's value as a column, with null for NaN."""
-    literal = polars.lit(value, polars.String).cast(type_)
-    return literal.fill_nan(None) if type_.is_float() else literal
 
 
 def _scan(polars: Any, snapshot: Snapshot, source: _Source, types: Mapping[str, Any]) -> Any:
@@ -300,23 +298,16 @@ def _may_be_float64(slot: Slot) -> bool:
 
 
 def _without_mark(polars: Any, slot: Slot) -> Any:
+    """The slot's values with null for missing ones, and where float32 cannot hold a float64."""
     column = polars.col(slot.name)
-    if not slot.shape:
-        values = _as_float32(polars, column) if _may_be_float64(slot) else column
-        return polars.when(_polars_mark(slot, column)).then(None).otherwise(values).alias(slot.name)
-    marks = column.list.eval(_polars_mark(slot, polars.element()).fill_null(False)).list.all()
-    missing = (column.list.len() == (slot.width or 1)) & marks
-    values = (
-        column.list.eval(_as_float32(polars, polars.element())) if _may_be_float64(slot) else column
-    )
-    return polars.when(missing).then(None).otherwise(values).alias(slot.name)
-
-
-def _as_float32(polars: Any, column: Any) -> Any:
-    """Null where float32 cannot hold a float64."""
-    floats = column.cast(polars.Float32)
-    return polars.when(floats.is_infinite() & column.is_finite()).then(None).otherwise(floats)
-
-
-def _polars_mark(slot: Slot, column: Any) -> Any:
-    return column == 0 if slot.kind is SlotKind.ID else column.is_nan()
+    value = polars.element() if slot.shape else column
+    is_missing = value == 0 if slot.kind is SlotKind.ID else value.is_nan()
+    if _may_be_float64(slot):
+        floats = value.cast(polars.Float32)
+        is_beyond = floats.is_infinite() & value.is_finite()
+        value = polars.when(is_beyond).then(None).otherwise(floats)
+    if slot.shape:
+        value = column.list.eval(value) if _may_be_float64(slot) else column
+        marks = column.list.eval(is_missing.fill_null(False)).list.all()
+        is_missing = (column.list.len() == (slot.width or 1)) & marks
+    return polars.when(is_missing).then(None).otherwise(value).alias(slot.name)

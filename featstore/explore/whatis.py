@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from featstore.base.errors import InputError, SelectionError, nearest
 from featstore.base.schema import SlotKind, SlotSchema
@@ -17,7 +18,7 @@ from featstore.ops.signature import readable
 from featstore.spec.graph import build_graph
 from featstore.spec.parse import load_spec
 from featstore.spec.value_names import ValueNames, names_of_spec
-from featstore.statistics.stored_names import find_names, signs_of_texts, stored_signs
+from featstore.statistics.values_file import find_names, stored_signs
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 
@@ -102,17 +103,15 @@ class _ValueLookup:
     snapshot: Snapshot | None
     of_spec: ValueNames
 
-    def values(self, sign: int) -> tuple[FoundValue, ...]:
-        """The values of one sign, in the order of the slots."""
-        return self._values({sign})
-
     def values_of_prefix(self, digits: str) -> tuple[FoundValue, ...]:
         """The values of all known signs that begin with these digits."""
         signs = {sign for texts in self.of_spec.by_slot.values() for sign in texts}
         found = {sign for sign in signs if str(sign).startswith(digits)}
         if self.snapshot is not None:
-            found |= stored_signs(self.snapshot, digits)
-        return self._values(found)
+            found |= stored_signs(
+                self.snapshot, lambda rows: pc.starts_with(rows["id"].cast(pa.string()), digits)
+            )
+        return self.values(found)
 
     def values_of_text(self, text: str) -> tuple[FoundValue, ...]:
         """The values whose text this is, and their signs. Texts are kept as people read them, so
@@ -127,10 +126,12 @@ class _ValueLookup:
             if value.text in kept
         }
         if self.snapshot is not None:
-            found |= signs_of_texts(self.snapshot, kept)
-        return tuple(value for value in self._values(found) if value.text in kept)
+            texts = pa.array(list(kept), pa.string())
+            found |= stored_signs(self.snapshot, lambda rows: pc.is_in(rows["text"], texts))
+        return tuple(value for value in self.values(found) if value.text in kept)
 
-    def _values(self, signs: Collection[int]) -> tuple[FoundValue, ...]:
+    def values(self, signs: Collection[int]) -> tuple[FoundValue, ...]:
+        """The values of some signs, in the order of the slots."""
         names = self.of_spec
         if self.snapshot is not None:
             wanted = dict.fromkeys(self.slots, signs)
@@ -180,7 +181,7 @@ def whatis(
     source = _source(table_url, version, spec_url, slot)
     if cut:
         return Meaning(sign=None, prefix=digits, values=source.values_of_prefix(digits))
-    number, values = int(digits), source.values(int(digits))
+    number, values = int(digits), source.values({int(digits)})
     if values or isinstance(sign, int):
         return Meaning(sign=number, prefix=None, values=values)
     return Meaning(sign=number, prefix=digits, values=source.values_of_prefix(digits))
@@ -239,17 +240,12 @@ def named_label_profile(profile: LabelProfile, snapshot: Snapshot) -> LabelProfi
     for cell in profile.cells.select(["slot", "value"]).to_pylist():
         if cell["value"] is not None:
             wanted[cell["slot"]].add(cell["value"])
-    names = find_names(snapshot, wanted)
-    return replace(profile, names=names, cells=_with_texts(profile.cells, names))
-
-
-def _with_texts(cells: pa.Table, names: ValueNames) -> pa.Table:
-    """The cells with the texts of their values, where these are known."""
+    names, cells = find_names(snapshot, wanted), profile.cells
     pairs = zip(cells["slot"].to_pylist(), cells["value"].to_pylist(), strict=True)
-    known = [None if value is None else names.known(slot, value) for slot, value in pairs]
-    texts = [None if value is None else value.text for value in known]
+    texts = [None if value is None else names.known(slot, value) for slot, value in pairs]
     place = cells.column_names.index("text")
-    return cells.set_column(place, cells.field(place), pa.array(texts, pa.string()))
+    cells = cells.set_column(place, cells.field(place), pa.array(texts, pa.string()))
+    return replace(profile, names=names, cells=cells)
 
 
 def named_rows(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
@@ -262,16 +258,16 @@ def named_rows(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
         if slot.kind is SlotKind.ID and slot.name in rows.column_names
     ]
     columns = {name: rows[name].to_pylist() for name in slots}
-    names = find_names(snapshot, {name: set(_flat(ids)) for name, ids in columns.items()})
+    wanted = {
+        name: {id_ for row in ids for id_ in (row if isinstance(row, list) else [row])} - {None}
+        for name, ids in columns.items()
+    }
+    names = find_names(snapshot, wanted)
     for name, ids in columns.items():
-        texts = pa.array([_text(names, name, row) for row in ids], _text_type(rows[name].type))
+        type_ = pa.list_(pa.string()) if pa.types.is_nested(rows[name].type) else pa.string()
+        texts = pa.array([_text(names, name, row) for row in ids], type_)
         rows = rows.set_column(rows.column_names.index(name), name, texts)
     return nullable_integers(rows)
-
-
-def _flat(rows: list[Any]) -> list[int]:
-    values = (row if isinstance(row, list) else [row] for row in rows)
-    return [value for row in values for value in row if value is not None]
 
 
 def _text(names: ValueNames, slot: str, row: Any) -> Any:
@@ -280,9 +276,4 @@ def _text(names: ValueNames, slot: str, row: Any) -> Any:
     if row is None:
         return None
     known = names.known(slot, row)
-    return str(row) if known is None else known.text
-
-
-def _text_type(arrow_type: pa.DataType) -> pa.DataType:
-    is_list = pa.types.is_list(arrow_type) or pa.types.is_fixed_size_list(arrow_type)
-    return pa.list_(pa.string()) if is_list else pa.string()
+    return str(row) if known is None else known

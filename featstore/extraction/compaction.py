@@ -16,7 +16,7 @@ from featstore.extraction.rewriting import (
     rewrite_file,
 )
 from featstore.statistics.stale_groups import require_fresh
-from featstore.statistics.stored_names import copy_values
+from featstore.statistics.values_file import copy_values
 from featstore.table import delta
 from featstore.table.open import open_existing
 from featstore.table.snapshot import DataFile, by_partition

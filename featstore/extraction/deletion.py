@@ -31,8 +31,7 @@ from featstore.reading.tables import read_tables
 from featstore.selection.where import Where, parse_where
 from featstore.statistics.stale_groups import require_fresh, stale_groups
 from featstore.statistics.statistics_file import StoredStatistics, write_statistics
-from featstore.statistics.stored_names import partition_values
-from featstore.statistics.values_file import StoredValues, recounted, write_values
+from featstore.statistics.values_file import StoredValues, partition_values, recounted, write_values
 from featstore.table import delta
 from featstore.table.layout import statistics_path, values_path
 from featstore.table.open import open_existing

@@ -11,7 +11,7 @@ from featstore.base.closing import when_gone
 from featstore.base.errors import StateError
 from featstore.base.named_errors import NamedErrors
 from featstore.base.text_table import short_names
-from featstore.decoded.decoded_files import DecodedFiles
+from featstore.decoded.decoding import DecodedFiles
 from featstore.decoded.staging_source import staging_source
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock

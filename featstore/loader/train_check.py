@@ -26,7 +26,7 @@ from featstore.loader.request.train_config import load_of_table
 from featstore.spec.value_names import ValueNames
 from featstore.staging.budget import format_bytes
 from featstore.staging.options import Staging
-from featstore.statistics.stored_names import find_names
+from featstore.statistics.values_file import find_names
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 from featstore.tensors.batch import Batch, Jagged

@@ -60,7 +60,7 @@ def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
     Raises:
         ValueError: Values do not fit the slot; also as pyarrow's ArrowInvalid.
     """
-    array = _one_array(column)
+    array = one_array(column)
     if slot.is_list:
         return _ragged(array, slot)
     return _numbers(array, slot) if slot.width is None else _fixed_width(array, slot, slot.width)
@@ -82,7 +82,7 @@ def scalar_floats(column: pa.ChunkedArray) -> tuple[Array, Array | None]:
         The values, (num_rows,), with NaN for null, and for what float32 cannot hold; and whether
         each row has a value, bool (num_rows,), or None if all rows have one.
     """
-    array = as_float32(_one_array(column))
+    array = as_float32(one_array(column))
     values = values_of(array.fill_null(np.nan) if array.null_count else array)
     valid = ~np.isnan(values)
     return values, None if valid.all() else valid
@@ -98,7 +98,8 @@ def truncate(ragged: Ragged, max_len: int) -> Ragged:
     return Ragged(ragged.values[places], offsets_from(kept))
 
 
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column as one array, copied only if there are several."""
     return (
         column.chunk(0)
         if column.num_chunks == 1

@@ -2,17 +2,16 @@
 
 | module | holds |
 |---|---|
-| random_order.py | `RandomOrder`: which row comes at which position of an epoch |
-| permutation.py, weighted_draws.py | the orders it chooses from |
-| order_batches.py | an order shared among ranks, in batches or row by row, with a state |
+| random_order.py | `RandomOrder`: which row comes at which position of an epoch, in batches |
+| permutation.py | the orders it chooses from |
 | sample_store.py | `SampleStore`: samples that are not columns, in one SQLite file |
-| sample_reader.py, sample_writer.py | its statements |
+| sample_statements.py | its statements |
 | sample_file.py | that file: its format, how it is opened, and what its errors mean |
 | sample_fields.py | the fields of a sample, and how their values are stored |
 | sample_imports.py | samples out of JSON lines and Parquet |
 | sample_dataset.py | `SampleDataset`: the rows of a table |
 | open_samples.py | its samples, opened in one process |
-| row_index.py, id_index.py, decoded_rows.py | found by filters and ids, gathered into batches |
+| lookups.py, decoded_rows.py | found by filters and ids, gathered into batches |
 | warming.py | decoding before a run |
 | indices.py | what may stand in brackets: `samples[i]`, `samples[10:20]`, `samples[[3, 1, 2]]` |
 """

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from featstore.decoded.decoded_columns import Piece
+from featstore.decoded.decoded_file import Piece
 from featstore.loader.request.decode import NO_EXTRAS, block_extras, shaped
 from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import LabelRequest, Request
@@ -73,7 +73,7 @@ class DecodedRows:
             found = self._viewed(int(numbers[0]), int(rows[0]), int(rows[-1]) + 1)
         else:
             found = self._gathered(numbers, rows)
-        extras = self._gathered_extras(numbers, rows) if self._request.extras else NO_EXTRAS
+        extras = self._gathered_extras(rows) if self._request.extras else NO_EXTRAS
         return SampleBatch(self._delivered(found), num_rows=len(rows), extras=extras)
 
     def _viewed(self, number: int, first: int, end: int) -> TensorColumns:
@@ -133,26 +133,35 @@ class DecodedRows:
             columns[key] = column_from(np.where(np.isnan(values), fill, values))
         return TensorColumns(columns)
 
-    def _gathered_extras(self, numbers: Array, rows: Array) -> pa.Table:
+    def by_piece(self, rows: Array) -> tuple[list[tuple[int, Array]], Array]:
+        """These rows piece by piece, to gather what is no array of numbers.
+
+        Returns:
+            The number of each piece that has some of them, and the places of these in it; at least
+            one piece. And where each row is found in what the pieces give one after the other.
+        """
+        numbers = self.numbers_of_pieces(rows)
         order = np.argsort(numbers, kind="stable")
-        tables, first = [], 0
-        for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
-            local = rows[order[first : first + count]] - self.firsts[number]
-            partition = self.pieces[number][1]
-            tables.append(block_extras(self._extras[number].take(local), self._request, partition))
-            first += count
-        if not tables:
-            return block_extras(self._extras[0].take(rows), self._request, self.pieces[0][1])
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order))
+        touched, begins = np.unique(numbers[order], return_index=True)
+        parts = [
+            (number, rows[chosen] - self.firsts[number])
+            for number, chosen in zip(touched, np.split(order, begins[1:]), strict=False)
+        ]
+        return parts or [(0, rows)], np.argsort(order)
+
+    def _gathered_extras(self, rows: Array) -> pa.Table:
+        parts, places = self.by_piece(rows)
+        tables = [
+            block_extras(self._extras[number].take(local), self._request, self.pieces[number][1])
+            for number, local in parts
+        ]
         return pa.concat_tables(tables).take(arrow_of(places))
 
 
 def _are_consecutive(rows: Array) -> bool:
     """Whether each row, of at least one, is the one after the row before it."""
-    if not len(rows) or rows[-1] - rows[0] != len(rows) - 1:
-        return False
-    return bool((np.diff(rows) == 1).all())
+    may_be = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1
+    return bool(may_be and (np.diff(rows) == 1).all())
 
 
 def _numbers(request: Request) -> Iterable[tuple[str, LabelRequest]]:

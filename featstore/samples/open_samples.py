@@ -3,7 +3,7 @@ through them.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from featstore.base.closing import Closing
+from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.redaction import redact
 from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
-from featstore.decoded.decoded_columns import Piece, no_rows, piece_of
-from featstore.decoded.decoded_file import has_columns
+from featstore.decoded.decoded_file import Piece, has_columns, no_rows, piece_of
 from featstore.decoded.decoding import entry_of, name_of_entry
 from featstore.decoded.entry_file import FileState, MappedEntry
 from featstore.decoded.file_sources import SourcesAhead
@@ -24,11 +23,17 @@ from featstore.decoded.staging_source import staging_source
 from featstore.loader.request.matching import Listed, Partition
 from featstore.loader.request.request import Request
 from featstore.ops.arrays import array_of
-from featstore.reading.buffers import Array
+from featstore.reading.buffers import Array, one_array
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.samples.decoded_rows import DecodedRows
-from featstore.samples.id_index import id_entry, places_of_ids
-from featstore.samples.row_index import filters_rows, index_entry, index_of, require_no_nulls
+from featstore.samples.lookups import (
+    filters_rows,
+    id_entry,
+    index_entry,
+    index_of,
+    places_of_ids,
+    require_no_nulls,
+)
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch
@@ -81,11 +86,8 @@ class OpenSamples(Closing):
     def __init__(self, plan: SamplePlan, *, progress: bool = False) -> None:
         self._entries: list[tuple[str, MappedEntry]] = []
         self._stager = Stager(plan.staging, staging_source(plan.selection))
-        try:
+        with cleaned_up_on_failure(self.close):
             self._open(plan, progress=progress)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, plan: SamplePlan, *, progress: bool) -> None:
         directory = str(self._stager.cache.root.parent)
@@ -114,7 +116,7 @@ class OpenSamples(Closing):
             ) as bar,
         ):
             entries = self._opened(wanted, on_open=lambda number: bar.update(num_rows[number]))
-        self._rows = DecodedRows(list(_pieces(self.plan, entries)), plan.request)
+        self._rows = DecodedRows(_pieces(self.plan, entries), plan.request)
         self._index = self._filtered([request.name for request in wanted])
         # Another process has checked the same rows if it has checked their bytes.
         if plan.checked_states is None:
@@ -206,7 +208,7 @@ class OpenSamples(Closing):
             self._identity,
             self.plan.id_column.name,
             self.num_samples,
-            lambda: _one_array(self.ids()),
+            lambda: one_array(self.ids()),
         )
         [entry] = self._opened([wanted])
         return entry
@@ -219,39 +221,23 @@ class OpenSamples(Closing):
         return positions if self._index is None else self._index[positions]
 
     def _ids_at(self, positions: Array) -> pa.Array:
-        rows = self._rows_at(positions)
-        numbers = self._rows.numbers_of_pieces(rows)
-        order = np.argsort(numbers, kind="stable")
-        found, first = [pa.nulls(0, self._id_type)], 0
-        for number, count in zip(*np.unique(numbers, return_counts=True), strict=True):
-            local = rows[order[first : first + count]] - self._rows.firsts[number]
-            found.append(self._ids_of(self._rows.pieces[number][0]).take(array_of(local)))
-            first += count
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order))
+        parts, places = self._rows.by_piece(self._rows_at(positions))
+        found = [
+            self._ids_of(self._rows.pieces[number][0]).take(array_of(local))
+            for number, local in parts
+        ]
         return pa.concat_arrays(found).take(array_of(places))
 
-    @property
-    def _id_type(self) -> pa.DataType:
-        assert self.plan.id_column is not None
-        return self.plan.id_column.type
-
     def _ids_of(self, piece: Piece) -> pa.Array:
-        assert self.plan.id_column is not None
-        return _one_array(piece.rows.other(self.plan.id_column))
+        return one_array(piece.rows.other(self.plan.id_column))
 
 
-def _pieces(plan: SamplePlan, entries: Sequence[MappedEntry]) -> Iterator[tuple[Piece, Partition]]:
+def _pieces(plan: SamplePlan, entries: Sequence[MappedEntry]) -> list[tuple[Piece, Partition]]:
     """The pieces of all files; one without rows if there are none."""
-    has_rows = False
-    for (file, partition), entry in zip(plan.files, entries, strict=True):
-        for batch in entry.batches:
-            if batch.num_rows:
-                has_rows = True
-                yield piece_of(batch, plan.selection, file.path), partition
-    if not has_rows:
-        yield no_rows(plan.selection), Partition(values={}, is_decided=True)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    pieces = [
+        (piece_of(batch, plan.selection, file.path), partition)
+        for (file, partition), entry in zip(plan.files, entries, strict=True)
+        for batch in entry.batches
+        if batch.num_rows
+    ]
+    return pieces or [(no_rows(plan.selection), Partition(values={}, is_decided=True))]

@@ -1,24 +1,32 @@
-"""Which row comes at which position of an epoch, without a list of rows."""
+"""Which row comes at which position of an epoch, without a list of rows; and an order shared among
+the ranks of a job, in batches or row by row, that can be resumed.
+
+In each step all ranks together take the next rows of the order, so what is delivered after any
+number of steps is a beginning of the order, and a state is one number that fits any number of
+ranks.
+"""
 
 import copy
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 
-from featstore.base.errors import ConfigError, require_integer
-from featstore.samples.indices import Array, is_single, position_of, positions_of
-from featstore.samples.order_batches import OrderBatches, OrderRows
+from featstore.base.errors import ConfigError, StateError, require_integer
+from featstore.samples.indices import Array, is_single, positions_of
 from featstore.samples.permutation import (
     MOST_ROWS,
+    CumulativeWeights,
     Permutation,
+    WeightedDraws,
     WindowedPermutation,
     rows_of_groups,
 )
-from featstore.samples.weighted_draws import CumulativeWeights, WeightedDraws
 
+_FORMAT = 1  # of states
 _CHUNK_ROWS = 1 << 13
 
 
@@ -48,6 +56,9 @@ class RandomOrder:
             others are read.
         window_groups: With `row_groups`: how many are read at a time.
 
+    Attributes:
+        num_rows, seed, epoch: As above.
+
     Raises:
         ConfigError: An argument is out of range, or two of them do not go together.
     """
@@ -63,16 +74,16 @@ class RandomOrder:
         row_groups: Any = None,
         window_groups: int | None = None,
     ) -> None:
-        self._num_rows = require_integer("num_rows", num_rows, 0)
+        self.num_rows = require_integer("num_rows", num_rows, 0)
         if num_rows > MOST_ROWS:
             raise ConfigError(f"num_rows: expected at most 2^40, found {num_rows}")
-        self._seed = require_integer("seed", seed, 0)
-        self._epoch = require_integer("epoch", epoch, 0)
+        self.seed = require_integer("seed", seed, 0)
+        self.epoch = require_integer("epoch", epoch, 0)
         _require_together(weights, num_draws, row_groups, window_groups)
         self._length = num_rows if num_draws is None else require_integer("num_draws", num_draws, 0)
         self._kind: str
         self._options: Array | None = None
-        self._make: Callable[..., _RowMap]
+        self._make: Callable[..., Any]
         if weights is not None:
             cumulative = CumulativeWeights(weights)
             self._options = cumulative.sums
@@ -87,39 +98,24 @@ class RandomOrder:
             self._make = partial(WindowedPermutation, group_rows=sizes, window_groups=window_groups)
         else:
             self._kind, self._make = "all", partial(Permutation, num_rows=num_rows)
-        self._rows = self._map_of_epoch()
-
-    @property
-    def num_rows(self) -> int:
-        """How many rows there are."""
-        return self._num_rows
-
-    @property
-    def seed(self) -> int:
-        """The seed."""
-        return self._seed
-
-    @property
-    def epoch(self) -> int:
-        """The epoch."""
-        return self._epoch
+        self._rows_at = self._rows_of_epoch()
 
     @property
     def identity(self) -> dict[str, Any]:
         """What the order depends on except for the epoch, as JSON data, for states."""
         return {
             "kind": self._kind,
-            "num_rows": self._num_rows,
+            "num_rows": self.num_rows,
             "length": self._length,
-            "seed": self._seed,
+            "seed": self.seed,
             "options": self._options_digest,
         }
 
     def at_epoch(self, epoch: int) -> "RandomOrder":
         """The order of another epoch, with everything else the same."""
         other = copy.copy(self)
-        other._epoch = require_integer("epoch", epoch, 0)
-        other._rows = other._map_of_epoch()
+        other.epoch = require_integer("epoch", epoch, 0)
+        other._rows_at = other._rows_of_epoch()
         return other
 
     def batches(
@@ -129,7 +125,7 @@ class RandomOrder:
         rank: int | None = None,
         world_size: int | None = None,
         drop_last: bool = False,
-    ) -> OrderBatches:
+    ) -> "OrderBatches":
         """This rank's batches of rows, for a loop or as the `batch_sampler` of a DataLoader.
 
         Args:
@@ -149,7 +145,7 @@ class RandomOrder:
         rank: int | None = None,
         world_size: int | None = None,
         drop_last: bool = False,
-    ) -> OrderRows:
+    ) -> "OrderRows":
         """This rank's rows one by one, for a loop or as the `sampler` of a DataLoader.
 
         Args:
@@ -160,7 +156,7 @@ class RandomOrder:
         Raises:
             ConfigError: An argument is out of range.
         """
-        return OrderRows(self, rank, world_size, drop_last=drop_last)
+        return OrderRows(self, 1, rank, world_size, drop_last=drop_last)
 
     def __len__(self) -> int:
         return self._length
@@ -180,9 +176,8 @@ class RandomOrder:
         Raises:
             SampleIndexError: A position is out of range.
         """
-        if is_single(index):
-            return int(self._rows.at(np.array([position_of(index, self._length)]))[0])
-        return self._rows.at(positions_of(index, self._length))
+        rows = self._rows_at(positions_of(index, self._length))
+        return int(rows[0]) if is_single(index) else rows
 
     def __iter__(self) -> Iterator[int]:
         for first in range(0, self._length, _CHUNK_ROWS):
@@ -190,7 +185,7 @@ class RandomOrder:
 
     def __repr__(self) -> str:
         return (
-            f"RandomOrder({self._num_rows}, seed={self._seed}, epoch={self._epoch}, "
+            f"RandomOrder({self.num_rows}, seed={self.seed}, epoch={self.epoch}, "
             f"kind={self._kind!r})"
         )
 
@@ -202,19 +197,17 @@ class RandomOrder:
         little_endian = self._options.astype(self._options.dtype.newbyteorder("<"))
         return hashlib.sha256(little_endian.tobytes()).hexdigest()[:32]
 
-    def _map_of_epoch(self) -> "_RowMap":
-        return self._make(key=f"featstore order 1 {self._kind} {self._seed} {self._epoch}")
+    def _rows_of_epoch(self) -> Callable[[Array], Array]:
+        """Gives the rows at positions: int64 (num_positions,) both."""
+        key = f"featstore order 1 {self._kind} {self.seed} {self.epoch}"
+        rows_at: Callable[[Array], Array] = self._make(key=key).at
+        return rows_at
 
     def _require_rows(self, name: str, num_rows: int) -> None:
-        if num_rows != self._num_rows:
+        if num_rows != self.num_rows:
             raise ConfigError(
-                f"{name}: expected to cover {self._num_rows} rows (num_rows), found {num_rows}"
+                f"{name}: expected to cover {self.num_rows} rows (num_rows), found {num_rows}"
             )
-
-
-class _RowMap(Protocol):
-    def at(self, positions: Array) -> Array:
-        """The rows at positions: int64 of the same shape (num_positions,)."""
 
 
 def _require_together(weights: Any, num_draws: Any, row_groups: Any, window_groups: Any) -> None:
@@ -224,3 +217,184 @@ def _require_together(weights: Any, num_draws: Any, row_groups: Any, window_grou
         raise ConfigError("num_draws: expected only with weights, found without")
     if (row_groups is None) != (window_groups is None):
         raise ConfigError("row_groups and window_groups: expected both or neither, found one")
+
+
+class OrderIteration:
+    """Where one rank is in an order. Base of `OrderBatches` and `OrderRows`.
+
+    Like torch's samplers it is used by one thread, repeats the same epoch until `set_epoch`, and
+    counts a batch as delivered as soon as it is yielded. A DataLoader with workers prefetches: then
+    tell `state_dict` how many batches the loop has received, or use torchdata's StatefulDataLoader,
+    which keeps count.
+
+    Attributes:
+        order: The order of the current epoch.
+    """
+
+    def __init__(
+        self,
+        order: "RandomOrder",
+        batch_size: int,
+        rank: int | None,
+        world_size: int | None,
+        *,
+        drop_last: bool,
+    ) -> None:
+        self.order, self.drop_last = order, drop_last
+        self.batch_size = require_integer("batch_size", batch_size)
+        self.rank, self.world_size = _share(rank, world_size)
+        # Positions: where the next iteration begins, where the current one began, and where it is.
+        self._next_begin = self._begin = self._position = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the beginning of another epoch. Does nothing if this is the current one, so that
+        it may be called after `load_state_dict`.
+        """
+        if epoch != self.order.epoch:
+            self.order = self.order.at_epoch(epoch)
+            self._next_begin = self._begin = self._position = 0
+
+    def state_dict(self, num_delivered: int | None = None) -> dict[str, Any]:
+        """Where this rank is, as JSON data. It is the same for all ranks of one step.
+
+        Args:
+            num_delivered: How many batches (of `OrderRows`: rows) the training loop has got in this
+                iteration. By default as many as were handed out.
+
+        Raises:
+            StateError: More than were handed out.
+        """
+        position = self._position
+        if num_delivered is not None:
+            # The last step may be a part of one, so what it reaches may lie beyond the position.
+            reached = self._begin + num_delivered * self._step_rows
+            is_ahead = num_delivered > 0 and reached - self._step_rows >= position
+            if is_ahead or num_delivered < 0:
+                raise StateError(
+                    f"num_delivered: expected at most what was handed out since row "
+                    f"{self._begin} of the order, which is at row {position}, found "
+                    f"{num_delivered}"
+                )
+            position = min(reached, position)
+        return {
+            "format": _FORMAT,
+            "order": self.order.identity,
+            "epoch": self.order.epoch,
+            "position": position,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes to where a state was taken, by any rank of any number of ranks, with any batch size.
+
+        Raises:
+            StateError: The state is of another order, or of another format, or something in it is
+                missing or wrong.
+        """
+        if not isinstance(state, dict) or state.get("format") != _FORMAT:
+            raise StateError(f"expected a state of a RandomOrder, format {_FORMAT}: {state!r:.200}")
+        if not isinstance(state.get("order"), dict):
+            raise StateError(f"order: expected a mapping, found {state.get('order')!r:.200}")
+        epoch, position = _count(state, "epoch"), _count(state, "position")
+        own = self.order.identity
+        other = {name: state["order"].get(name) for name in own}
+        differing = [name for name in own if own[name] != other[name]]
+        if differing:
+            name = differing[0]
+            raise StateError(
+                f"the state is of another order: expected {name} {own[name]!r} (of this one), "
+                f"found {other[name]!r}; make the RandomOrder with the arguments that it had"
+            )
+        if position > len(self.order):
+            raise StateError(f"position: expected 0 to {len(self.order)}, found {position}")
+        self.order = self.order.at_epoch(epoch)
+        self._next_begin = self._begin = self._position = position
+
+    def __len__(self) -> int:
+        """How many batches the next iteration has (of `OrderRows`: rows)."""
+        full, rest = divmod(self._end(self._next_begin) - self._next_begin, self._step_rows)
+        first, end = self._own(0, rest)
+        return full + (end > first)
+
+    @property
+    def _step_rows(self) -> int:
+        """The rows of one step of all ranks."""
+        return self.batch_size * self.world_size
+
+    def _end(self, begin: int) -> int:
+        """Where an iteration ends that begins at `begin`."""
+        rows = len(self.order) - begin
+        return begin + rows - (rows % self._step_rows if self.drop_last else 0)
+
+    def _begun(self) -> tuple[int, int]:
+        """Begins an iteration, which is one step that has begun: see `load_state_dict`."""
+        self._begin = self._position = begin = self._next_begin
+        self._next_begin = 0
+        return begin, self._end(begin)
+
+    def _own(self, first: int, end: int) -> tuple[int, int]:
+        """This rank's positions of a step's: an equal part, or one of parts that differ by 1."""
+        rows = end - first
+        return (
+            first + rows * self.rank // self.world_size,
+            first + rows * (self.rank + 1) // self.world_size,
+        )
+
+
+class OrderBatches(OrderIteration):
+    """One rank's batches of an order: read-only arrays of rows, int64 (num_rows,).
+
+    In the last step the ranks share what is left: they have the same number of batches, whose sizes
+    differ by at most one row, unless fewer rows than ranks are left. Made by `RandomOrder.batches`.
+    """
+
+    def __iter__(self) -> Iterator[Array]:
+        begin, end = self._begun()
+        for first in range(begin, end, self._step_rows):
+            step_end = min(first + self._step_rows, end)
+            self._position = step_end
+            own_first, own_end = self._own(first, step_end)
+            if own_end > own_first:
+                rows = self.order[own_first:own_end]
+                # Libraries that join batches with `+=` would add rows up.
+                rows.flags.writeable = False
+                yield rows
+
+
+class OrderRows(OrderIteration):
+    """One rank's rows of an order, one by one: batches of 1. Made by `RandomOrder.rows`."""
+
+    def __iter__(self) -> Iterator[int]:
+        begin, end = self._begun()
+        chunk = _CHUNK_ROWS * self.world_size
+        # In whole steps of all ranks this one has every `world_size`-th row. What is left is shared
+        # as the rows of a last batch are.
+        full_end = end - (end - begin) % self.world_size
+        for chunk_begin in range(begin, full_end, chunk):
+            chunk_end = min(chunk_begin + chunk, full_end)
+            mine = self.order[chunk_begin + self.rank : chunk_end : self.world_size]
+            for number, row in enumerate(mine.tolist(), 1):
+                self._position = chunk_begin + number * self.world_size
+                yield row
+        self._position = end
+        own_first, own_end = self._own(full_end, end)
+        yield from self.order[own_first:own_end].tolist()
+
+
+def _count(state: dict[str, Any], name: str) -> int:
+    try:
+        return require_integer(name, state.get(name), 0)
+    except ConfigError as error:
+        raise StateError(f"the state of an order: {error}") from error
+
+
+def _share(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """The rank and the number of ranks, as given or by the launcher's environment."""
+    if (rank is None) != (world_size is None):
+        raise ConfigError("rank and world_size: expected both or neither, found one")
+    if rank is None or world_size is None:
+        rank = int(os.environ.get("RANK") or 0)
+        world_size = int(os.environ.get("WORLD_SIZE") or 1)
+    require_integer("world_size", world_size)
+    if require_integer("rank", rank, 0) >= world_size:
+        raise ConfigError(f"rank: expected less than world_size ({world_size}), found {rank}")
+    return rank, world_size

@@ -25,10 +25,9 @@ from featstore.loader.request.matching import matching_files, require_fresh_file
 from featstore.loader.request.option_values import as_options
 from featstore.loader.request.request import Request, resolve
 from featstore.loader.request.tables import TableLike, naming_table, snapshot_of
-from featstore.reading.buffers import Array
 from featstore.samples.decoded_rows import SampleBatch
-from featstore.samples.id_index import can_be_ids, ids_of_type
-from featstore.samples.indices import is_single, position_of, positions_of
+from featstore.samples.indices import positions_of
+from featstore.samples.lookups import can_be_ids, ids_of_type
 from featstore.samples.open_samples import OpenSamples, SamplePlan
 from featstore.staging.options import Staging
 from featstore.statistics.stale_groups import ERROR, reading
@@ -148,7 +147,7 @@ class SampleDataset(Dataset[Batch], Closing):
             StagingError: Decoded columns were written to, or truncated, by somebody else.
         """
         with self._named_errors:
-            return self._samples.batch(_positions(index, self._num_samples))
+            return self._samples.batch(positions_of(index, self._num_samples))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Batch]:
         """The samples of a DataLoader's batch, gathered at once: a list of one batch, as what a
@@ -258,13 +257,6 @@ def _id_field(request: Request, name: str) -> pa.Field:
             f"nanoseconds that is not a slot, found {found}"
         )
     return field.with_nullable(True)
-
-
-def _positions(index: Any, num_samples: int) -> Array:
-    """What stands in brackets as positions from 0: int64 (num_rows,)."""
-    if is_single(index):
-        return np.array([position_of(index, num_samples)], np.int64)
-    return positions_of(index, num_samples)
 
 
 def _collated(batches: Sequence[Batch], **_: Any) -> Batch:

@@ -40,11 +40,6 @@ class SampleFields:
                     f"{shown(kind)}{nearest(str(kind), _KINDS)}"
                 )
 
-    @classmethod
-    def of_json(cls, text: str) -> "SampleFields":
-        """The fields that `as_json` has written."""
-        return cls(kinds=dict(json.loads(text)))
-
     @cached_property
     def as_json(self) -> str:
         """Names and kinds in order, as a store keeps them."""

@@ -4,6 +4,7 @@ The format is described in docs/contracts.md. It is SQLite's, with write-ahead l
 readers go on while one process writes.
 """
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -157,7 +158,9 @@ class SampleFile:
         ).fetchone()
         if row is None or checksum(row[1:]) != row[0]:
             raise self.damaged("what describes the store does not match its checksum")
-        return StoreView(version=row[1], num_samples=row[2], fields=SampleFields.of_json(row[3]))
+        return StoreView(
+            version=row[1], num_samples=row[2], fields=SampleFields(kinds=dict(json.loads(row[3])))
+        )
 
     def require_sound(self, found: Stored, sample: Sequence[Stored]) -> None:
         """Compares a sample (position, id and values) with the checksum found beside it.

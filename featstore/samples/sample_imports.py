@@ -125,18 +125,20 @@ class ImportedFile:
         names = sorted(self.files.awaited | self.files.optional)
         awaited = set(self.files.awaited if self.is_first else ())
         row: dict[str, Any] = {}
-        is_shown = None if self.files.progress else True
-        with tqdm(desc=f"import {self.entry.name}", unit="sample", disable=is_shown) as bar:
+        is_hidden = None if self.files.progress else True  # None: unless it is a terminal
+        with tqdm(desc=f"import {self.entry.name}", unit="sample", disable=is_hidden) as bar:
             found = reader(self.entry, self.num_before, names, self.files.optional)
             for number, row in enumerate(found, 1):
                 if awaited:
-                    awaited -= {name for name in awaited if _picked(row, name) is not _ABSENT}
+                    awaited -= {
+                        name for name in awaited if _picked(row, name, _ABSENT) is not _ABSENT
+                    }
                 if number == _NUM_ROWS:
                     self._require_found(awaited, row)
                     awaited = set()
                 yield (
-                    None if id_from is None else stored_id(_value(row, id_from)),
-                    fields.stored({name: _value(row, place) for name, place in places.items()}),
+                    None if id_from is None else stored_id(_picked(row, id_from)),
+                    fields.stored({name: _picked(row, place) for name, place in places.items()}),
                 )
                 bar.update()
         if row:
@@ -149,8 +151,7 @@ class ImportedFile:
         Raises:
             SampleStoreError: Another import of the file has added samples meanwhile.
         """
-        self._require_own(connection, num_added)
-        self._note(connection, self.num_before + num_added + num_rows, is_complete=False)
+        self._note(connection, num_added, num_rows, is_complete=False)
 
     def complete(self, connection: sqlite3.Connection, num_added: int) -> None:
         """Notes that the file is imported.
@@ -158,19 +159,21 @@ class ImportedFile:
         Raises:
             SampleStoreError: It changed meanwhile, or as of `note`.
         """
-        self._require_own(connection, num_added)
         now = find_file(self.entry.url)
         if now is None or not self.entry.is_same(now):
             raise SampleStoreError(
                 f"{redact(self.entry.url)} changed while it was imported: expected {self.entry}, "
                 f"found {now or 'no such file'}; begin with a new store once it is complete"
             )
-        self._note(connection, self.num_before + num_added, is_complete=True)
+        self._note(connection, num_added, 0, is_complete=True)
 
-    def _require_own(self, connection: sqlite3.Connection, num_added: int) -> None:
-        """Compares what is noted with what this import has noted last."""
-        text = self.files.store.noted(connection, without_user(self.entry.url))
-        found, expected = _num_samples(text), self.num_before + num_added
+    def _note(
+        self, connection: sqlite3.Connection, num_added: int, num_rows: int, *, is_complete: bool
+    ) -> None:
+        """Notes the progress, if what is noted is what this import has noted last."""
+        source, expected = without_user(self.entry.url), self.num_before + num_added
+        text = self.files.store.noted(connection, source)
+        found = 0 if text is None else json.loads(text)["num_samples"]
         if found != expected:
             raise SampleStoreError(
                 f"{redact(self.entry.url)} is imported by another process, too: expected "
@@ -178,15 +181,13 @@ class ImportedFile:
                 f"before is stored: wait for the other one, then import again, which goes on "
                 f"where both stopped"
             )
-
-    def _note(self, connection: sqlite3.Connection, num_samples: int, *, is_complete: bool) -> None:
         progress = {
             "size_bytes": self.entry.size_bytes,
             "version": self.entry.version,
-            "num_samples": num_samples,
+            "num_samples": expected + num_rows,
             "is_complete": is_complete,
         }
-        values = (without_user(self.entry.url), json.dumps(progress))
+        values = (source, json.dumps(progress))
         connection.execute(
             "INSERT OR REPLACE INTO imports VALUES (?, ?, ?)", (*values, checksum(values))
         )
@@ -291,10 +292,6 @@ def _lines(entry: FileEntry, raw: BinaryIO) -> Iterator[bytes]:
         ) from error
 
 
-def _num_samples(progress: str | None) -> int:
-    return 0 if progress is None else int(json.loads(progress)["num_samples"])
-
-
 def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
@@ -305,18 +302,13 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     return found
 
 
-def _picked(row: dict[str, Any], name: str) -> Any:
+def _picked(row: dict[str, Any], name: str, otherwise: object = None) -> Any:
     """What a row has at a name, or at names joined with `.` in nested objects."""
     if name == _WHOLE or name in row:
         return row if name == _WHOLE else row[name]
     found: Any = row
     for part in name.split("."):
         if not isinstance(found, dict) or part not in found:
-            return _ABSENT
+            return otherwise
         found = found[part]
     return found
-
-
-def _value(row: dict[str, Any], name: str) -> Any:
-    found = _picked(row, name)
-    return None if found is _ABSENT else found

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat, zip_longest
 from pathlib import Path
-from typing import Any, SupportsIndex, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -11,10 +11,9 @@ from featstore.base.closing import Closing
 from featstore.base.errors import SampleError
 from featstore.samples.indices import Array, is_single, position_of, positions_of
 from featstore.samples.sample_fields import Sample, SampleFields, stored_id
-from featstore.samples.sample_file import SampleFile
+from featstore.samples.sample_file import SampleFile, StoreView
 from featstore.samples.sample_imports import ImportedFiles, json_lines, parquet_rows
-from featstore.samples.sample_reader import READ_SAMPLES, SampleReader
-from featstore.samples.sample_writer import Note, Row, SampleWriter
+from featstore.samples.sample_statements import READ_SAMPLES, Note, Row, SampleReader, SampleWriter
 
 _NONE_LEFT = object()
 
@@ -96,21 +95,10 @@ class SampleStore(Closing):
     @property
     def ids(self) -> "SampleIds":
         """The ids of all samples by index, read on access."""
-        view = self._view
-        return SampleIds(
-            view.num_samples,
-            lambda positions: self._reader.ids_at(positions, view),
-            lambda one: self._reader.has_id(stored_id(one), view),
-        )
+        return SampleIds(self._reader, self._view)
 
     def __len__(self) -> int:
         return self._view.num_samples
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Any: ...
-
-    @overload
-    def __getitem__(self, index: slice | Sequence[int] | Array) -> list[Any]: ...
 
     def __getitem__(self, index: Any) -> Any:
         """A sample, or a list of samples.
@@ -124,20 +112,21 @@ class SampleStore(Closing):
             SampleStoreError: The file is damaged, or samples were deleted meanwhile.
         """
         if is_single(index):
-            return self._delivered(self._samples_at([position_of(index, len(self))]))[0]
+            found = self._reader.samples_at([position_of(index, len(self))], self._view)
+            return self._delivered(found)[0]
         return self.__getitems__(index)
 
     def __getitems__(self, indices: Any) -> list[Any]:
         """The samples of a batch, with one statement: what a DataLoader calls.
 
         Args:
-            indices: As of `__getitem__`, except for a single integer.
+            indices: As of `__getitem__`; of a single integer it is a list of one sample.
         """
         positions = positions_of(indices, len(self))
         # In order of position neighbours are on one page, and the tree is descended from left to
         # right.
         order = np.argsort(positions, kind="stable")
-        found = self._samples_at(positions[order].tolist())
+        found = self._reader.samples_at(positions[order].tolist(), self._view)
         samples: list[Any] = [None] * len(found)
         for place, sample in zip(order.tolist(), found, strict=True):
             samples[place] = sample
@@ -165,7 +154,7 @@ class SampleStore(Closing):
         Raises:
             SampleStoreError: Samples were deleted meanwhile, or the file is damaged.
         """
-        return self._reader.has_id(stored_id(one), self._view)
+        return one in self.ids
 
     def refresh(self) -> None:
         """Sees what other processes have appended and deleted since the store was opened, or the
@@ -318,9 +307,6 @@ class SampleStore(Closing):
         self._reader = SampleReader(self._file)
         self._writer = SampleWriter(self._file, self._reader.fields)
 
-    def _samples_at(self, positions: list[int]) -> list[Sample]:
-        return self._reader.samples_at(positions, self._view)
-
     def _delivered(self, samples: list[Sample]) -> list[Any]:
         return samples if self._transform is None else [self._transform(one) for one in samples]
 
@@ -355,16 +341,11 @@ def _paired(
 class SampleIds(Sequence[str | None]):
     """The ids of a store's samples by index, read on access; None where a sample has none."""
 
-    def __init__(
-        self,
-        num_samples: int,
-        read: Callable[[list[int]], list[str | None]],
-        has: Callable[[object], bool],
-    ) -> None:
-        self._num_samples, self._read, self._has = num_samples, read, has
+    def __init__(self, reader: SampleReader, view: StoreView) -> None:
+        self._reader, self._view = reader, view
 
     def __len__(self) -> int:
-        return self._num_samples
+        return self._view.num_samples
 
     @overload
     def __getitem__(self, index: int) -> str | None: ...
@@ -374,12 +355,12 @@ class SampleIds(Sequence[str | None]):
 
     def __getitem__(self, index: Any) -> Any:
         if is_single(index):
-            return self._read([position_of(index, len(self))])[0]
-        return self._read(positions_of(index, len(self)).tolist())
+            return self._reader.ids_at([position_of(index, len(self))], self._view)[0]
+        return self._reader.ids_at(positions_of(index, len(self)).tolist(), self._view)
 
     def __iter__(self) -> Iterator[str | None]:
         for first in range(0, len(self), READ_SAMPLES):
             yield from self[first : first + READ_SAMPLES]
 
     def __contains__(self, one: object) -> bool:
-        return self._has(one)
+        return self._reader.has_id(stored_id(one), self._view)

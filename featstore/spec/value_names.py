@@ -67,14 +67,15 @@ class ValueNames:
 
     by_slot: Mapping[str, Mapping[int, ValueText]] = field(default_factory=dict)
 
-    def known(self, slot: str, sign: int) -> ValueText | None:
-        """What a sign of a slot means; None if that is not known."""
-        return self.by_slot.get(slot, {}).get(sign)
+    def known(self, slot: str, sign: int) -> str | None:
+        """The text of a sign of a slot; None if that is not known."""
+        found = self.by_slot.get(slot, {}).get(sign)
+        return None if found is None else found.text
 
     def text(self, slot: str, sign: int) -> str:
         """The text of a sign of a slot; the sign itself, short, if its text is not known."""
         found = self.known(slot, sign)
-        return short_sign(sign) if found is None else found.text
+        return short_sign(sign) if found is None else found
 
     def has_order(self, slot: str) -> bool:
         """Whether the slot's values have an order of their own."""
@@ -93,7 +94,7 @@ class ValueNames:
         known = [self.known(slot, sign) for sign in signs]
         if self.has_order(slot):
             return None if None in known else self.in_order(slot, signs)
-        texts = ["" if value is None else value.text for value in known]
+        texts = ["" if text is None else text for text in known]
         if not all(map(_NUMBER.fullmatch, texts)):
             return None
         numbers = dict(zip(signs, map(float, texts), strict=True))

@@ -5,7 +5,7 @@
 | column_statistics.py | statistics of a column, gathered batch by batch and merged |
 | statistics_file.py | the Parquet file beside a partition that stores them |
 | value_counts.py | exact counts of values |
-| sketches.py, sampling.py | estimates of distinct values and top values; samples of rows |
+| sketches.py | estimates of distinct values and top values; samples of rows |
 | summary.py, measures.py | what is known of a slot; measures of counts |
 | table_lint.py, lint_rules.py | what makes a table slow to read, from its footers |
 """

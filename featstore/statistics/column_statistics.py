@@ -8,6 +8,7 @@ the sample too, by comparing signs with a second hash of the same values.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -21,7 +22,6 @@ from featstore.base.errors import OperatorError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.ops.arrays import offsets_of, values_of
 from featstore.ops.numbers import is_number
-from featstore.statistics.sampling import RowSample
 from featstore.statistics.sketches import (
     NUM_CHECKED,
     NUM_POINTS,
@@ -31,11 +31,11 @@ from featstore.statistics.sketches import (
     Distinct,
     Floats,
     Integers,
+    RowSample,
     Top,
     at_most,
     mix,
     points_of,
-    quantiles_of,
 )
 from featstore.statistics.value_counts import ValueCounts, count_values, merge_counts
 
@@ -157,21 +157,12 @@ class ColumnStatistics:
         self.lengths, lost = _reduced(*_joined(self.lengths, other.lengths), NUM_MERGED_POINTS)
         self.lengths_error += lost
         self.top = self.top.merge(other.top)
-        self._merge_exact(other.exact)
-
-    def _merge_exact(self, other: ValueCounts | None) -> None:
-        both = None if self.exact is None or other is None else merge_counts([self.exact, other])
-        self.exact = both if both is not None and len(both) <= NUM_EXACT else None
-        if self.exact is not None:
+        counts = [] if self.exact is None or other.exact is None else [self.exact, other.exact]
+        self.exact = merge_counts(counts) if counts else None
+        if self.exact is not None and len(self.exact) <= NUM_EXACT:
             self.top = Top.of_counts(self.exact)
-
-    def quantiles(self, shares: tuple[float, ...]) -> list[float] | None:
-        """The quantiles of the numbers at these shares; None if there are no numbers."""
-        return quantiles_of(*self.points, shares)
-
-    def length_quantiles(self, shares: tuple[float, ...]) -> list[float] | None:
-        """The quantiles of the list lengths at these shares; None if there are no lists."""
-        return quantiles_of(*self.lengths, shares)
+        else:
+            self.exact = None
 
 
 class StatisticsGatherer:
@@ -184,7 +175,12 @@ class StatisticsGatherer:
         self._slots = schema.slots
         self._labels = [label.name for label in schema.labels if is_number(label.type)]
         self._columns = {slot.name: ColumnStatistics.of_slot(slot) for slot in schema.slots}
-        self._columns |= {name: _new_label(name) for name in self._labels}
+        self._columns |= {
+            name: ColumnStatistics(
+                column=name, role="label", number=None, kind="float", shape="scalar"
+            )
+            for name in self._labels
+        }
         self._sample = RowSample()
 
     def update(self, batch: pa.RecordBatch) -> None:
@@ -276,15 +272,10 @@ def merge_statistics(parts: Iterable[Statistics]) -> Statistics:
 
 def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The sum of each count, by name."""
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for one in counts:
-        for name, number in one.items():
-            total[name] = total.get(name, 0) + number
+        total.update(one)
     return dict(sorted(total.items()))
-
-
-def _new_label(name: str) -> ColumnStatistics:
-    return ColumnStatistics(column=name, role="label", number=None, kind="float", shape="scalar")
 
 
 def _values(column: pa.Array, slot: Slot) -> tuple[Any, Integers | None]:
@@ -301,33 +292,25 @@ def _missing(values: Any, slot: Slot) -> Any:
     return values == 0 if slot.kind is SlotKind.ID else np.isnan(values)
 
 
-def _present(slot: Slot, missing: Any, lengths: Integers | None, num_rows: int) -> int:
-    """The number of rows that are not missing. A list is missing if it is a single mark, a
-    fixed-width row if all its values are marks.
-    """
-    if lengths is not None:
-        # Only a list of a single value can be missing: the position of that value.
-        first = (np.cumsum(lengths) - lengths)[lengths == 1]
-        return num_rows - int(missing[first].sum())
-    if slot.width is not None:
-        return num_rows - int(missing.reshape(-1, slot.width).all(axis=1).sum())
-    return num_rows - int(np.count_nonzero(missing))
-
-
 def _count(statistics: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
     values, lengths = _values(column, slot)
     num_missing = _count_distinct(statistics, slot, values)
     # Most columns of a batch have no missing values: then no mask is made.
     missing = _missing(values, slot) if num_missing else None
-    present = len(column) if missing is None else _present(slot, missing, lengths, len(column))
+    present = len(column)
+    if lengths is not None:
+        known_lengths = lengths if missing is None else _known_lengths(lengths, missing)
+        present = len(known_lengths)
+        statistics.length_sum += int(known_lengths.sum())
+        statistics.length_max = max(statistics.length_max, int(known_lengths.max(initial=0)))
+    elif slot.width is None:
+        present -= num_missing
+    elif missing is not None:
+        # A row of fixed width is missing if all its values are marks.
+        present -= int(missing.reshape(-1, slot.width).all(axis=1).sum())
     statistics.num_rows += len(column)
     statistics.num_present += present
     statistics.num_values += len(values) - num_missing
-    if lengths is not None:
-        known_lengths = lengths if missing is None else _known_lengths(lengths, values, slot)
-        # A missing list has one element, its mark.
-        statistics.length_sum += int(lengths.sum()) - (len(column) - present)
-        statistics.length_max = max(statistics.length_max, int(known_lengths.max(initial=0)))
     if slot.kind is SlotKind.FLOAT:
         _add_numbers(
             statistics, (values if missing is None else values[~missing]).astype(np.float64)
@@ -338,25 +321,24 @@ def _count_distinct(statistics: ColumnStatistics, slot: Slot, values: Any) -> in
     """Counts the values, exactly while they are few, and else in the sketch. Returns the number of
     marks of missing values.
     """
-    if statistics.exact is not None:
-        found = count_values(values)
-        mark = int(np.searchsorted(found.values, 0))
-        num_missing = 0
-        if mark < len(found) and found.values[mark] == 0:
-            num_missing = int(found.counts[mark])
-            found = merge_counts([found[:mark], found[mark + 1 :]]) if mark else found[1:]
-        before = statistics.exact
-        statistics.exact = merge_counts([before, found]) if len(before) else found
-        if len(statistics.exact) > NUM_EXACT:
-            statistics.distinct.update(_hashes(slot, statistics.exact.values))
-            statistics.exact = None
-        return num_missing
+    before = statistics.exact
     # Signs and bits of floats go to the kernel.
-    if slot.num_indices is None:
+    if before is None and slot.num_indices is None:
         return statistics.distinct.take(values)
-    known = values[values != 0]
-    statistics.distinct.update(_hashes(slot, known))
-    return len(values) - len(known)
+    if before is None:
+        known = values[values != 0]
+        statistics.distinct.update(_hashes(slot, known))
+        return len(values) - len(known)
+    # Marks are left out of the counts, which are fewer than the values.
+    found = count_values(values)
+    is_known = found.values != 0
+    num_missing = len(values) - int(found.counts[is_known].sum())
+    found = found[is_known] if num_missing else found
+    statistics.exact = merge_counts([before, found]) if len(before) else found
+    if len(statistics.exact) > NUM_EXACT:
+        statistics.distinct.update(_hashes(slot, statistics.exact.values))
+        statistics.exact = None
+    return num_missing
 
 
 def _hashes(slot: Slot, ids: Integers) -> Integers:
@@ -368,10 +350,8 @@ def _add_numbers(statistics: ColumnStatistics, known: Floats) -> None:
     if len(known):
         statistics.num_numbers += len(known)
         statistics.sum += float(known.sum())
-        statistics.min, statistics.max = (
-            min(statistics.min, float(known.min())),
-            max(statistics.max, float(known.max())),
-        )
+        statistics.min = min(statistics.min, float(known.min()))
+        statistics.max = max(statistics.max, float(known.max()))
 
 
 def _count_label(statistics: ColumnStatistics, column: pa.Array) -> None:
@@ -383,13 +363,12 @@ def _count_label(statistics: ColumnStatistics, column: pa.Array) -> None:
     _add_numbers(statistics, values_of(known))
 
 
-def _known_lengths(lengths: Integers, values: Any, slot: Slot) -> Integers:
-    """The lengths of the lists that are not missing."""
+def _known_lengths(lengths: Integers, missing: Any) -> Integers:
+    """The lengths of the lists that are not missing. A list is missing if it is a single mark."""
     single = np.flatnonzero(lengths == 1)
-    if not len(single):
-        return lengths
+    # Where the value of each of these begins among the values of all lists.
     first = (np.cumsum(lengths) - lengths)[single]
-    return np.delete(lengths, single[_missing(values[first], slot)])
+    return np.delete(lengths, single[missing[first]])
 
 
 def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weight: float) -> None:
@@ -397,40 +376,28 @@ def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weigh
     sampled rows, each of which stands for `weight` rows.
     """
     statistics.sampled = statistics.num_rows * (weight - 1.0)
-    is_counted = statistics.exact is not None
-    if statistics.exact is not None:
-        _summarize_exact(statistics, slot, statistics.exact)
-    if is_counted and not slot.shape:
-        return
     values, lengths = _values(column, slot)
+    missing = _missing(values, slot)
     num_points = at_most(NUM_POINTS, len(column), ROWS_PER_POINT)
-    if not is_counted:
-        _summarize_sample(statistics, slot, values[~_missing(values, slot)], weight, num_points)
-    if lengths is not None:
-        present = _known_lengths(lengths, values, slot).astype(np.float64)
-        statistics.lengths, statistics.lengths_error = _reduced(
-            present, np.full(len(present), weight), num_points
+    if statistics.exact is not None:
+        # Fills the sketch and the top values, which merging with other files may need.
+        statistics.distinct.update(_hashes(slot, statistics.exact.values))
+        statistics.top = Top.of_counts(statistics.exact)
+        if len(statistics.exact) > at_most(NUM_EXACT, statistics.num_rows, ROWS_PER_EXACT):
+            statistics.exact = None
+    elif slot.kind is SlotKind.ID:
+        counts = count_values(values[~missing])
+        statistics.top = Top.of_counts(counts, weight, sampled=statistics.sampled)
+    else:
+        points = values[~missing].astype(np.float64)
+        statistics.points, statistics.points_error = _reduced(
+            points, np.full(len(points), weight), num_points
         )
-
-
-def _summarize_sample(
-    statistics: ColumnStatistics, slot: Slot, known: Any, weight: float, num_points: int
-) -> None:
-    if slot.kind is SlotKind.ID:
-        statistics.top = Top.of_counts(count_values(known), weight, sampled=statistics.sampled)
-        return
-    points = known.astype(np.float64)
-    statistics.points, statistics.points_error = _reduced(
-        points, np.full(len(points), weight), num_points
-    )
-
-
-def _summarize_exact(statistics: ColumnStatistics, slot: Slot, exact: ValueCounts) -> None:
-    """Fills the sketch and the top values, which merging with other files may need."""
-    statistics.distinct.update(_hashes(slot, exact.values))
-    statistics.top = Top.of_counts(exact)
-    if len(exact) > at_most(NUM_EXACT, statistics.num_rows, ROWS_PER_EXACT):
-        statistics.exact = None
+    if lengths is not None:
+        known_lengths = _known_lengths(lengths, missing).astype(np.float64)
+        statistics.lengths, statistics.lengths_error = _reduced(
+            known_lengths, np.full(len(known_lengths), weight), num_points
+        )
 
 
 def _reduced(

@@ -14,13 +14,14 @@ from typing import Any
 
 from featstore.base.errors import CheckFailedError
 from featstore.base.redaction import redact
-from featstore.base.schema import SlotSchema
+from featstore.base.schema import Slot, SlotSchema
 from featstore.spec.check import columns_of
 from featstore.spec.model import DataCheck, Spec
 from featstore.spec.parse import parse_checks
-from featstore.statistics.column_statistics import ColumnStatistics, Statistics
-from featstore.statistics.drift import Distribution, DriftMethod, distribution_of, drift
+from featstore.statistics.column_statistics import Statistics
+from featstore.statistics.drift import DriftMethod, drift
 from featstore.statistics.statistics_file import find_statistics
+from featstore.statistics.summary import SlotSummary, label_mean, slot_columns, summarize
 from featstore.table.delta import Commit, with_origins
 from featstore.table.layout import partition_path
 from featstore.table.metadata import to_json
@@ -136,9 +137,11 @@ def run_checks(
     """
     labels = [label.name for label in schema.labels]
     columns = [(check, columns_of(check, schema.names, labels) or (None,)) for check in checks]
-    earlier = _Earlier(load, every)
+    slots = [schema[name] for check, names in columns for name in names if name in schema.names]
+    earlier = _Earlier(load, every, slots)
     for partition in wanted:
         statistics = load(partition)
+        summaries = summarize(statistics or Statistics(), slots)
         for check, names in columns:
             for name in names:
                 if statistics is None:
@@ -146,24 +149,19 @@ def run_checks(
                 elif name is None:
                     before = replaced.get(to_json(partition)) if check.against else None
                     figure = _rows(check, statistics.num_rows, before)
+                elif check.check == "label_rate":
+                    rate = label_mean(statistics, name)
+                    figure = _Figure(
+                        value=rate, note="" if rate is not None else "no row has the label"
+                    )
+                elif check.check == "coverage":
+                    figure = _Figure(value=summaries[name].coverage)
+                elif check.last is not None:  # which `drift` has
+                    days = earlier.of(partition, name, check.last)
+                    figure = _drift(days, summaries[name])
                 else:
-                    column = _column(statistics, schema, name)
-                    days = earlier.of(partition, column, check.last) if check.last else []
-                    figure = _FIGURES[check.check](column, days)
+                    figure = _distinct(summaries[name])
                 yield _result(check, name, partition, figure)
-
-
-def _column(statistics: Statistics, schema: SlotSchema, name: str) -> ColumnStatistics:
-    """The statistics of a label, or of a slot, which may have had another name."""
-    if name not in schema.names:
-        none = ColumnStatistics(
-            column=name, role="label", number=None, kind="float", shape="scalar"
-        )
-    else:
-        none = ColumnStatistics.of_slot(schema[name])
-    none.num_rows = statistics.num_rows  # no file of the partition has the column
-    known = {(column.role, column.key): column for column in statistics.columns.values()}
-    return known.get((none.role, none.key), none)
 
 
 def _rows(check: DataCheck, num_rows: int, before: int | None) -> _Figure:
@@ -176,37 +174,17 @@ def _rows(check: DataCheck, num_rows: int, before: int | None) -> _Figure:
     return _Figure(value=num_rows / before, note=note)
 
 
-def _coverage(column: ColumnStatistics, before: Sequence[Distribution]) -> _Figure:
-    return _Figure(value=column.num_present / column.num_rows if column.num_rows else 0.0)
+def _distinct(slot: SlotSummary) -> _Figure:
+    error = math.ceil(slot.distinct_error * slot.distinct) if slot.distinct_error else 0.0
+    return _Figure(value=slot.distinct, error=error)
 
 
-def _label_rate(column: ColumnStatistics, before: Sequence[Distribution]) -> _Figure:
-    if not column.num_numbers:
-        return _Figure(value=None, note="no row has the label")
-    return _Figure(value=column.sum / column.num_numbers)
-
-
-def _distinct(column: ColumnStatistics, before: Sequence[Distribution]) -> _Figure:
-    if column.exact is not None:
-        return _Figure(value=len(column.exact))
-    value = column.distinct.estimate()
-    return _Figure(value=value, error=math.ceil(column.distinct.error() * value))
-
-
-def _drift(column: ColumnStatistics, before: Sequence[Distribution]) -> _Figure:
-    found = drift(before, distribution_of(column))
+def _drift(before: Sequence[SlotSummary], after: SlotSummary) -> _Figure:
+    found = drift(before, after)
     if found is None:
         return _Figure(value=None, note="no earlier day has rows with statistics")
     note = _AT_LEAST if found.method is DriftMethod.AT_LEAST else ""
     return _Figure(value=found.index, error=found.error, note=note)
-
-
-_FIGURES: Mapping[str, Callable[[ColumnStatistics, Sequence[Distribution]], _Figure]] = {
-    "coverage": _coverage,
-    "label_rate": _label_rate,
-    "distinct": _distinct,
-    "drift": _drift,
-}
 
 
 def _result(
@@ -238,27 +216,24 @@ def _result(
 
 
 class _Earlier:
-    """The distributions of columns in the days before a partition's. A partition is read once."""
+    """Slots in the days before a partition's. A partition is read once."""
 
-    def __init__(self, load: Load, every: Sequence[Partition]) -> None:
-        self._load = load
-        self._every = every
-        self._known: dict[str, dict[tuple[int | None, str], Distribution]] = {}
+    def __init__(self, load: Load, every: Sequence[Partition], slots: Sequence[Slot]) -> None:
+        self._load, self._every, self._slots = load, every, slots
+        self._known: dict[str, dict[str, SlotSummary]] = {}
 
-    def of(self, partition: Partition, column: ColumnStatistics, last: int) -> list[Distribution]:
-        """The column's distribution in each partition of the last days that has it."""
-        parts = (self._distributions(day) for day in days_before(partition, self._every, last))
-        return [part[column.key] for part in parts if column.key in part]
+    def of(self, partition: Partition, name: str, last: int) -> list[SlotSummary]:
+        """What is known of the slot in each partition of the last days that has it."""
+        parts = map(self._summaries, days_before(partition, self._every, last))
+        return [part[name] for part in parts if name in part]
 
-    def _distributions(self, partition: Partition) -> dict[tuple[int | None, str], Distribution]:
+    def _summaries(self, partition: Partition) -> dict[str, SlotSummary]:
         key = to_json(partition)
         if key not in self._known:
             statistics = self._load(partition) or Statistics()
-            self._known[key] = {
-                column.key: distribution_of(column)
-                for column in statistics.columns.values()
-                if column.role == "slot"
-            }
+            columns = slot_columns(statistics, self._slots)
+            there = [slot for slot in self._slots if columns[slot.name].num_rows]
+            self._known[key] = summarize(statistics, there)
         return self._known[key]
 
 

@@ -8,8 +8,9 @@ numbers of rows, bytes and files are judgement (`docs/design/writing.md`).
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 # A footer is named as large above 1 MiB, about 8 ms of parsing for each open file, if it is also
 # more than 2 % of the file's bytes. Chosen.
@@ -155,11 +156,7 @@ def find(
         *file_sizes(listed),
         *batches(files, batch_size),
         *schemas(files),
-        *field_ids(files),
-        *nullable(files),
-        *dictionaries(files),
-        *codecs(files),
-        *encodings(files),
+        *columns(files),
     )
 
 
@@ -171,10 +168,8 @@ def footers(files: Sequence[FileFacts]) -> Iterator[Finding]:
         share <= FOOTER_SHARE or widest.size_bytes < SMALL_FILE_BYTES
     ):
         return
-    num_columns, parse_ms = (
-        max(1, len(widest.columns)),
-        widest.footer_bytes * PARSE_NS_PER_BYTE / 1e6,
-    )
+    num_columns = max(1, len(widest.columns))
+    parse_ms = widest.footer_bytes * PARSE_NS_PER_BYTE / 1e6
     yield Finding(
         rule="wide footer",
         found=f"{widest.path} has a footer of {widest.footer_bytes:,} bytes, {share:.1%} of the "
@@ -332,15 +327,53 @@ def schemas(files: Sequence[FileFacts]) -> Iterator[Finding]:
     )
 
 
-def field_ids(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    """Slots without a Parquet field id."""
-    yield from _of_columns(
-        (
-            column.name
-            for file in files
-            for column in file.columns
-            if column.is_slot and not column.has_field_id
-        ),
+def columns(files: Sequence[FileFacts]) -> Iterator[Finding]:
+    """Columns that are slow to read, or not what they should be."""
+    for applies, finding in _COLUMN_RULES:
+        found = (column.name for file in files for column in file.columns if applies(file, column))
+        names = list(dict.fromkeys(found))
+        if names:
+            more = ", ..." if len(names) > 5 else ""
+            listed = f"{', '.join(names[:5])}{more}"
+            yield replace(finding, found=f"{len(names):,} {finding.found}: {listed}")
+
+
+def _lacks_dictionary(file: FileFacts, column: ColumnFacts) -> bool:
+    """A file of featstore lacks a dictionary only where it would not pay, also if compression
+    halves the values: it may be too large for the processor's cache, or the values too narrow.
+    """
+    return (
+        not file.is_own
+        and column.is_slot
+        and column.num_values >= MIN_VALUES
+        and not column.has_dictionary
+        and column.physical_type != "BOOLEAN"
+        and "PLAIN" in column.encodings
+        and column.stored_bytes < COMPRESSIBLE_SHARE * column.raw_bytes
+    )
+
+
+def _has_dictionary_in_vain(file: FileFacts, column: ColumnFacts) -> bool:
+    # Nullable columns also store levels, so their size says nothing.
+    width = _WIDTHS.get(column.physical_type)
+    if width is None or column.may_be_null or column.num_values < MIN_VALUES:
+        return False
+    num_stored = column.num_values - (column.num_nulls or 0)
+    return column.has_dictionary and column.raw_bytes > 1.1 * num_stored * width
+
+
+def _has_codec(codec: str, file: FileFacts, column: ColumnFacts) -> bool:
+    return not file.is_own and column.codec == codec
+
+
+def _has_encoding(encoding: str, file: FileFacts, column: ColumnFacts) -> bool:
+    return encoding in column.encodings
+
+
+# Which columns a finding is about. `found` follows their number.
+_COLUMN_RULES: Sequence[tuple[Callable[[FileFacts, ColumnFacts], bool], Finding]] = (
+    (
+        lambda file, column: column.is_slot and not column.has_field_id,
         Finding(
             rule="no field ids",
             found="slots without a Parquet field id",
@@ -351,19 +384,9 @@ def field_ids(files: Sequence[FileFacts]) -> Iterator[Finding]:
             ),
             advice="extract with a spec, which gives slots numbers",
         ),
-    )
-
-
-def nullable(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    """Nullable slots that have no nulls."""
-    names = (
-        c.name
-        for file in files
-        for c in file.columns
-        if c.is_slot and c.may_be_null and not c.num_nulls
-    )
-    yield from _of_columns(
-        names,
+    ),
+    (
+        lambda file, column: column.is_slot and column.may_be_null and not column.num_nulls,
         Finding(
             rule="nullable slots",
             found="slots that may be null, although no nulls are known in them",
@@ -371,27 +394,9 @@ def nullable(files: Sequence[FileFacts]) -> Iterator[Finding]:
             reason="Required columns and list elements read 1.2 to 1.4 times faster.",
             advice=_REWRITE,
         ),
-    )
-
-
-def dictionaries(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    """Slots that lack a dictionary, and columns that have a useless one.
-
-    A file of featstore lacks a dictionary only where it would not pay, also if compression halves
-    the values: it may be too large for the processor's cache, or the values too narrow.
-    """
-    columns = [
-        column for file in files for column in file.columns if column.num_values >= MIN_VALUES
-    ]
-    foreign = [
-        column
-        for file in files
-        if not file.is_own
-        for column in file.columns
-        if column.num_values >= MIN_VALUES
-    ]
-    yield from _of_columns(
-        (column.name for column in foreign if column.is_slot and _lacks_dictionary(column)),
+    ),
+    (
+        _lacks_dictionary,
         Finding(
             rule="no dictionary",
             found=f"slots without a dictionary that compress to less than {COMPRESSIBLE_SHARE:.0%}",
@@ -402,13 +407,9 @@ def dictionaries(files: Sequence[FileFacts]) -> Iterator[Finding]:
             ),
             advice=f"{_REWRITE} with dictionaries (a list's by its leaf path, name.list.element)",
         ),
-    )
-    yield from _of_columns(
-        (
-            column.name
-            for column in columns
-            if column.has_dictionary and _is_larger_than_plain(column)
-        ),
+    ),
+    (
+        _has_dictionary_in_vain,
         Finding(
             rule="dictionary in vain",
             found="columns whose dictionary makes them larger than plain values",
@@ -416,38 +417,10 @@ def dictionaries(files: Sequence[FileFacts]) -> Iterator[Finding]:
             reason="Values that hardly repeat decode 3 to 4 times faster from plain pages.",
             advice=f"{_REWRITE} without a dictionary for them",
         ),
-    )
-
-
-def _lacks_dictionary(column: ColumnFacts) -> bool:
-    return (
-        not column.has_dictionary
-        and column.physical_type != "BOOLEAN"
-        and "PLAIN" in column.encodings
-        and column.stored_bytes < COMPRESSIBLE_SHARE * column.raw_bytes
-    )
-
-
-def _is_larger_than_plain(column: ColumnFacts) -> bool:
-    # Nullable columns also store levels, so their size says nothing.
-    width = _WIDTHS.get(column.physical_type)
-    num_stored = column.num_values - (column.num_nulls or 0)
-    return (
-        width is not None and not column.may_be_null and column.raw_bytes > 1.1 * num_stored * width
-    )
-
-
-def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    """Columns with a slow codec, in files that others wrote."""
-    for codec, reason in SLOW_CODECS.items():
-        yield from _of_columns(
-            (
-                column.name
-                for file in files
-                if not file.is_own
-                for column in file.columns
-                if column.codec == codec
-            ),
+    ),
+    *(
+        (
+            partial(_has_codec, codec),
             Finding(
                 rule="codec",
                 found=f"columns are {codec}",
@@ -459,18 +432,11 @@ def codecs(files: Sequence[FileFacts]) -> Iterator[Finding]:
                 ),
             ),
         )
-
-
-def encodings(files: Sequence[FileFacts]) -> Iterator[Finding]:
-    """Columns with a slow encoding."""
-    for encoding, reason in SLOW_ENCODINGS.items():
-        yield from _of_columns(
-            (
-                column.name
-                for file in files
-                for column in file.columns
-                if encoding in column.encodings
-            ),
+        for codec, reason in SLOW_CODECS.items()
+    ),
+    *(
+        (
+            partial(_has_encoding, encoding),
             Finding(
                 rule="slow encoding",
                 found=f"columns are encoded as {encoding}",
@@ -479,18 +445,6 @@ def encodings(files: Sequence[FileFacts]) -> Iterator[Finding]:
                 advice=_REWRITE,
             ),
         )
-
-
-def _of_columns(names: Iterable[str], finding: Finding) -> Iterator[Finding]:
-    """The finding with the number of its columns and the first of them; nothing if there are
-    none.
-    """
-    distinct = list(dict.fromkeys(names))
-    if distinct:
-        more = ", ..." if len(distinct) > 5 else ""
-        yield Finding(
-            **{
-                **vars(finding),
-                "found": f"{len(distinct):,} {finding.found}: {', '.join(distinct[:5])}{more}",
-            }
-        )
+        for encoding, reason in SLOW_ENCODINGS.items()
+    ),
+)

@@ -17,14 +17,13 @@ _T_95 = 2.1314495455597742  # Student's quantile of 0.975 for 15 degrees of free
 Floats = NDArray[np.float64]
 
 
-def wilson(num_positive: ArrayLike, num_rows: ArrayLike, z: float = Z_95) -> tuple[Floats, Floats]:
-    """The Wilson score interval of a rate (E. B. Wilson, "Probable inference, the law of
+def wilson(num_positive: ArrayLike, num_rows: ArrayLike) -> tuple[Floats, Floats]:
+    """The Wilson score interval of 95 % of a rate (E. B. Wilson, "Probable inference, the law of
     succession, and statistical inference", JASA 22, 1927).
 
     Args:
         num_positive: The rows that are positive, by cell.
         num_rows: All rows, by cell.
-        z: The normal quantile of the confidence; by default for 95 %.
 
     Returns:
         The lower and the upper bounds, in [0, 1]. Without rows the interval is [0, 1].
@@ -33,9 +32,11 @@ def wilson(num_positive: ArrayLike, num_rows: ArrayLike, z: float = Z_95) -> tup
     if np.any(positive > rows):
         raise ValueError("expected at most as many positive rows as rows")
     known = np.where(rows > 0, rows, 1.0)
-    rate, square = positive / known, z * z
+    rate, square = positive / known, Z_95 * Z_95
     middle = (rate + square / (2 * known)) / (1 + square / known)
-    half = z * np.sqrt(rate * (1 - rate) / known + square / (4 * known**2)) / (1 + square / known)
+    half = (
+        Z_95 * np.sqrt(rate * (1 - rate) / known + square / (4 * known**2)) / (1 + square / known)
+    )
     # Rounding may leave the bounds of rates 0 and 1 a little beside them.
     low = np.where(positive == 0, 0.0, np.maximum(middle - half, 0.0))
     high = np.where(positive == rows, 1.0, np.minimum(middle + half, 1.0))

@@ -1,17 +1,23 @@
-"""Sketches: mergeable summaries of many values in little memory, vectorized over numpy arrays.
+"""Sketches: mergeable summaries of many values in little memory, vectorized over numpy arrays. And
+a random sample of rows.
 
-Each consists of plain numpy arrays, which can be stored as bytes. They are written here because
+Sketches consist of plain numpy arrays, which can be stored as bytes. They are written here because
 sketch libraries for Python take one value at a time.
+
+Rows are drawn by a hash of the row's number, so that a sample does not depend on how the rows are
+divided into batches: two that see the same rows, one with raw columns and one with slots, select
+the same.
 """
 
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from featstore.native import kernels
 from featstore.statistics.measures import Z_95
-from featstore.statistics.value_counts import ValueCounts, most_frequent
+from featstore.statistics.value_counts import ValueCounts, are_first, most_frequent
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -38,6 +44,10 @@ ROWS_PER_SIGN, ROWS_PER_POINT, MIN_KEPT = 32, 8, 8
 _FIRST_BOUND = np.int64((1 << 63) // 64)
 
 
+def no_integers() -> Integers:
+    return np.zeros(0, np.int64)
+
+
 def at_most(num_kept: int, num_rows: int, rows_per_kept: int) -> int:
     """The most entries that a sketch of `num_rows` rows keeps."""
     return min(num_kept, max(MIN_KEPT, num_rows // rows_per_kept))
@@ -51,6 +61,7 @@ def mix(values: Integers) -> Integers:
     return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(1)).view(np.int64)
 
 
+@dataclass(eq=False)
 class Distinct:
     """A sketch of distinct 63-bit hashes.
 
@@ -63,9 +74,8 @@ class Distinct:
         smallest: The smallest hashes, int64, ascending and distinct, at most `NUM_SMALLEST`.
     """
 
-    def __init__(self, bits: Bits | None = None, smallest: Integers | None = None) -> None:
-        self.bits = np.zeros(NUM_BITS, np.bool_) if bits is None else bits
-        self.smallest = np.zeros(0, np.int64) if smallest is None else smallest
+    bits: Bits = field(default_factory=lambda: np.zeros(NUM_BITS, np.bool_))
+    smallest: Integers = field(default_factory=no_integers)
 
     def update(self, hashes: Integers) -> None:
         """Adds hashes, int64 in [0, 2^63)."""
@@ -136,9 +146,10 @@ class Distinct:
     def _keep(self, hashes: Integers) -> None:
         # np.unique uses a hash table, and takes twice the time.
         both = np.sort(np.concatenate([self.smallest, hashes]))
-        self.smallest = both[_are_first(both)][:NUM_SMALLEST]
+        self.smallest = both[are_first(both)][:NUM_SMALLEST]
 
 
+@dataclass(eq=False)
 class Collisions:
     """Finds signs that more than one value has. Each sign comes with a *witness*, another hash of
     the same value; two values with one sign have different witnesses.
@@ -153,16 +164,9 @@ class Collisions:
         collided: The signs with more than one value, the smallest `NUM_COLLIDED` of them.
     """
 
-    def __init__(
-        self,
-        signs: Integers | None = None,
-        witnesses: Integers | None = None,
-        collided: Integers | None = None,
-    ) -> None:
-        none = np.zeros(0, np.int64)
-        self.signs = none if signs is None else signs
-        self.witnesses = none if witnesses is None else witnesses
-        self.collided = none if collided is None else collided
+    signs: Integers = field(default_factory=no_integers)
+    witnesses: Integers = field(default_factory=no_integers)
+    collided: Integers = field(default_factory=no_integers)
 
     def update(self, signs: Integers, witnesses: Integers) -> int:
         """Adds the signs and witnesses of some values, which may repeat.
@@ -177,9 +181,9 @@ class Collisions:
         # Stable, so that of equal signs the one kept before stays first, with its witness.
         order = np.argsort(signs, kind="stable")
         signs, witnesses = signs[order], witnesses[order]
-        are_first = _are_first(signs)
-        collided = signs[1:][~are_first[1:] & (witnesses[1:] != witnesses[:-1])]
-        first = np.flatnonzero(are_first)
+        is_first = are_first(signs)
+        collided = signs[1:][~is_first[1:] & (witnesses[1:] != witnesses[:-1])]
+        first = np.flatnonzero(is_first)
         num_new = int(np.unique(signs[order >= num_before]).size) if num_before else len(first)
         self.signs, self.witnesses = signs[first[:NUM_CHECKED]], witnesses[first[:NUM_CHECKED]]
         if len(collided):
@@ -194,13 +198,6 @@ class Collisions:
         """Adds the signs of another sketch."""
         self.update(other.signs, other.witnesses)
         self.collided = np.union1d(self.collided, other.collided)[:NUM_COLLIDED]
-
-
-def _are_first(ordered: Integers) -> Bits:
-    """Which of the ordered values are the first of their kind, bool (num_values,)."""
-    are_first = np.ones(len(ordered), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=are_first[1:])
-    return are_first
 
 
 def points_of(
@@ -255,7 +252,7 @@ class Top:
         sampled: As `ColumnStatistics.sampled`, of these counts.
     """
 
-    values: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    values: Integers = field(default_factory=no_integers)
     counts: Floats = field(default_factory=lambda: np.zeros(0))
     unlisted: float = 0.0
     missed: float = 0.0
@@ -314,3 +311,51 @@ class Top:
         """
         shares = np.minimum(self.counts / max(num_rows, 1), 1.0)
         return Z_95 * np.sqrt(self.sampled * shares * (1.0 - shares)) + self.missed
+
+
+# The least number of rows sampled from a larger file. More rows make quantiles and top values more
+# precise, and gathering slower.
+SAMPLE_ROWS = 2_048
+_ALL = 1 << 63  # above every 63-bit hash
+
+
+class RowSample:
+    """A sample of between `SAMPLE_ROWS` and twice as many rows, or of all rows if there are fewer.
+
+    It holds the rows whose hash is below a bound, which is halved whenever the sample is too large.
+
+    Attributes:
+        batches: The sampled rows.
+        num_rows_seen: The number of rows passed to `update`.
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.num_rows_seen = 0
+        self._hashes: list[Integers] = []
+        self._bound = _ALL
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        """Samples the next rows."""
+        first = self.num_rows_seen + 1
+        self.num_rows_seen += batch.num_rows
+        hashes = mix(np.arange(first, self.num_rows_seen + 1, dtype=np.int64))
+        all_hashes = [*self._hashes, hashes]
+        before = self._bound
+        while sum(int(np.count_nonzero(h < self._bound)) for h in all_hashes) > 2 * SAMPLE_ROWS:
+            self._bound //= 2
+        pairs = list(zip([*self.batches, batch], all_hashes, strict=True))
+        # Unless the bound has changed, the earlier batches are sampled already.
+        num_done = len(pairs) - 1 if self._bound == before else 0
+        drawn = [_below(rows, of_rows, self._bound) for rows, of_rows in pairs[num_done:]]
+        self.batches, self._hashes = map(list, zip(*pairs[:num_done], *drawn, strict=True))
+
+
+def _below(batch: pa.RecordBatch, hashes: Integers, bound: int) -> tuple[pa.RecordBatch, Integers]:
+    """The rows whose hashes are below the bound, and these hashes."""
+    if bound >= _ALL:
+        return batch, hashes
+    kept = np.flatnonzero(hashes < bound)
+    # `pa.array` of a numpy array would import pandas.
+    indices = pa.Array.from_buffers(pa.int64(), len(kept), [None, pa.py_buffer(kept)])
+    return batch.take(indices), hashes[kept]

@@ -23,6 +23,10 @@ from featstore.table.snapshot import DataFile, files_digest
 FORMAT = 3
 
 
+class _OlderFormatError(DataFileError):
+    """The file is of an older featstore."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredStatistics:
     """Statistics of some data files.
@@ -44,8 +48,9 @@ def write_statistics(table_url: str, path: str, stored: StoredStatistics) -> Non
         "num_rows": stored.statistics.num_rows,
         "data_digest": stored.data_digest,
         "counts": dict(stored.counts),
+        "format": FORMAT,
     }
-    _write(table_url, path, stored.statistics.to_table(), metadata)
+    write_own(table_url, path, stored.statistics.to_table(), metadata)
 
 
 def copy_statistics(
@@ -59,23 +64,9 @@ def copy_statistics(
         FileNotFoundError: There is no file `part`.
         DataFileError: The file is damaged or of another format.
     """
-    table, metadata = read_own(table_url, part, "statistics")
-    if metadata.get("format") != FORMAT:
-        raise _of_other_format(part, metadata.get("format"))
-    _write(table_url, path, table, metadata | {"data_digest": data_digest, "counts": dict(counts)})
-
-
-def _write(table_url: str, path: str, table: pa.Table, metadata: Mapping[str, Any]) -> None:
-    text = to_json({**metadata, "format": FORMAT})
-    with open_write(join(table_url, path)) as file:
-        pq.write_table(
-            table.replace_schema_metadata({KEY: text}),
-            file,
-            compression="zstd",
-            use_dictionary=False,
-            write_page_checksum=True,
-            write_statistics=False,  # of binary values they would be as large as the values
-        )
+    table, metadata = _read(table_url, part)
+    metadata |= {"data_digest": data_digest, "counts": dict(counts)}
+    write_own(table_url, path, table, metadata)
 
 
 def read_statistics(table_url: str, path: str) -> StoredStatistics:
@@ -85,16 +76,11 @@ def read_statistics(table_url: str, path: str) -> StoredStatistics:
         FileNotFoundError: There is no such file.
         DataFileError: The file is damaged or of another format.
     """
-    stored, number = _read(table_url, path)
-    if stored is None:
-        raise _of_other_format(path, number)
-    return stored
-
-
-def _of_other_format(path: str, number: object) -> DataFileError:
-    return DataFileError(
-        f"{path}: statistics of format {number!r}, expected {FORMAT}: they are of an older "
-        f"featstore"
+    table, stored = _read(table_url, path)
+    return StoredStatistics(
+        statistics=Statistics.from_table(table, stored["num_rows"]),
+        data_digest=stored["data_digest"],
+        counts=stored["counts"],
     )
 
 
@@ -121,26 +107,53 @@ def find_statistics(
     if tag is None:
         return None
     try:
-        stored, _ = _read(table_url, statistics_path(partition, tag))
-    except FileNotFoundError:
+        stored = read_statistics(table_url, statistics_path(partition, tag))
+    except (FileNotFoundError, _OlderFormatError):
         return None
-    return stored if stored is not None and stored.data_digest == files_digest(files) else None
+    return stored if stored.data_digest == files_digest(files) else None
 
 
-def _read(table_url: str, path: str) -> tuple[StoredStatistics | None, object]:
-    """The statistics in a file, or None if its format is older, and the number of its format."""
+def _read(table_url: str, path: str) -> tuple[pa.Table, dict[str, Any]]:
     table, stored = read_own(table_url, path, "statistics")
     number = stored.get("format")
     if number in range(1, FORMAT):
-        return None, number
+        raise _OlderFormatError(
+            f"{path}: statistics of format {number!r}, expected {FORMAT}: they are of an older "
+            f"featstore"
+        )
     if number != FORMAT:
         raise DataFileError(
             f"{path}: statistics of format {number!r}, this featstore reads {FORMAT}; upgrade it"
         )
-    statistics = Statistics.from_table(table, stored["num_rows"])
-    return StoredStatistics(
-        statistics=statistics, data_digest=stored["data_digest"], counts=stored["counts"]
-    ), number
+    return table, stored
+
+
+def write_own(
+    table_url: str,
+    path: str,
+    table: pa.Table,
+    metadata: Mapping[str, Any],
+    dictionaries: Sequence[str] = (),
+) -> None:
+    """Writes a small file beside the data files, which `read_own` reads. It appears whole or not at
+    all.
+
+    Args:
+        table_url: The table.
+        path: The file's path in it.
+        table: The rows.
+        metadata: The metadata, as JSON types.
+        dictionaries: The columns with a dictionary.
+    """
+    with open_write(join(table_url, path)) as file:
+        pq.write_table(
+            table.replace_schema_metadata({KEY: to_json(metadata)}),
+            file,
+            compression="zstd",
+            use_dictionary=list(dictionaries),
+            write_page_checksum=True,
+            write_statistics=False,  # of binary values they would be as large as the values
+        )
 
 
 def read_own(table_url: str, path: str, what: str) -> tuple[pa.Table, dict[str, Any]]:

@@ -9,18 +9,14 @@ import numpy as np
 
 from featstore.base.schema import Slot, SlotKind
 from featstore.statistics.column_statistics import ColumnStatistics, Statistics
-from featstore.statistics.sketches import Floats, Integers
+from featstore.statistics.sketches import Floats, Integers, no_integers, quantiles_of
+from featstore.statistics.value_counts import most_frequent
 
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 LENGTH_QUANTILES = (0.5, 0.9)
 # Quantiles of a sample are all within this over the root of its rows of the true ranks, with a
 # probability of 95 %: the inequality of Dvoretzky, Kiefer and Wolfowitz, with Massart's constant.
 _DKW_95 = float(np.sqrt(np.log(2 / 0.05) / 2))
-
-
-def no_pair() -> tuple[Floats, Floats]:
-    """No values and no weights."""
-    return np.zeros(0), np.zeros(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +45,7 @@ class SlotSummary:
         counts: Their counts, float64 (num,).
         count_errors: By how much each count may be off, float64 (num,).
         unlisted: The most that an id which is not among `values` can have counted.
+        missed: The most that `counts` can be too low, sampling aside.
         sampled: As `ColumnStatistics.sampled`, of `counts` or `points`.
         lists_all: Whether `values` are all ids of the slot, with exact counts.
         points: A float slot's values and their weights, float64 (num_points,) each.
@@ -72,17 +69,27 @@ class SlotSummary:
     length_max: int | None = None
     length_quantiles: list[float] | None = None
     length_rank_error: float = 0.0
-    values: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    values: Integers = field(default_factory=no_integers)
     counts: Floats = field(default_factory=lambda: np.zeros(0))
     count_errors: Floats = field(default_factory=lambda: np.zeros(0))
     unlisted: float = 0.0
     missed: float = 0.0
     sampled: float = 0.0
     lists_all: bool = True
-    points: tuple[Floats, Floats] = field(default_factory=no_pair)
+    points: tuple[Floats, Floats] = (np.zeros(0), np.zeros(0))
     points_error: float = 0.0
-    smallest: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    smallest: Integers = field(default_factory=no_integers)
     bound: int = 1 << 63
+
+    @property
+    def num_missing(self) -> int:
+        """The rows without a value."""
+        return self.num_rows - self.num_present
+
+    @property
+    def total(self) -> int:
+        """All values, and the rows without one."""
+        return self.num_values + self.num_missing
 
     @property
     def coverage(self) -> float:
@@ -101,6 +108,12 @@ def slot_columns(statistics: Statistics, slots: Iterable[Slot]) -> dict[str, Col
     return {name: known.get(none.key, none) for name, none in nothing.items()}
 
 
+def label_mean(statistics: Statistics, name: str) -> float | None:
+    """The mean of a label; None if no row has it."""
+    label = statistics.columns.get(name)
+    return label.sum / label.num_numbers if label is not None and label.num_numbers else None
+
+
 def summarize(statistics: Statistics, slots: Sequence[Slot]) -> dict[str, SlotSummary]:
     """What gathered statistics know of slots, by name; see `slot_columns`."""
     columns = slot_columns(statistics, slots)
@@ -111,10 +124,9 @@ def _summary(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary
     has_numbers = column.num_numbers > 0
     has_lists = slot.is_list and column.num_present > 0
     exact, top = column.exact, column.top
-    everything = exact is not None
     if exact is not None:
-        order = np.lexsort((exact.values, -exact.counts))
-        values, counts = exact.values[order], exact.counts[order].astype(np.float64)
+        ordered = most_frequent(exact, len(exact))
+        values, counts = ordered.values, ordered.counts.astype(np.float64)
         errors = np.zeros(len(values))
     else:
         values, counts, errors = top.values, top.counts, top.count_errors(num_rows)
@@ -123,24 +135,24 @@ def _summary(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary
         num_rows=num_rows,
         num_present=column.num_present,
         num_values=column.num_values,
-        distinct=len(values) if everything else column.distinct.estimate(),
-        distinct_error=0.0 if everything else column.distinct.error(),
+        distinct=len(values) if exact is not None else column.distinct.estimate(),
+        distinct_error=0.0 if exact is not None else column.distinct.error(),
         mean=column.sum / column.num_numbers if has_numbers else None,
         min=column.min if has_numbers else None,
         max=column.max if has_numbers else None,
-        quantiles=column.quantiles(QUANTILES),
+        quantiles=quantiles_of(*column.points, QUANTILES),
         rank_error=_rank_error(column, num_rows, column.points[1], column.points_error),
         length_mean=column.length_sum / column.num_present if has_lists else None,
         length_max=column.length_max if has_lists else None,
-        length_quantiles=column.length_quantiles(LENGTH_QUANTILES),
+        length_quantiles=quantiles_of(*column.lengths, LENGTH_QUANTILES),
         length_rank_error=_rank_error(column, num_rows, column.lengths[1], column.lengths_error),
         values=values,
         counts=counts,
         count_errors=errors,
-        unlisted=0.0 if everything else top.unlisted + top.missed,
-        missed=0.0 if everything else top.missed,
+        unlisted=0.0 if exact is not None else top.unlisted + top.missed,
+        missed=0.0 if exact is not None else top.missed,
         sampled=top.sampled if slot.kind is SlotKind.ID else column.sampled,
-        lists_all=everything,
+        lists_all=exact is not None,
         points=column.points,
         points_error=column.points_error,
         smallest=column.distinct.smallest,

@@ -17,7 +17,6 @@ from featstore.table.layout import partition_path
 from featstore.table.snapshot import Snapshot
 
 _HEADERS = ("outcome", "check", "column", "partition", "value", "expected", "note")
-_ALIGN = ("left", "left", "left", "left", "right", "left", "left")
 
 
 SCHEMA = pa.schema(
@@ -46,6 +45,7 @@ class TableCheckReport(TableResult):
     version: int | None
     results: tuple[CheckResult, ...]
     table: pa.Table = field(init=False, compare=False)
+    _align = ("left", "left", "left", "left", "right", "left", "left")
 
     def __post_init__(self) -> None:
         rows = [
@@ -68,14 +68,8 @@ class TableCheckReport(TableResult):
             "results": [result.as_dict() for result in self.results],
         }
 
-    def _head(self) -> str:
-        return ""
-
     def _shown(self) -> tuple[Sequence[str], list[Sequence[object]]]:
         return _HEADERS, [_cells(result) for result in self.results]
-
-    def _align(self) -> Sequence[str]:
-        return _ALIGN
 
     def _foot(self) -> Sequence[str]:
         """A summary."""

@@ -129,16 +129,12 @@ def _read_facts(file: FileEntry) -> FileFacts:
         footer_bytes=len(checked.data),
         group_rows=tuple(group.num_rows for group in groups),
         group_bytes=tuple(group.total_byte_size for group in groups),
-        columns=_columns(footer, schema) if groups else (),
+        columns=tuple(
+            _column(groups[0].column(i), footer.schema.column(i), schema)
+            for i in range(footer.num_columns if groups else 0)
+        ),
         fields=tuple((field.name, _field_text(field)) for field in schema),
         is_own=KEY.encode() in checked.key_values,
-    )
-
-
-def _columns(footer: pq.FileMetaData, schema: pa.Schema) -> tuple[ColumnFacts, ...]:
-    group = footer.row_group(0)
-    return tuple(
-        _column(group.column(i), footer.schema.column(i), schema) for i in range(footer.num_columns)
     )
 
 

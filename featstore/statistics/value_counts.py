@@ -1,7 +1,8 @@
-"""Exact counts of values, as sorted arrays. Pure.
+"""Exact counts of values: as sorted arrays, and of a slot's ids as long as there are not too many
+different ones.
 
 A batch is counted by sorting it: numpy sorts the values of a batch at a few nanoseconds each, and a
-hash table of a library takes several times as long (decision 80).
+hash table of a library takes several times as long (docs/design/statistics.md).
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from featstore.native import kernels
+from featstore.ops.arrays import Integers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,7 @@ class ValueCounts:
         """The bytes of the arrays."""
         return self.values.nbytes + self.counts.nbytes + self.sums.nbytes
 
-    def __getitem__(self, part: slice) -> "ValueCounts":
+    def __getitem__(self, part: slice | NDArray[np.bool_]) -> "ValueCounts":
         return ValueCounts(
             values=self.values[part], counts=self.counts[part], sums=self.sums[:, part]
         )
@@ -47,21 +51,15 @@ def count_values(values: NDArray[Any], weights: Sequence[NDArray[np.float64]] = 
         values: The values, (num,), in any order.
         weights: For each sum, the weights of the values, float64 (num,).
     """
-    if not weights:
-        ordered = np.sort(values)
-        first = _first_of_equal(ordered)
-        return ValueCounts(
-            values=ordered[first],
-            counts=_distances(first, len(ordered)),
-            sums=np.zeros((0, len(first))),
-        )
-    order = np.argsort(values)
-    ordered = values[order]
-    first = _first_of_equal(ordered)
+    # Sorting alone is faster than sorting with the order.
+    order = np.argsort(values) if weights else None
+    ordered = np.sort(values) if order is None else values[order]
+    first = are_first(ordered).nonzero()[0]
+    sums = [np.add.reduceat(weight[order], first) if len(first) else weight for weight in weights]
     return ValueCounts(
         values=ordered[first],
         counts=_distances(first, len(ordered)),
-        sums=np.stack([_sums(weight[order], first) for weight in weights]),
+        sums=np.array(sums).reshape(len(weights), len(first)),
     )
 
 
@@ -72,7 +70,7 @@ def merge_counts(parts: Sequence[ValueCounts]) -> ValueCounts:
     values = np.concatenate([part.values for part in parts])
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    first = _first_of_equal(ordered)
+    first = are_first(ordered).nonzero()[0]
     counts = np.concatenate([part.counts for part in parts])[order]
     sums = np.concatenate([part.sums for part in parts], axis=1)[:, order]
     return ValueCounts(
@@ -86,21 +84,17 @@ def most_frequent(counts: ValueCounts, num: int) -> ValueCounts:
     """The most frequent values in descending order of their counts, and equally frequent ones in
     ascending order of the values.
     """
-    return _taken(counts, np.lexsort((counts.values, -counts.counts))[:num])
-
-
-def _taken(counts: ValueCounts, order: NDArray[np.intp]) -> ValueCounts:
+    order = np.lexsort((counts.values, -counts.counts))[:num]
     return ValueCounts(
         values=counts.values[order], counts=counts.counts[order], sums=counts.sums[:, order]
     )
 
 
-def _first_of_equal(ordered: NDArray[Any]) -> NDArray[np.intp]:
-    """The positions at which another value begins."""
-    begins = np.empty(len(ordered), np.bool_)
-    begins[:1] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
-    return begins.nonzero()[0]
+def are_first(ordered: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of the ordered values are the first of their kind, bool (num_values,)."""
+    found = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=found[1:])
+    return found
 
 
 def _distances(first: NDArray[np.intp], end: int) -> NDArray[np.int64]:
@@ -113,5 +107,84 @@ def _distances(first: NDArray[np.intp], end: int) -> NDArray[np.int64]:
     return found
 
 
-def _sums(weights: NDArray[np.float64], first: NDArray[np.intp]) -> NDArray[np.float64]:
-    return np.add.reduceat(weights, first) if len(first) else weights
+_FIRST_PLACES = 1 << 9
+_NO_WEIGHTS = np.zeros(0, np.int64)
+
+
+class IdCounts:
+    """Counts each id of a slot exactly. Not thread-safe.
+
+    Past `most` different ids it gives up and forgets all, or with `keeps_top` forgets the rarer
+    half: then counts are those since an id was last taken up, and so at most the true ones. Memory:
+    32 to 128 bytes for each different id, at least 8 KB.
+
+    Args:
+        most: The most different ids.
+        keeps_top: Whether to go on with the most frequent ones.
+
+    Attributes:
+        has_given_up: Whether there were more than `most` different ids; never with `keeps_top`.
+        num_known: The number of different ids that are counted.
+    """
+
+    def __init__(self, most: int, *, keeps_top: bool = False) -> None:
+        self._most = most
+        self._keeps_top = keeps_top
+        self.has_given_up = False
+        self.num_known = 0
+        self._table: Integers = np.zeros((_FIRST_PLACES, 2), np.int64)
+
+    def update(self, values: Integers) -> Integers:
+        """Counts the next ids, int64 (num_values,). Ids of 0 are missing and not counted.
+
+        Returns:
+            The positions of ids that were not known before, ascending; of each the first.
+        """
+        found, num_read = [np.zeros(0, np.int64)], 0
+        while num_read < len(values) and not self.has_given_up:
+            firsts, num_more = self._count(values[num_read:], _NO_WEIGHTS)
+            found.append(firsts + num_read)
+            num_read += num_more
+            if self.num_known > self._most or num_read < len(values):
+                self._make_room()
+        return np.concatenate(found)
+
+    @property
+    def counts(self) -> tuple[Integers, Integers]:
+        """The ids and how often each was counted, the most frequent first, then by id."""
+        ids, counts = self._entries()
+        order = np.lexsort((ids, -counts))
+        return ids[order], counts[order]
+
+    def _entries(self) -> tuple[Integers, Integers]:
+        used = self._table[np.flatnonzero(self._table[:, 0])]
+        return np.ascontiguousarray(used[:, 0]), np.ascontiguousarray(used[:, 1])
+
+    def _count(self, values: Integers, weights: Integers) -> tuple[Integers, int]:
+        """Counts ids until the table is half full. Returns the positions of new ones, and how many
+        ids were read.
+        """
+        firsts = np.empty(len(values) + 1, np.int64)
+        self.num_known, num_read, num_new = kernels.count_ids(
+            np.ascontiguousarray(values), weights, self._table, self.num_known, firsts
+        )
+        return firsts[:num_new], num_read
+
+    def _make_room(self) -> None:
+        """Grows the table; past the most different ids gives up, or drops the rarer half."""
+        if self.num_known > self._most and not self._keeps_top:
+            self.has_given_up = True
+            self._start(_FIRST_PLACES)
+        elif self.num_known > self._most:
+            ids, counts = self.counts
+            self._start(len(self._table))
+            self._count(ids[: self._most // 2], counts[: self._most // 2])
+        else:
+            ids, counts = self._entries()
+            # A fuller table is smaller, but its ids collide more often.
+            self._start(4 * len(self._table))
+            self._count(ids, counts)
+
+    def _start(self, num_places: int) -> None:
+        self.num_known = 0
+        self._table = np.zeros((num_places, 2), np.int64)

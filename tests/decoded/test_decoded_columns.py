@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.decoded.decoded_columns import (
+from featstore.decoded.decoded_file import (
     decoded_batch,
     decoded_schema,
     no_rows,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from featstore.base.errors import StateError
-from featstore.decoded.decoded_files import DecodedFiles
-from featstore.decoded.decoding import DecodeTerms, entry_of
+from featstore.decoded.decoding import DecodedFiles, DecodeTerms, entry_of
 from featstore.decoded.file_sources import SourcesAhead, files_in_place
 from featstore.staging.cache import Download, Pin
 from featstore.staging.options import Staging

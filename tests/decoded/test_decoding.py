@@ -9,7 +9,7 @@ from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot, SlotKind
 from featstore.decoded import decoding
 from featstore.decoded.decoded_cache import DecodedCache
-from featstore.decoded.decoded_columns import piece_of
+from featstore.decoded.decoded_file import piece_of
 from featstore.decoded.decoding import entry_of
 from featstore.decoded.file_sources import SourcesAhead
 from featstore.reading.file_columns import Selection

@@ -8,8 +8,7 @@ import pytest
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.base.table_result import number_text
 from featstore.explore.profile import Profile
-from featstore.explore.row_profile import profile_rows
-from featstore.explore.stored import stored_profile
+from featstore.explore.profiling import profile_rows, stored_profile
 from featstore.spec.value_names import ValueNames, ValueText
 from featstore.statistics.column_statistics import StatisticsGatherer
 from featstore.statistics.sketches import mix

@@ -14,7 +14,7 @@ from featstore.base.errors import InputError, SelectionError
 from featstore.base.schema import Slot, SlotKind
 from featstore.explore.partition_profiles import PartitionProfiles, partition_profiles
 from featstore.explore.profile import Profile
-from featstore.explore.row_profile import profile_rows
+from featstore.explore.profiling import profile_rows
 from featstore.explore.table import Table
 from tests.explore.plots.rendered import render, same_colour
 from tests.parquet_files import put_parquet

@@ -12,7 +12,7 @@ import pytest
 from featstore.base.errors import SelectionError
 from featstore.base.schema import Slot, SlotKind
 from featstore.explore.profile import Profile, shown_top
-from featstore.explore.row_profile import profile_rows
+from featstore.explore.profiling import profile_rows
 from featstore.spec.value_names import ValueNames, ValueText
 from tests.programs import run_python
 
@@ -195,7 +195,7 @@ def test_text_and_html_show_one_line_per_slot_and_escape_names() -> None:
 PEAK_MEMORY = """
 import pathlib, re, sys
 import numpy as np, pyarrow as pa
-from featstore.explore.row_profile import profile_rows
+from featstore.explore.profiling import profile_rows
 from featstore.base.schema import Slot, SlotKind
 
 def read():

@@ -17,6 +17,7 @@ from featstore.explore.reading_costs import reading_costs
 from featstore.explore.table import Table
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.file_columns import Selection
+from featstore.reading.open_file import OpenFile
 from tests.parquet_files import put_parquet
 
 NUM_ROWS = 3000
@@ -88,12 +89,9 @@ def test_the_time_is_what_each_further_row_group_adds_in_the_fastest_round(table
     clock = ticks()
     [file, *_] = table.data_files()
     slots = [table.schema["flat"], table.schema["same"]]
-    found = reading_costs(
-        ColumnSizes.of([file], Selection(slots=tuple(slots))),
-        slots,
-        [(file, [Path(file.url)])],
-        cpu_clock_ns=lambda: next(clock),
-    )
+    sizes = ColumnSizes.of([file], Selection(slots=tuple(slots)))
+    with OpenFile(Path(file.url), file.path) as opened:
+        found = reading_costs(sizes, slots, [(opened, ())], cpu_clock_ns=lambda: next(clock))
     assert found.table["decode_ns_per_row"].to_pylist() == [1.0, 1.0]
 
 
@@ -101,7 +99,8 @@ def test_a_slot_that_no_decoded_file_has_has_no_time(table: Table) -> None:
     *_, last = table.data_files()
     slots = [table.schema["flat"], table.schema["tags"]]
     sizes = ColumnSizes.of([last], Selection(slots=tuple(slots)))
-    flat, tags = reading_costs(sizes, slots, [(last, [Path(last.url)])]).table.to_pylist()
+    with OpenFile(Path(last.url), last.path) as opened:
+        flat, tags = reading_costs(sizes, slots, [(opened, ())]).table.to_pylist()
     assert flat["decode_ns_per_row"] is not None
     assert (tags["decode_ns_per_row"], tags["stored_bytes"]) == (None, 0)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DiskFullError
-from featstore.explore.value_counter import CountingSpace
+from featstore.explore.value_counter import CountingSpace, ValueCounter
 from featstore.statistics.value_counts import ValueCounts, count_values
 
 
@@ -33,7 +33,7 @@ def test_counts_are_the_same_in_any_memory(
     everything = np.concatenate([np.zeros(0, dtype), *arrays])
     expected = count_values(everything, [everything * 2.0])
     with CountingSpace(budget_bytes) as space:
-        one, other = space.counter(dtype, 1), space.counter(np.int64)
+        one, other = ValueCounter(space, dtype, 1), ValueCounter(space, np.int64)
         for array in arrays:
             one.add(array, [array * 2.0])
             other.add(array.astype(np.int64) % 7)
@@ -47,7 +47,7 @@ def test_counts_are_the_same_in_any_memory(
 def test_only_what_exceeds_the_budget_goes_to_disk() -> None:
     few, many = np.arange(10), np.arange(100_000)
     with CountingSpace(1 << 20) as space:
-        small, large = space.counter(np.int64), space.counter(np.int64)
+        small, large = ValueCounter(space, np.int64), ValueCounter(space, np.int64)
         small.add(few)
         assert space.num_spilled_bytes == 0
         for _ in range(3):
@@ -75,4 +75,4 @@ def test_a_full_disk_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         CountingSpace(100) as space,
         pytest.raises(DiskFullError, match=r"do not fit into 100 bytes.*point TMPDIR to a larger"),
     ):
-        space.counter(np.int64).add(np.arange(1_000))
+        ValueCounter(space, np.int64).add(np.arange(1_000))

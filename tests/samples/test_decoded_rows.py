@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.decoded.decoded_columns import Piece, decoded_schema, piece_of
+from featstore.decoded.decoded_file import Piece, decoded_schema, piece_of
 from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import resolve
 from featstore.reading.gather import max_pieces

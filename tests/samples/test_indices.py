@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import SampleIndexError
-from featstore.samples.indices import is_single, position_of, positions_of
+from featstore.samples.indices import is_single, positions_of
 
 SIZES = st.integers(0, 30)
 
@@ -19,9 +19,9 @@ def test_one_index_means_what_it_means_in_a_list(num_rows: int, index: int) -> N
         expected = rows[index]
     except IndexError:
         with pytest.raises(SampleIndexError, match=rf"index {index} is out of range"):
-            position_of(index, num_rows)
+            positions_of(index, num_rows)
     else:
-        assert position_of(index, num_rows) == expected
+        assert positions_of(index, num_rows).tolist() == [expected]
 
 
 @given(num_rows=SIZES, cut=st.slices(40))
@@ -40,7 +40,7 @@ def test_several_indices_are_those_of_a_list_one_by_one(data: Any, num_rows: int
 @pytest.mark.parametrize("index", [3, np.int64(3), np.array(3), torch.tensor(3)])
 def test_an_integer_of_any_library_is_one_index(index: Any) -> None:
     assert is_single(index)
-    assert position_of(index, 5) == 3
+    assert positions_of(index, 5).tolist() == [3]
 
 
 @pytest.mark.parametrize("index", [[3], slice(3), np.array([3]), torch.tensor([3]), []])
@@ -58,7 +58,7 @@ def test_the_first_index_that_is_out_of_range_is_named(indices: Any) -> None:
 
 def test_of_no_rows_no_index_is_in_range() -> None:
     with pytest.raises(SampleIndexError, match="index 0 is out of range: there are no rows"):
-        position_of(0, 0)
+        positions_of(0, 0)
     with pytest.raises(IndexError):
         positions_of([-1], 0)
 

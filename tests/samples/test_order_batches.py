@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from featstore.base.errors import ConfigError, StateError
-from featstore.samples.order_batches import OrderBatches, OrderRows
-from featstore.samples.random_order import RandomOrder
+from featstore.samples.random_order import OrderBatches, OrderRows, RandomOrder
 
 NUM_ROWS, WORLDS = st.integers(0, 60), st.integers(1, 5)
 

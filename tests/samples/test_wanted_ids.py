@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.samples.id_index import can_be_ids, ids_of_type
+from featstore.samples.lookups import can_be_ids, ids_of_type
 
 SECONDS, MICROS = pa.timestamp("s"), pa.timestamp("us")
 DAY = datetime(2026, 11, 1, 8, 30)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import ConfigError
-from featstore.samples.weighted_draws import CumulativeWeights, WeightedDraws
+from featstore.samples.permutation import CumulativeWeights, WeightedDraws
 
 
 def drawn(weights: Any, num_draws: int, key: str = "a") -> Any:

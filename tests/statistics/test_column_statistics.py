@@ -19,8 +19,7 @@ from featstore.statistics.column_statistics import (
     StatisticsGatherer,
     merge_statistics,
 )
-from featstore.statistics.sampling import SAMPLE_ROWS
-from featstore.statistics.sketches import mix
+from featstore.statistics.sketches import SAMPLE_ROWS, mix, quantiles_of
 from featstore.statistics.statistics_file import (
     FORMAT,
     StoredStatistics,
@@ -78,9 +77,9 @@ def test_missing_values_are_not_counted_and_empty_lists_are_known() -> None:
         2,
     )
     assert (tags.num_present, tags.num_values, tags.length_sum, tags.length_max) == (3, 4, 4, 3)
-    assert tags.length_quantiles((0.5, 0.99)) == [1.0, 3.0]
+    assert quantiles_of(*tags.lengths, (0.5, 0.99)) == [1.0, 3.0]
     assert (price.num_present, price.sum, price.min, price.max) == (3, 6.0, 1.0, 3.0)
-    assert price.quantiles((0.0, 0.5, 1.0)) == [1.0, 2.0, 3.0]
+    assert quantiles_of(*price.points, (0.0, 0.5, 1.0)) == [1.0, 2.0, 3.0]
     assert (place.num_present, place.num_values) == (3, 3)
     assert (click.num_present, click.sum, click.role) == (3, 2.0, "label")
     assert [user.top.values.tolist(), user.top.counts.tolist()] == [[7, 9], [2.0, 1.0]]
@@ -105,7 +104,7 @@ def many(num_rows: int, seed: int = 0) -> pa.RecordBatch:
 def test_quantiles_and_top_values_of_many_rows_come_from_a_sample() -> None:
     batches = [many(8_000, seed) for seed in range(5)]
     found = gathered(*batches).columns
-    quantiles = found["price"].quantiles((0.25, 0.5, 0.75))
+    quantiles = quantiles_of(*found["price"].points, (0.25, 0.5, 0.75))
     assert quantiles is not None
     assert np.allclose(quantiles, (0.25, 0.5, 0.75), atol=5 / math.sqrt(4 * SAMPLE_ROWS))
     assert found["user"].top.values[0] == 5
@@ -145,7 +144,7 @@ def test_merged_parts_have_the_counts_of_the_whole() -> None:
         "smallest",
     ]
     assert merged.to_table().select(exact) == WHOLE.select(exact)
-    quantiles = merged.columns["price"].quantiles((0.5,))
+    quantiles = quantiles_of(*merged.columns["price"].points, (0.5,))
     assert quantiles is not None
     assert abs(quantiles[0] - 0.5) < 0.06
 

@@ -10,22 +10,23 @@ from hypothesis import strategies as st
 
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.statistics.column_statistics import StatisticsGatherer
-from featstore.statistics.drift import Distribution, DriftMethod, distribution_of, drift
+from featstore.statistics.drift import DriftMethod, drift
 from featstore.statistics.measures import jensen_shannon, psi
+from featstore.statistics.summary import SlotSummary, summarize
 
 IDS = Slot(name="x", number=1, kind=SlotKind.ID, op="hash")
 NUMBERS = Slot(name="x", number=1, kind=SlotKind.FLOAT, op="identity")
 
 
-def of_rows(values: np.ndarray, slot: Slot) -> Distribution:
-    """The distribution of the statistics of rows with one value each."""
+def of_rows(values: np.ndarray, slot: Slot) -> SlotSummary:
+    """What the statistics of rows with one value each know."""
     schema = SlotSchema(slots=(slot,))
     gatherer = StatisticsGatherer(schema)
     kind = np.int64 if slot.kind is SlotKind.ID else np.float32
     for start in range(0, len(values), 10_000):
         column = pa.array(values[start : start + 10_000].astype(kind), slot.arrow_type())
         gatherer.update(pa.RecordBatch.from_arrays([column], names=["x"]))
-    return distribution_of(gatherer.finish().columns["x"])
+    return summarize(gatherer.finish(), [slot])["x"]
 
 
 def zipf(rng: np.random.Generator, num_rows: int, num_ids: int, shift: int = 0) -> np.ndarray:

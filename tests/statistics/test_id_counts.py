@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.native import kernels
-from featstore.statistics.id_counts import IdCounts
+from featstore.statistics.value_counts import IdCounts
 from tests.native.oracles.values import count_ids
 
 IDS = st.lists(st.sampled_from([0, 1, 2, 3, 1025, 2049, 2**62 + 1, 2**63 - 1]) | st.integers(0, 99))

@@ -7,17 +7,17 @@ matplotlib is imported when the first one is made.
 
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from featstore.base.errors import missing_extra
 from featstore.base.libraries import LazyModule
 
 if TYPE_CHECKING:
     import matplotlib.figure as matplotlib_figure
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-else:
-    matplotlib_figure = LazyModule("matplotlib.figure")
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:  # the two types stand in annotations alone, here and where results have plots
+    matplotlib_figure, Axes, Figure = LazyModule("matplotlib.figure"), Any, Any
 
 FONT_POINTS = 8
 WIDTH_INCHES = 8.0
@@ -28,7 +28,6 @@ _ROW_INCHES = 0.17  # 1.5 times the height of the text
 _HEAD_INCHES = 1.2
 _LOW_ROWS = 40  # a figure of more rows says above them what they are
 _MOST_CHARACTERS = 32
-_Row = TypeVar("_Row")
 
 
 def new_figure(width: float, height: float) -> "Figure":
@@ -85,11 +84,6 @@ def write_values(axes: "Axes", texts: Sequence[str]) -> None:
         axes.text(
             1.01, row, text, transform=axes.get_yaxis_transform(), fontsize=FONT_POINTS, va="center"
         )
-
-
-def drawn(rows: Sequence[_Row], most: int = MOST_ROWS) -> Sequence[_Row]:
-    """The rows that are drawn."""
-    return rows[:most]
 
 
 def number_drawn(rows: Sequence[Any], what: str, most: int = MOST_ROWS) -> str:

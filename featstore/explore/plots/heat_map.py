@@ -12,6 +12,8 @@ from featstore.base.libraries import LazyModule
 from featstore.explore.plots.frame import (
     FONT_POINTS,
     WIDTH_INCHES,
+    Axes,
+    Figure,
     coverage_text,
     row_figure,
     short_text,
@@ -20,8 +22,6 @@ from featstore.statistics.sketches import Floats
 
 if TYPE_CHECKING:
     import matplotlib as matplotlib_library
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 else:
     matplotlib_library = LazyModule("matplotlib")
 

@@ -1,7 +1,7 @@
 """A label's rate by the values or bins of a slot, and by partition, with Wilson intervals."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -10,18 +10,16 @@ from featstore.base.table_result import number_text
 from featstore.explore.plots.frame import (
     COLOUR,
     MARKED,
+    MOST_ROWS,
+    Axes,
+    Figure,
     coverage_text,
-    drawn,
     number_drawn,
     row_figure,
     short_text,
     write_values,
 )
 from featstore.spec.value_names import ValueNames
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_VALUES = 40
 _MOST_ORDERED = 50  # values of a slot with an order, where all are shown
@@ -80,7 +78,7 @@ def plot_partition_rates(label: str, partitions: pa.Table) -> "Figure":
         raise InputError(
             "expected a table with partitions, found one without; plot_rates needs none"
         )
-    shown = drawn(rows)
+    shown = rows[:MOST_ROWS]
     title = f"{short_text(label)} in {number_drawn(rows, 'partitions')}"
     figure, [axes] = row_figure([row["partition"] for row in shown], title)
     _intervals(axes, shown)

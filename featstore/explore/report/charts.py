@@ -9,13 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from featstore.base.table_result import number_text, share_text
-from featstore.explore.plots.distribution import bin_shares, common_edges
+from featstore.explore.plots.distribution import (
+    bin_shares,
+    change_text,
+    common_edges,
+    side_text,
+)
 from featstore.explore.plots.frame import short_text
 from featstore.explore.plots.label_rates import cell_text, cells_in_order
-from featstore.explore.plots.two_sides import change_text, side_text
 from featstore.explore.profile import NUM_TOP
 from featstore.spec.value_names import ValueNames
-from featstore.statistics.slot_change import ValueShares, value_shares
+from featstore.statistics.drift import value_shares
 from featstore.statistics.summary import SlotSummary
 
 Chart = dict[str, Any]
@@ -52,14 +56,14 @@ def top_values(summary: SlotSummary, names: ValueNames, before: SlotSummary | No
     shares = {one.value: one for one in found}
     rows = [
         {
-            "text": short_text(names.text(summary.slot.name, sign), MOST_CHARACTERS),
-            "figure": _figure(shares[sign], compared=compared),
-            "value": rounded(shares[sign].after),
-            "before": rounded(shares[sign].before) if compared else None,
+            "text": short_text(names.text(summary.slot.name, one.value), MOST_CHARACTERS),
+            "figure": change_text(one) if compared else side_text(one.after, one.after_error),
+            "value": rounded(one.after),
+            "before": rounded(one.before) if compared else None,
         }
-        for sign in names.in_order(summary.slot.name, shares)
+        for one in map(shares.__getitem__, names.in_order(summary.slot.name, shares))
     ]
-    others = summary.distinct - sum(not one.has_vanished for one in found)
+    others = summary.distinct - sum(one.after != 0.0 for one in found)
     about = "about " if summary.distinct_error else ""
     note = f"{about}{others:,} other values" if others > 0 else "there are no others"
     return _rows("Most frequent values, share of all values", note, rows, compared=compared)
@@ -176,7 +180,3 @@ def _rows(
     title: str, note: str, rows: Sequence[Mapping[str, Any]], *, compared: bool = False
 ) -> Chart:
     return {"kind": "rows", "title": title, "note": note, "rows": rows, "compared": compared}
-
-
-def _figure(found: ValueShares, *, compared: bool) -> str:
-    return change_text(found) if compared else side_text(found.after, found.after_error)

@@ -1,13 +1,12 @@
 """All that a report says, as JSON types. Pure: from results to what the page's script draws."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from featstore.base.schema import SlotKind
-from featstore.base.table_result import number_text
-from featstore.explore.comparison import Comparison, Side, slot_key
+from featstore.base.table_result import number_text, rows_by_slot
+from featstore.explore.comparison import Comparison, ProfiledRows, slot_key
 from featstore.explore.label_profile import LabelProfile
 from featstore.explore.partition_profiles import PartitionProfiles
 from featstore.explore.plots.frame import short_text
@@ -22,7 +21,6 @@ from featstore.explore.report.charts import (
     top_values,
 )
 from featstore.explore.report.slot_columns import SlotColumn, SlotFigures, facts, slot_columns
-from featstore.spec.value_names import ValueNames
 
 _MOST_NAMED = 20  # of the slots that only the rows of before have
 _MOST_SPARKS = 40  # bars of the small picture in a row of the table
@@ -53,20 +51,16 @@ def contents(found: ReportFigures) -> dict[str, Any]:
     """What the page shows, as JSON types."""
     comparison = None if found.before is None else found.before.compare(found.profile)
     wanted = slot_columns(compared=comparison is not None, labelled=found.label is not None)
+    titles = [column.title for column in wanted]
     return {
         "about": [*found.about, *_about_rows(found, comparison)],
         "columns": [column.as_dict() for column in wanted],
-        "order": _order(wanted),
+        # The column by which slots are sorted at first; None for the order of the table.
+        "order": next((titles.index(name) for name in ("drift", "AUC") if name in titles), None),
         "partitions": list(map(short_text, _partition_names(found))),
         "charts": _overview(found),
         "slots": _slots(found, comparison, wanted),
     }
-
-
-def _order(wanted: Sequence[SlotColumn]) -> int | None:
-    """The column by which slots are sorted at first; None for the order of the table."""
-    titles = [column.title for column in wanted]
-    return next((titles.index(title) for title in ("drift", "AUC") if title in titles), None)
 
 
 def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tuple[str, str]]:
@@ -80,7 +74,7 @@ def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tup
     return [*rows, ("slots only before", names + more)] if gone else rows
 
 
-def _side(side: Profile | Side) -> list[tuple[str, str]]:
+def _side(side: ProfiledRows) -> list[tuple[str, str]]:
     """The rows of a profile, or of one side of a comparison, each figure whole."""
     rates = [
         (f"mean of {short_text(name)}", number_text(rate))
@@ -116,23 +110,29 @@ def _slots(
     costs = {row["slot"]: row for row in found.costs.table.to_pylist()}
     changes = {} if comparison is None else _by_name(comparison.table.to_pylist())
     labels = {} if found.label is None else _by_name(found.label.table.to_pylist())
-    charts = _Charts(found, found.profile.names if comparison is None else comparison.names)
+    names = found.profile.names if comparison is None else comparison.names
+    summaries = () if found.before is None else found.before.summaries.values()
+    before = {slot_key(summary.slot): summary for summary in summaries}
+    others = _other_charts(found)
     slots = []
     for row in found.profile.table.to_pylist():
         figures = SlotFigures(
             profile=row,
             costs=costs[row["slot"]],
-            change=changes.get(row["slot"]),
-            label=labels.get(row["slot"]),
+            change=changes.get(row["slot"], {}),
+            label=labels.get(row["slot"], {}),
             names=found.profile.names,
         )
-        values, *others = charts.of_slot(row)
+        summary = found.profile.summaries[row["slot"]]
+        older = before.get(slot_key(summary.slot))
+        is_float = row["kind"] == SlotKind.FLOAT
+        values = histogram(summary, older) if is_float else top_values(summary, names, older)
         slots.append(
             {
                 "cells": [column.cell(figures) for column in wanted],
                 "facts": facts(figures),
                 "sparks": _sparks(values),
-                "charts": [chart for chart in (values, *others) if chart is not None],
+                "charts": [*([] if values is None else [values]), *others[row["slot"]]],
             }
         )
     return slots
@@ -145,6 +145,22 @@ def _by_name(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     return {row["slot"]: row for row in reversed(rows)}
 
 
+def _other_charts(found: ReportFigures) -> dict[str, list[Chart]]:
+    """The charts of each slot beside that of its values: the rates of a label, and partitions."""
+    charts: dict[str, list[Chart]] = {name: [] for name in found.profile.slots}
+    label, partitions = found.label, _partition_names(found)
+    if label is not None and label.rate is not None:
+        cells = rows_by_slot(label.cells)
+        for slot, of_slot in charts.items():
+            item = {"slot": slot, "cells": cells[slot]}
+            of_slot.append(label_rates(label.label, item, label.names, label.rate))
+    if found.partitions is not None and partitions:
+        rows = rows_by_slot(found.partitions.table)
+        for slot, of_slot in charts.items():
+            of_slot += by_partition(rows[slot], partitions)
+    return charts
+
+
 def _sparks(chart: Chart | None) -> list[int]:
     """The heights of the small picture in a row of the table, in percent of the highest."""
     if chart is None:
@@ -152,47 +168,3 @@ def _sparks(chart: Chart | None) -> list[int]:
     bars = chart["values"] if chart["kind"] == "columns" else [r["value"] for r in chart["rows"]]
     most = max((bar or 0.0 for bar in bars), default=0.0)
     return [round(100 * (bar or 0.0) / most) for bar in bars[:_MOST_SPARKS]] if most else []
-
-
-class _Charts:
-    """The charts of each slot, from results that are sorted by slot once.
-
-    Args:
-        found: The results.
-        names: What the ids of the profiles mean.
-    """
-
-    def __init__(self, found: ReportFigures, names: ValueNames) -> None:
-        self._found, self._names = found, names
-        summaries = () if found.before is None else found.before.summaries.values()
-        self._before = {slot_key(summary.slot): summary for summary in summaries}
-        self._cells = defaultdict[str, list[dict[str, Any]]](list)
-        if found.label is not None:
-            for cell in found.label.cells.to_pylist():
-                self._cells[cell["slot"]].append(cell)
-        self._partitions = defaultdict[str, list[dict[str, Any]]](list)
-        if found.partitions is not None:
-            for row in found.partitions.table.to_pylist():
-                self._partitions[row["slot"]].append(row)
-
-    def of_slot(self, row: Mapping[str, Any]) -> list[Chart | None]:
-        """The charts of a slot, that of its values first; None if it has no values."""
-        return [self._values(row), *self._rates(row["slot"]), *self._by_partition(row["slot"])]
-
-    def _values(self, row: Mapping[str, Any]) -> Chart | None:
-        summary = self._found.profile.summaries[row["slot"]]
-        before = self._before.get(slot_key(summary.slot))
-        if row["kind"] == SlotKind.FLOAT:
-            return histogram(summary, before)
-        return top_values(summary, self._names, before)
-
-    def _rates(self, slot: str) -> list[Chart]:
-        label = self._found.label
-        if label is None or label.rate is None:
-            return []
-        item = {"slot": slot, "cells": self._cells[slot]}
-        return [label_rates(label.label, item, label.names, label.rate)]
-
-    def _by_partition(self, slot: str) -> list[Chart]:
-        names = _partition_names(self._found)
-        return by_partition(self._partitions[slot], names) if names else []

@@ -35,7 +35,9 @@ def page(title: str, contents: Mapping[str, Any]) -> bytes:
     style, script = _part("page.css"), _part("page.js")
     text = Template(_part("page.html")).substitute(
         title=html.escape(title),
-        policy=_policy(style, script),
+        # This style and this script, and nothing from anywhere.
+        policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'",
         style=style,
         data=script_json(contents),
         script=script,
@@ -53,14 +55,6 @@ def script_json(contents: object) -> str:
     """
     text = json.dumps(contents, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES)
-
-
-def _policy(style: str, script: str) -> str:
-    """The Content-Security-Policy: this style and this script, and nothing from anywhere."""
-    return (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _digest(text: str) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from featstore.base.redaction import redact, redact_text
-from featstore.explore.partition_profiles import PartitionProfiles
 from featstore.explore.plots.frame import short_text
 from featstore.explore.questions import Question
 from featstore.explore.report.contents import ReportFigures, contents
@@ -94,36 +93,26 @@ def report(
         days=days,
     )
     table = open_table(url, version, stale_groups=stale_groups)
-    found = _findings(table, question, label)
+    before, after = question.sides(table)
+    rows, slots = question.rows(table), slots or None
+    partitions = None
+    if table.schema.partition_keys:
+        # The last partitions; with `days` too all of them, since two days alone say less.
+        partitions = table.profile_partitions(where, slots, stored=not exact, last=MOST_PARTITIONS)
+    found = ReportFigures(
+        about=_about(table, question),
+        profile=after,
+        costs=table.reading_costs(rows, slots, decode=False),
+        before=before,
+        label=None if label is None else table.label_profile(label, rows, slots),
+        partitions=partitions,
+    )
     title = short_text(f"featstore report: {redact(table.url)}", _MOST_CHARACTERS)
     text = page(title, contents(found))
     with storage.open_write(str(output)) as file:
         file.write(text)
     return WrittenReport(
         url=str(output), num_slots=len(found.profile.summaries), size_bytes=len(text)
-    )
-
-
-def _findings(table: Table, question: Question, label: str | None) -> ReportFigures:
-    slots = question.slots or None
-    before, after = question.sides(table)
-    rows = question.rows(table)
-    return ReportFigures(
-        about=_about(table, question),
-        profile=after,
-        costs=table.reading_costs(rows, slots, decode=False),
-        before=before,
-        label=None if label is None else table.label_profile(label, rows, slots),
-        partitions=_by_partition(table, question),
-    )
-
-
-def _by_partition(table: Table, question: Question) -> PartitionProfiles | None:
-    """The last partitions; with `days` too all of them, since two days alone say less."""
-    if not table.schema.partition_keys:
-        return None
-    return table.profile_partitions(
-        question.where, question.slots or None, stored=not question.exact, last=MOST_PARTITIONS
     )
 
 

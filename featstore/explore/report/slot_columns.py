@@ -31,15 +31,15 @@ class SlotFigures:
     Attributes:
         profile: Its row of `Profile.table`.
         costs: Its row of `ReadingCosts.table`.
-        change: Its row of `Comparison.table`; None if nothing is compared.
-        label: Its row of `LabelProfile.table`; None if there is no label.
+        change: Its row of `Comparison.table`; empty if nothing is compared.
+        label: Its row of `LabelProfile.table`; empty if there is no label.
         names: What ids mean.
     """
 
     profile: Mapping[str, Any]
     costs: Mapping[str, Any]
-    change: Mapping[str, Any] | None
-    label: Mapping[str, Any] | None
+    change: Mapping[str, Any]
+    label: Mapping[str, Any]
     names: ValueNames
 
 
@@ -78,35 +78,30 @@ def slot_columns(*, compared: bool, labelled: bool) -> list[SlotColumn]:
         compared: Whether slots are compared with those of before.
         labelled: Whether slots are profiled against a label.
     """
-    changes, aucs = [_PSI] if compared else [], [_AUC] if labelled else []
-    return [*_FIRST, *changes, *aucs, *_LAST]
+    return [*_FIRST, *([_PSI] if compared else []), *([_AUC] if labelled else []), *_LAST]
 
 
 def facts(slot: SlotFigures) -> list[tuple[str, str]]:
     """What is known of a slot besides its charts: names and texts."""
-    row = slot.profile
+    row, label = slot.profile, slot.label
     found = [
-        *_definition(row),
+        ("slot number", "-" if row["number"] is None else str(row["number"])),
+        ("kind", f"{row['kind']}, {row['shape']}"),
+        ("operator", "-" if row["op"] is None else short_text(row["op"])),
         ("rows not missing", f"{row['num_present']:,} ({coverage_text(row['coverage'])})"),
         ("values", f"{row['num_values']:,}"),
         ("different values", _distinct(row)),
         *_numbers(row),
-        *_lengths(row),
         *_extraction(row),
         ("stored bytes", f"{slot.costs['stored_bytes']:,}"),
     ]
-    found += [] if slot.label is None else _against_label(slot.label)
-    return found + ([] if slot.change is None else _changes(slot.change))
-
-
-def _definition(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    number = "-" if row["number"] is None else str(row["number"])
-    op = "-" if row["op"] is None else short_text(row["op"])
-    return [("slot number", number), ("kind", f"{row['kind']}, {row['shape']}"), ("operator", op)]
-
-
-def _kind(row: Mapping[str, Any]) -> str:
-    return row["kind"] if row["shape"] == "scalar" else f"{row['kind']} {row['shape']}"
+    if label:
+        found += [
+            ("AUC of the slot alone", number_text(label["auc"])),
+            ("mutual information, bits", number_text(label["mutual_information"])),
+            ("information value", number_text(label["information_value"])),
+        ]
+    return found + (_changes(slot.change) if slot.change else [])
 
 
 def _distinct(row: Mapping[str, Any]) -> str:
@@ -114,25 +109,31 @@ def _distinct(row: Mapping[str, Any]) -> str:
 
 
 def _numbers(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if row["mean"] is None:
-        return []
-    error = f" (ranks{error_text(row['rank_error'])})" if row["rank_error"] else ""
-    return [
-        ("mean", number_text(row["mean"])),
-        ("least and largest", f"{number_text(row['min'])}, {number_text(row['max'])}"),
-        ("1, 25, 50, 75, 99 %", ", ".join(map(number_text, row["quantiles"] or ())) + error),
-    ]
+    """Of a float slot its values, and of a list slot its lengths."""
+    found = []
+    if row["mean"] is not None:
+        found += [
+            ("mean", number_text(row["mean"])),
+            ("least and largest", f"{number_text(row['min'])}, {number_text(row['max'])}"),
+            ("1, 25, 50, 75, 99 %", _quantiles(row["quantiles"], row["rank_error"])),
+        ]
+    if row["length_mean"] is not None:
+        mean, quantiles = number_text(row["length_mean"]), row["length_quantiles"]
+        found += [
+            ("length, mean and largest", f"{mean}, {row['length_max']:,}"),
+            ("length, 50 and 90 %", _quantiles(quantiles, row["length_rank_error"])),
+        ]
+    return found
 
 
-def _lengths(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if row["length_mean"] is None:
-        return []
-    error = f" (ranks{error_text(row['length_rank_error'])})" if row["length_rank_error"] else ""
-    middle = ", ".join(map(number_text, row["length_quantiles"] or ()))
-    return [
-        ("length, mean and largest", f"{number_text(row['length_mean'])}, {row['length_max']:,}"),
-        ("length, 50 and 90 %", middle + error),
-    ]
+def _quantiles(quantiles: Sequence[float] | None, error: float) -> str:
+    ranks = f" (ranks{error_text(error)})" if error else ""
+    return ", ".join(map(number_text, quantiles or ())) + ranks
+
+
+def _kind(slot: SlotFigures) -> tuple[str, None]:
+    shape = "" if slot.profile["shape"] == "scalar" else f" {slot.profile['shape']}"
+    return f"{slot.profile['kind']}{shape}", None
 
 
 def _extraction(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -148,14 +149,6 @@ def _extraction(row: Mapping[str, Any]) -> list[tuple[str, str]]:
         of_checked = f"{row['num_sign_collisions']:,} of {row['num_signs_checked']:,}"
         found.append(("signs of several values", of_checked))
     return found
-
-
-def _against_label(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [
-        ("AUC of the slot alone", number_text(row["auc"])),
-        ("mutual information, bits", number_text(row["mutual_information"])),
-        ("information value", number_text(row["information_value"])),
-    ]
 
 
 def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -176,10 +169,9 @@ def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _drift(row: Mapping[str, Any] | None) -> tuple[str, float | None]:
-    if row is None:
-        return _number(None)
-    return least_text(row["psi"], row["psi_method"], number_text), rounded(row["psi"])
+def _drift(row: Mapping[str, Any]) -> tuple[str, float | None]:
+    psi = row.get("psi")
+    return least_text(psi, row.get("psi_method"), number_text), rounded(psi)
 
 
 def _number(value: float | None) -> tuple[str, float | None]:
@@ -189,10 +181,6 @@ def _number(value: float | None) -> tuple[str, float | None]:
 def _values(slot: SlotFigures) -> tuple[str, float | None]:
     most = _VALUES_CHARACTERS
     return short_text(values_text(slot.profile, slot.names, most), most), None
-
-
-def _label(slot: SlotFigures, name: str) -> float | None:
-    return None if slot.label is None else slot.label[name]
 
 
 _FIRST: Sequence[SlotColumn] = (
@@ -205,7 +193,7 @@ _FIRST: Sequence[SlotColumn] = (
     SlotColumn(
         title="kind",
         help="ids or floats, and the shape of a row's value if it is no single one",
-        cell=lambda slot: (_kind(slot.profile), None),
+        cell=_kind,
         is_number=False,
         is_wide=True,
     ),
@@ -236,7 +224,7 @@ _PSI = SlotColumn(
 _AUC = SlotColumn(
     title="AUC",
     help="how well the slot alone ranks rows by the label; 0.5 says nothing",
-    cell=lambda slot: _number(_label(slot, "auc")),
+    cell=lambda slot: _number(slot.label.get("auc")),
 )
 _LAST: Sequence[SlotColumn] = (
     SlotColumn(

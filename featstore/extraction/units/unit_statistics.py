@@ -21,7 +21,7 @@ from featstore.statistics.column_statistics import (
     add_counts,
     merge_statistics,
 )
-from featstore.statistics.sampling import RowSample
+from featstore.statistics.sketches import RowSample
 from featstore.statistics.statistics_file import (
     StoredStatistics,
     copy_statistics,

@@ -29,7 +29,7 @@ from featstore.spec.value_names import (
     member_names,
     names_of_spec,
 )
-from featstore.statistics.id_counts import IdCounts
+from featstore.statistics.value_counts import IdCounts
 from featstore.statistics.values_file import (
     NUM_KEPT,
     SCHEMA,

@@ -13,8 +13,7 @@ from featstore.base.closing import Closing
 from featstore.base.host import allow_descriptors
 from featstore.base.redaction import redact
 from featstore.decoded.decoded_file import DecodedFile
-from featstore.decoded.decoded_files import DecodedFiles
-from featstore.decoded.decoding import DecodeTerms
+from featstore.decoded.decoding import DecodedFiles, DecodeTerms
 from featstore.decoded.file_sources import FileSource, Release, files_in_place, files_staged
 from featstore.decoded.staging_source import stage_items
 from featstore.dispatch.terms import Claim

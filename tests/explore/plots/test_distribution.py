@@ -10,7 +10,7 @@ from featstore.base.errors import SelectionError
 from featstore.base.schema import Slot, SlotKind
 from featstore.explore.plots.distribution import histogram_range, plot_distribution
 from featstore.explore.profile import Profile
-from featstore.explore.row_profile import profile_rows
+from featstore.explore.profiling import profile_rows
 from featstore.spec.value_names import ValueNames, ValueText
 from tests.explore.plots.rendered import assert_bar_ends_at, render, same_colour
 

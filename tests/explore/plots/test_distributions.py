@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.explore.plots.distributions import plot_distributions, scaled
-from featstore.explore.row_profile import profile_rows
+from featstore.explore.plots.distribution import plot_distributions, scaled
+from featstore.explore.profiling import profile_rows
 from featstore.spec.value_names import ValueNames, ValueText
 from tests.explore.plots.rendered import assert_bar_ends_at, render, same_colour
 

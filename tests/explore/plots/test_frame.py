@@ -13,7 +13,6 @@ from featstore.base.errors import MissingDependencyError
 from featstore.explore.plots.frame import (
     MOST_ROWS,
     coverage_text,
-    drawn,
     new_figure,
     number_drawn,
     row_figure,
@@ -75,7 +74,6 @@ def test_a_coverage_is_all_or_none_only_if_it_is_so_exactly(share: float) -> Non
 def test_what_is_not_drawn_is_said() -> None:
     assert number_drawn([1, 2], "slots") == "2 slots"
     assert number_drawn(range(4000), "slots") == "the first 1,000 of 4,000 slots"
-    assert len(drawn(range(4000))) == MOST_ROWS
 
 
 def test_a_table_is_explored_without_matplotlib_until_a_plot_is_made() -> None:

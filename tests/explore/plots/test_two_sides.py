@@ -8,7 +8,7 @@ import pytest
 from featstore.base.errors import SelectionError
 from featstore.base.schema import Slot, SlotKind
 from featstore.explore.profile import Profile
-from featstore.explore.row_profile import profile_rows
+from featstore.explore.profiling import profile_rows
 from tests.explore.plots.rendered import assert_bar_ends_at, render, same_colour
 
 ITEM = Slot(name="item", kind=SlotKind.ID, number=1)

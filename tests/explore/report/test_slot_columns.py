@@ -59,7 +59,7 @@ def test_values_that_do_not_fit_are_left_out_whole() -> None:
     top = [{"value": i, "share": i / 1000, "share_error": 0.0} for i in ids]
     profile = {"slot": "tags", "kind": "id", "distinct": 29, "distinct_error": 0.0, "top": top}
     names = ValueNames(by_slot=texts)
-    slot = SlotFigures(profile=profile, costs={}, change=None, label=None, names=names)
+    slot = SlotFigures(profile=profile, costs={}, change={}, label={}, names=names)
     text, _ = slot_columns(compared=False, labelled=False)[-1].cell(slot)
     whole = [f"{'long value ' * 3}{i} ({i / 1000:.1%})" for i in ids]
     assert text == " ".join([*whole[:3], "…"])
@@ -69,7 +69,7 @@ def test_a_figure_that_is_not_known_is_a_dash_without_a_number(table: Table) -> 
     profile = table.profile()
     costs = table.reading_costs(decode=False).table.to_pylist()[0]
     bare = SlotFigures(
-        profile=profile["user"], costs=costs, change=None, label=None, names=profile.names
+        profile=profile["user"], costs=costs, change={}, label={}, names=profile.names
     )
     cells = {c.title: c.cell(bare) for c in slot_columns(compared=True, labelled=True)}
     assert cells["drift"] == cells["AUC"] == ("-", None)

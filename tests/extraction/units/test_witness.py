@@ -14,7 +14,7 @@ from featstore.base.errors import OperatorError
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.unit_statistics import Gathering
 from featstore.spec.parse import load_spec
-from featstore.statistics.sampling import SAMPLE_ROWS
+from featstore.statistics.sketches import SAMPLE_ROWS
 from tests.native.oracles.xxh64 import xxh64_bytes, xxh64_long
 from tests.parquet_files import put_parquet
 

@@ -1,12 +1,18 @@
-"""Pictures of slots in the order of one figure."""
+"""Pictures with a bar for each slot."""
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from featstore.explore import comparison, label_profile
-from featstore.explore.comparison import Comparison, Side
+from featstore.base.schema import Slot, SlotKind
+from featstore.explore import comparison, label_profile, reading_costs
+from featstore.explore.comparison import Comparison, ProfiledRows
 from featstore.explore.label_profile import LabelProfile
+from featstore.explore.plots.frame import MOST_ROWS
+from featstore.explore.profile import Profile
+from featstore.explore.profiling import profile_rows
+from featstore.explore.reading_costs import ReadingCosts
 from tests.explore.plots.rendered import (
     assert_bar_ends_at,
     render,
@@ -29,7 +35,7 @@ def label_profile_of(areas: dict[str, float | None]) -> LabelProfile:
 
 
 def comparison_of(rows: list[dict[str, Any]]) -> Comparison:
-    side = Side(num_rows=10, label_rates={}, source="rows")
+    side = ProfiledRows(num_rows=10, label_rates={}, source="rows")
     return Comparison(before=side, after=side, table=table_of(comparison.SCHEMA, rows))
 
 
@@ -100,3 +106,70 @@ def test_one_slot_that_changed_completely_does_not_hide_the_others() -> None:
     assert_bar_ends_at(picture, axes, 0.2, 1)
     assert "9.500" in picture.texts
     assert "more than 1 is not drawn" in axes.get_xlabel()
+
+
+def test_slots_that_take_most_time_come_first_and_bars_are_as_long_as_the_figures() -> None:
+    rows = [
+        {"slot": "small", "stored_bytes_per_row": 0.5, "decode_ns_per_row": 1.25},
+        {"slot": "absent", "stored_bytes_per_row": 0.0, "decode_ns_per_row": None},
+        {"slot": "tags", "stored_bytes_per_row": 12.0, "decode_ns_per_row": 40.0},
+    ]
+    figure = ReadingCosts(
+        num_rows=10, num_decoded_rows=10, table=table_of(reading_costs.SCHEMA, rows)
+    ).plot_costs()
+    picture, [left, right] = render(figure), figure.axes
+    assert [text.get_text() for text in left.get_yticklabels()] == ["tags", "small", "absent"]
+    for row, (num_bytes, ns) in enumerate([(12.0, 40.0), (0.5, 1.25)]):
+        assert_bar_ends_at(picture, left, num_bytes, row)
+        assert_bar_ends_at(picture, right, ns, row)
+    assert {"12", "40", "0.5", "1.25", "0", "unknown"} <= set(picture.texts)
+
+
+def test_two_hundred_slots_are_readable() -> None:
+    names = [f"user_category_of_clicks_{i}" for i in range(200)]
+    rows = [
+        {"slot": name, "stored_bytes_per_row": i / 7, "decode_ns_per_row": i * 1.3}
+        for i, name in enumerate(names)
+    ]
+    costs = ReadingCosts(
+        num_rows=10, num_decoded_rows=10, table=table_of(reading_costs.SCHEMA, rows)
+    )
+    assert set(names) <= set(render(costs.plot_costs()).texts)
+
+
+def test_no_more_slots_are_drawn_than_a_picture_holds() -> None:
+    profile = label_profile_of({f"slot_{i}": 0.6 for i in range(MOST_ROWS + 1)})
+    assert len(profile.plot_auc().axes[0].get_yticks()) == MOST_ROWS
+
+
+@pytest.fixture
+def three_slots() -> Profile:
+    table = pa.table(
+        {
+            "item": [5, 5, 5, 8, None],
+            "price": [1.0, None, None, None, None],
+            "user": [1, 2, 3, 4, 5],
+        }
+    )
+    slots = [
+        Slot(name="item", kind=SlotKind.ID),
+        Slot(name="price", kind=SlotKind.FLOAT),
+        Slot(name="user", kind=SlotKind.ID),
+    ]
+    return profile_rows(table.to_batches(), slots)
+
+
+def test_a_bar_is_as_long_as_the_share_of_rows_with_a_value(three_slots: Profile) -> None:
+    figure = three_slots.plot_coverage()
+    picture, [axes] = render(figure), figure.axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["item", "price", "user"]
+    shares = three_slots.table["coverage"].to_pylist()
+    assert shares == [0.8, 0.2, 1.0]
+    for row, share in enumerate(shares[:2]):
+        assert_bar_ends_at(picture, axes, share, row, "C1")
+    assert {"80.0%", "20.0%", "100%", "Coverage of 3 slots over 5 rows"} <= set(picture.texts)
+
+
+def test_a_profile_without_rows_has_a_picture() -> None:
+    profile = profile_rows([], [Slot(name="item", kind=SlotKind.ID)])
+    assert "0%" in render(profile.plot_coverage()).texts

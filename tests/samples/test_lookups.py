@@ -13,8 +13,8 @@ from featstore.base.errors import DataFileError
 from featstore.decoded.decoded_cache import DecodedCache
 from featstore.decoded.entry_file import MappedEntry
 from featstore.ops.hashing import value_hash
-from featstore.samples import id_index
-from featstore.samples.id_index import id_entry, places_of_ids
+from featstore.samples import lookups
+from featstore.samples.lookups import id_entry, places_of_ids
 from featstore.staging.cache import Cache, Limits
 
 BUDGET_BYTES = 1_000_000
@@ -54,7 +54,7 @@ def test_every_id_is_found_where_it_is_and_no_other(
     """Also with few hashes for many ids."""
     wanted = wanted + [text for text in ids if text is not None]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_index, "value_hash", _few(num_hashes))
+        patch.setattr(lookups, "value_hash", _few(num_hashes))
         name = f"{num_hashes} {ids!r}"
         values = pa.array(ids, pa.string())
         [entry] = cache.open_all([id_entry(name, "key", len(ids), lambda: values)])
@@ -102,6 +102,6 @@ def test_no_ids_find_nothing(cache: DecodedCache) -> None:
 def test_an_id_of_two_samples_is_named(
     cache: DecodedCache, monkeypatch: pytest.MonkeyPatch, num_hashes: int
 ) -> None:
-    monkeypatch.setattr(id_index, "value_hash", _few(num_hashes))
+    monkeypatch.setattr(lookups, "value_hash", _few(num_hashes))
     with pytest.raises(DataFileError, match="expected each id once, found 'b' in samples 1 and 4"):
         found(cache, pa.array(["a", "b", "c", None, "b"]), ["a"])

@@ -1,11 +1,12 @@
-"""Profiles counted from rows: exact, in one pass, in bounded memory.
+"""Profiles counted from rows: exact, in one pass, in bounded memory. And profiles of statistics:
+those stored with the data, and those that Spark gathered.
 
 The values of every slot are counted one by one (`value_counter`). All figures of a slot follow from
 its counts in ascending order of the values.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,18 @@ from numpy.typing import NDArray
 from featstore.base.schema import Slot, SlotKind
 from featstore.explore.profile import NUM_TOP, Profile, result_table
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace, ValueCounter
+from featstore.extraction.units.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
 from featstore.ops.arrays import values_of
-from featstore.statistics.column_statistics import NUM_MERGED_POINTS
+from featstore.statistics.column_statistics import NUM_MERGED_POINTS, ColumnStatistics, Statistics
 from featstore.statistics.sketches import NUM_SMALLEST, Floats, Integers, mix
-from featstore.statistics.summary import LENGTH_QUANTILES, QUANTILES, SlotSummary
+from featstore.statistics.summary import (
+    LENGTH_QUANTILES,
+    QUANTILES,
+    SlotSummary,
+    label_mean,
+    slot_columns,
+    summarize,
+)
 from featstore.statistics.value_counts import ValueCounts, merge_counts, most_frequent
 
 # The most frequent values that are kept for comparisons, 100 KB for each slot. Drift over more of
@@ -100,10 +109,14 @@ def known_values(slot: Slot, column: pa.Array) -> tuple[NDArray[Any], NDArray[np
     return values, rows
 
 
+def label_numbers(column: pa.Array) -> Floats:
+    """A label's value in each row, float64 (num_rows,), NaN where it is unknown."""
+    return values_of(pc.fill_null(column.cast(pa.float64()), float("nan")))
+
+
 def _label(column: pa.Array) -> tuple[Floats, Floats]:
     """A label's value in each row, 0 where it is unknown, and 1 where it is known, else 0."""
-    numbers = column.cast(pa.float64())
-    values = values_of(pc.fill_null(numbers, float("nan")))
+    values = label_numbers(column)
     known = ~np.isnan(values)
     return np.where(known, values, 0.0), known.astype(np.float64)
 
@@ -127,8 +140,8 @@ class _SlotCounts:
         is_id = slot.kind is SlotKind.ID
         # Labels are averaged by id only.
         self._num_weights = 2 * num_labels if is_id else 0
-        self._values = space.counter(np.int64 if is_id else np.float32, self._num_weights)
-        self._lengths = space.counter(np.int64) if slot.is_list else None
+        self._values = ValueCounter(space, np.int64 if is_id else np.float32, self._num_weights)
+        self._lengths = ValueCounter(space, np.int64) if slot.is_list else None
         self._num_present = 0
 
     def add(self, column: pa.Array, labels: Sequence[tuple[Floats, Floats]]) -> None:
@@ -147,9 +160,12 @@ class _SlotCounts:
         points = (np.arange(NUM_MERGED_POINTS) + 0.5) / NUM_MERGED_POINTS
         shares = () if is_id else (*QUANTILES, *points)
         found = _ordered(self._values, shares, self.slot.num_indices is not None)
-        lengths = None if self._lengths is None else _ordered(self._lengths, LENGTH_QUANTILES)
+        lengths = (
+            _ordered(self._lengths, LENGTH_QUANTILES)
+            if self._lengths is not None and self._lengths.num_values
+            else None
+        )
         has_numbers = not is_id and found.num_values > 0
-        has_lists = lengths is not None and lengths.num_values > 0
         weight = found.num_values / NUM_MERGED_POINTS
         summary = SlotSummary(
             slot=self.slot,
@@ -161,9 +177,9 @@ class _SlotCounts:
             min=found.min if has_numbers else None,
             max=found.max if has_numbers else None,
             quantiles=found.quantiles[: len(QUANTILES)] if has_numbers else None,
-            length_mean=lengths.mean if lengths is not None and has_lists else None,
-            length_max=int(lengths.max) if lengths is not None and has_lists else None,
-            length_quantiles=lengths.quantiles if lengths is not None and has_lists else None,
+            length_mean=lengths.mean if lengths is not None else None,
+            length_max=int(lengths.max) if lengths is not None else None,
+            length_quantiles=lengths.quantiles if lengths is not None else None,
             values=found.top.values if is_id else np.zeros(0, np.int64),
             counts=found.top.counts.astype(np.float64) if is_id else np.zeros(0),
             count_errors=np.zeros(len(found.top) if is_id else 0),
@@ -233,3 +249,85 @@ def _ordered(counter: ValueCounter, shares: Sequence[float], hashed: bool = Fals
         smallest=smallest,
         bound=int(smallest[-1]) + 1 if len(smallest) == NUM_SMALLEST else 1 << 63,
     )
+
+
+_METHOD = (
+    "exact where no error (±, 95 %) is shown; distinct values by sketches, top values and "
+    "quantiles by samples of rows"
+)
+_STORED = f"from stored statistics: {_METHOD}"
+_ROWS = f"from the rows, on Spark: {_METHOD}"
+
+
+def rows_profile(statistics: Statistics, slots: Sequence[Slot], labels: Sequence[str]) -> Profile:
+    """The profile of statistics gathered from a table's rows, in which the counts of extraction are
+    unknown and null.
+    """
+    return replace(stored_profile(statistics, None, slots, labels), source=_ROWS)
+
+
+def stored_profile(
+    statistics: Statistics,
+    counts: Mapping[str, int] | None,
+    slots: Sequence[Slot],
+    labels: Sequence[str],
+) -> Profile:
+    """The profile of statistics that were stored with the data.
+
+    Label rates of top values are unknown and null. A slot is matched by its number, so that it may
+    have been renamed since, or by its name if it has no number. A slot without statistics is
+    missing in every row.
+
+    Args:
+        statistics: The merged statistics of the partitions.
+        counts: The merged counts of extraction; None if they, and those of the slots, are unknown.
+        slots: The slots of the profile.
+        labels: The labels whose rates are given.
+    """
+    num_rows = statistics.num_rows
+    summaries = summarize(statistics, slots)
+    columns = slot_columns(statistics, slots)
+    extraction = {
+        slot.name: _extraction_counts(slot, columns[slot.name], num_rows)
+        for slot in slots
+        if counts is not None
+    }
+    return Profile(
+        num_rows=num_rows,
+        label_rates={name: label_mean(statistics, name) for name in labels},
+        table=result_table(summaries.values(), labels, extraction=extraction),
+        source=_STORED,
+        counts=counts or {},
+        summaries=summaries,
+    )
+
+
+def with_counted(stored: Profile, counted: Profile, slots: Sequence[str]) -> Profile:
+    """The profile of statistics, and of other slots of the same rows that were counted, as one.
+
+    Args:
+        stored: The profile of statistics.
+        counted: The profile of the rows. Its label rates count, since groups may hold labels.
+        slots: The names of the slots, in order.
+    """
+    table = pa.concat_tables([stored.table, counted.table])
+    places = {name: i for i, name in enumerate(table["slot"].to_pylist())}
+    summaries = {**stored.summaries, **counted.summaries}
+    return replace(
+        stored,
+        label_rates=counted.label_rates,
+        table=table.take([places[name] for name in slots]).combine_chunks(),
+        source=f"{stored.source}; slots of slot groups, and labels, {counted.source}",
+        summaries={name: summaries[name] for name in slots},
+    )
+
+
+def _extraction_counts(slot: Slot, column: ColumnStatistics, num_rows: int) -> dict[str, Any]:
+    signs = slot.kind is SlotKind.ID and slot.num_indices is None
+    return {
+        "default_rate": column.counts.get(FILLED, 0) / num_rows if num_rows else 0.0,
+        "num_nulls_dropped": sum(column.counts.get(name, 0) for name in NULLS_DROPPED),
+        "num_text_errors": sum(column.counts.get(name, 0) for name in TEXT_ERRORS),
+        "num_sign_collisions": len(column.collisions.collided) if signs else None,
+        "num_signs_checked": column.num_signs_checked if signs else None,
+    }

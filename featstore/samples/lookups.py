@@ -1,9 +1,11 @@
-"""Finds samples by their ids: the hashes of all ids in order, each with the sample's position. And
-the ids that a user asks for, in the type of their column.
+"""What is found once for all processes of a host, as entries of the cache: which rows pass the
+filters of a request, and where samples are by their ids, the hashes of all ids in order. And the
+ids that a user asks for, in the type of their column.
 """
 
 import json
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
@@ -16,13 +18,98 @@ import pyarrow.compute as pc
 from featstore.base.errors import DataFileError
 from featstore.decoded.decoded_cache import EntryRequest
 from featstore.decoded.entry_file import EntryWriter, MappedEntry
+from featstore.loader.request.decode import null_error, passing
+from featstore.loader.request.matching import Partition
+from featstore.loader.request.request import DROP, RAISE, Request
 from featstore.ops.arrays import values_of
 from featstore.ops.hashing import value_hash
 from featstore.reading.buffers import Array
+from featstore.samples.decoded_rows import DecodedRows
 from featstore.staging.cache import entry_name
 
-FORMAT = 2
-_SCHEMA = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("hash", "position")])
+ROWS_FORMAT = 1
+_ROWS_SCHEMA = pa.schema([pa.field("row", pa.int64(), nullable=False)])
+
+
+def filters_rows(request: Request, partitions: Sequence[Partition]) -> bool:
+    """Whether rows of these partitions have to be looked at to know whether they are delivered."""
+    is_decided = request.where is None or all(partition.is_decided for partition in partitions)
+    return not is_decided or any(label.null == DROP for label in request.labels)
+
+
+def index_entry(
+    request: Request, rows: DecodedRows, partitions: Sequence[Partition], files: Sequence[str]
+) -> EntryRequest:
+    """The entry of the numbers of rows that pass.
+
+    Args:
+        request: What is delivered.
+        rows: The decoded rows.
+        partitions: The partition of each file.
+        files: The names of the entries of the files' decoded columns.
+    """
+    where = None if request.where is None else request.where.text
+    identity = {
+        "rows": ROWS_FORMAT,
+        "files": list(files),
+        "partitions": [[dict(p.values), p.is_decided] for p in partitions],
+        "where": where,
+        "dropped": sorted(label.name for label in request.labels if label.null == DROP),
+    }
+    return EntryRequest(
+        name=entry_name("rows", rows.num_rows, json.dumps(identity, sort_keys=True)),
+        title=f"row numbers of {len(files)} files where {where or 'labels are not null'}",
+        first_bytes=8 * rows.num_rows + 4096,
+        build=partial(_build_rows, request, rows),
+    )
+
+
+def index_of(entry: MappedEntry) -> Array:
+    """The numbers of rows that pass, ascending: int64 (num_rows,), a view of the entry."""
+    return values_of(entry.batches[0].column(0))
+
+
+def require_no_nulls(request: Request, rows: DecodedRows, index: Array | None) -> None:
+    """Checks labels and the weight of all rows that are delivered, before the first is.
+
+    Args:
+        request: What is delivered.
+        rows: The decoded rows.
+        index: The numbers of those that are delivered; None: all.
+
+    Raises:
+        MissingValueError: One of them is null, and the request does not say what to do.
+    """
+    for label in request.numbers:
+        if label.null not in (RAISE, DROP):
+            continue
+        what = "weight" if label is request.weight else "label"
+        for number, (piece, _) in enumerate(rows.pieces):
+            is_null = np.isnan(piece.numbers[label.name])
+            if not is_null.any():
+                continue
+            if index is not None:
+                first, end = rows.firsts[number : number + 2]
+                cut = np.searchsorted(index, [first, end])
+                is_null = is_null[index[cut[0] : cut[1]] - first]
+            if num_nulls := int(np.count_nonzero(is_null)):
+                raise null_error(label, what, piece.rows.file_name, num_nulls, len(is_null))
+
+
+def _build_rows(request: Request, rows: DecodedRows, writer: EntryWriter) -> None:
+    found = [np.empty(0, np.int64)]
+    for first, (piece, partition) in zip(rows.firsts.tolist(), rows.pieces, strict=False):
+        # The first row, 0, would choose negatives by position, which samples cannot be asked for.
+        mask = passing(piece.rows, 0, request, partition, Counter())
+        found.append(first + np.flatnonzero(mask))
+    batch = pa.record_batch([pa.array(np.concatenate(found))], schema=_ROWS_SCHEMA)
+    writer.write(_ROWS_SCHEMA, [batch])
+
+
+IDS_FORMAT = 2
+_IDS_SCHEMA = pa.schema(
+    [pa.field(name, pa.int64(), nullable=False) for name in ("hash", "position")]
+)
 # The ids at some positions: int64 (num_ids,) to an Arrow array.
 IdsAt = Callable[[Array], pa.Array]
 
@@ -36,12 +123,12 @@ def id_entry(samples: str, column: str, num_rows: int, ids: Callable[[], pa.Arra
         num_rows: How many samples there are.
         ids: Gives the ids of all of them, in order.
     """
-    identity = json.dumps({"ids": FORMAT, "samples": samples, "column": column}, sort_keys=True)
+    identity = json.dumps({"ids": IDS_FORMAT, "samples": samples, "column": column}, sort_keys=True)
     return EntryRequest(
         name=entry_name("ids", num_rows, identity),
         title=f"index of {num_rows} ids in {column!r}",
         first_bytes=16 * num_rows + 4096,
-        build=partial(_build, column, ids),
+        build=partial(_build_ids, column, ids),
     )
 
 
@@ -56,10 +143,7 @@ def places_of_ids(entry: MappedEntry, wanted: pa.Array, ids_at: IdsAt) -> Array:
     Returns:
         int64 (num_ids,), -1 for ids that no sample has.
     """
-    hashes, places = (
-        np.frombuffer(column.buffers()[1] or b"", np.int64, len(column))
-        for column in entry.batches[0].columns
-    )
+    hashes, places = map(values_of, entry.batches[0].columns)
     found = np.full(len(wanted), -1)
     hashed = _hashes(wanted)
     of_wanted = values_of(hashed.fill_null(0))
@@ -92,7 +176,7 @@ def _valid(array: pa.Array) -> Array:
     return np.flatnonzero(np.array(array.is_valid().to_pylist(), bool))
 
 
-def _build(column: str, ids: Callable[[], pa.Array], writer: EntryWriter) -> None:
+def _build_ids(column: str, ids: Callable[[], pa.Array], writer: EntryWriter) -> None:
     values = ids()
     hashed = _hashes(values)
     positions = _valid(hashed)
@@ -101,7 +185,7 @@ def _build(column: str, ids: Callable[[], pa.Array], writer: EntryWriter) -> Non
     hashes, positions = hashes[order], positions[order]
     _require_distinct(column, values, hashes, positions)
     arrays = [pa.array(hashes), pa.array(positions)]
-    writer.write(_SCHEMA, [pa.record_batch(arrays, schema=_SCHEMA)])
+    writer.write(_IDS_SCHEMA, [pa.record_batch(arrays, schema=_IDS_SCHEMA)])
 
 
 def _require_distinct(column: str, ids: pa.Array, hashes: Array, positions: Array) -> None:
