@@ -16,7 +16,7 @@
 | stage.py | `featstore stage`: fills a cache before a run |
 | train_check.py, config_schema.py | `featstore train check` and `featstore schema train` |
 | device.py | batches copied to a device ahead of the loop |
-| lightning_feed.py, numpy_feed.py, tensorflow_dataset.py | batches for other frameworks |
+| lightning_feed.py, tensorflow_dataset.py | batches for other frameworks |
 | lightning_callback.py | warns of a Lightning checkpoint without a loader's state |
 | on_stats.py, prometheus.py | metrics for others, while a loader runs |
 

@@ -20,13 +20,17 @@ from featstore.loader.iteration.job import BatchOptions, EpochOptions, Job, Proc
 from featstore.loader.iteration.staging_share import divided, limited, staging_for
 from featstore.loader.iteration.step_agreement import require_in_step, tail_of
 from featstore.loader.on_stats import OnStats, on_stats_options
-from featstore.loader.plan.data_files import Listing
 from featstore.loader.plan.follow import Follow, Following
 from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
 from featstore.loader.plan.sections import in_sections, matching_in_sections, section_key
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.plan.split_list import PackedSplits, WholeFiles
-from featstore.loader.plan.splitting import make_splits, split_size
+from featstore.loader.plan.splitting import (
+    Listing,
+    PackedSplits,
+    WholeFiles,
+    make_splits,
+    split_size,
+)
 from featstore.loader.request.matching import (
     SelectedFiles,
     matching,

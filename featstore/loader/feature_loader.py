@@ -18,7 +18,6 @@ from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.step_agreement import JOIN
 from featstore.loader.mixed_source import MixedIterator, MixedSource
 from featstore.loader.mixed_state import merge_any_states
-from featstore.loader.numpy_feed import NumpyFeed
 from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
@@ -32,6 +31,7 @@ from featstore.staging.options import Staging
 from featstore.statistics.stale_groups import ERROR as STALE_ERROR
 from featstore.table.snapshot import Snapshot
 from featstore.tensors.batch import Batch, Device
+from featstore.tensors.numpy_batch import NumpyFeed
 
 
 class FeatureLoader(IterableDataset[Batch], Closing):

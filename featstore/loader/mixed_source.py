@@ -10,7 +10,6 @@ from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.loader.batches.stats import summed_stats
 from featstore.loader.description import LoaderDescription, described
 from featstore.loader.iteration.rendezvous import Meeting
-from featstore.loader.mixed_columns import require_alike
 from featstore.loader.mixed_state import MixedState, Turns, naming, num_passes
 from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
 from featstore.loader.request.mixed_tables import (
@@ -18,6 +17,7 @@ from featstore.loader.request.mixed_tables import (
     FIRST_EXHAUSTED,
     MixedTables,
     mixed_tables,
+    require_alike,
     table_names,
 )
 from featstore.loader.table_source import Life, TableSource

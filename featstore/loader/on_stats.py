@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from featstore.base.errors import ConfigError
-from featstore.loader.plan.functions import function_of
-from featstore.loader.request.option_values import as_options
+from featstore.loader.request.option_values import as_options, function_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.rendezvous import Rendezvous
 from featstore.loader.mixed_source import mixed_descriptions
 from featstore.loader.plan.column_sizes import ColumnSizes
-from featstore.loader.plan.fair_shares import EVEN_SPLITS, splits_of_shares, uneven_shares
-from featstore.loader.plan.ordering import DYNAMIC
+from featstore.loader.plan.ordering import DYNAMIC, EVEN_SPLITS, splits_of_shares, uneven_shares
 from featstore.loader.request.decode import null_error
 from featstore.loader.request.matching import matching_files
 from featstore.loader.request.mixed_tables import mixed_tables

@@ -6,11 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.decoded.decoded_columns import Piece
-from featstore.loader.request.decode import NO_EXTRAS, block_extras
+from featstore.loader.request.decode import NO_EXTRAS, block_extras, shaped
 from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import LabelRequest, Request
 from featstore.loader.request.slot_options import SlotRequest
-from featstore.loader.request.slot_shaping import shaped
 from featstore.ops.arrays import array_of as arrow_of
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import Places, max_pieces, row_bits_of
@@ -18,10 +17,8 @@ from featstore.reading.reader import Rows
 from featstore.tensors.batch import Batch, Column
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
-from featstore.tensors.gathering import gather_batches
-from featstore.tensors.joining import joined
-from featstore.tensors.packed import PackedColumns
-from featstore.tensors.tensor_columns import TensorColumns, column_from, values_of
+from featstore.tensors.gathering import gather_batches, joined
+from featstore.tensors.packed import PackedColumns, TensorColumns, column_from, values_of
 
 
 class SampleBatch(Batch):

@@ -37,8 +37,8 @@ from featstore.table.snapshot import Snapshot
 from featstore.tensors import shared_batches  # noqa: F401  registers how workers send batches
 from featstore.tensors.batch import Batch
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.joining import joined
-from featstore.tensors.tensor_columns import values_of
+from featstore.tensors.gathering import joined
+from featstore.tensors.packed import values_of
 
 _AUTO = "auto"
 

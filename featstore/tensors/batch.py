@@ -1,20 +1,23 @@
 """`Batch`, which the training loop gets, and its columns."""
 
+import importlib
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from featstore.base.errors import ConfigError, nearest
+from featstore.base.errors import ConfigError, MissingDependencyError, nearest
 from featstore.base.text_table import short_names
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key, Keys
-from featstore.tensors.keyed_jagged import Bag, keyed_jagged
 
 Device = torch.device | str | int
+# The values of one slot, (num_values,), and the number of values of each row, int64 (num_rows,).
+Bag = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -340,6 +343,46 @@ def _to_ipc(table: pa.Table) -> bytes | int:
 def _received(columns: Columns, num_rows: int, extras: bytes | int, is_padding: bool) -> Batch:
     table = pa.table({}) if isinstance(extras, int) else pa.ipc.open_stream(extras).read_all()
     return Batch(columns, num_rows=num_rows, extras=table, is_padding=is_padding)
+
+
+def keyed_jagged(names: Sequence[str], bags: Sequence[Bag]) -> Any:
+    """The KeyedJaggedTensor of these slots.
+
+    Args:
+        names: The slots' names, which become the keys.
+        bags: Their values and lengths.
+
+    Raises:
+        MissingDependencyError: torchrec is not installed, or does not fit torch.
+    """
+    values, lengths = join_bags(bags)
+    return _torchrec().KeyedJaggedTensor(keys=list(names), values=values, lengths=lengths)
+
+
+def join_bags(bags: Sequence[Bag]) -> Bag:
+    """The concatenated values of all slots, int64 unless all are int32, and their concatenated
+    lengths, (num_slots * num_rows,).
+    """
+    return _joined([values for values, _ in bags]), _joined([lengths for _, lengths in bags])
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Concatenates with numpy on the CPU: `torch.cat` wakes torch's threads, which then spin on the
+    cores that decode.
+    """
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        return torch.cat(tuple(tensors))
+    return torch.from_numpy(np.concatenate([tensor.numpy() for tensor in tensors]))
+
+
+def _torchrec() -> Any:
+    try:
+        return importlib.import_module("torchrec.sparse.jagged_tensor")
+    except (ImportError, OSError) as error:
+        raise MissingDependencyError(
+            "to_kjt() needs torchrec, and with it the release of fbgemm-gpu (or fbgemm-gpu-cpu) "
+            f"that is made for torch {torch.__version__}; it cannot be loaded: {error}"
+        ) from error
 
 
 def _refuse_to_collate(batches: Any, **options: Any) -> Any:

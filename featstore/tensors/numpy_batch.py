@@ -1,6 +1,8 @@
-"""`NumpyBatch`: a batch as numpy arrays, for code that does not compute with torch."""
+"""Batches as numpy arrays, for numpy, JAX and others that do not compute with torch:
+`FeatureLoader.numpy()` returns a `NumpyFeed`.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,7 +11,7 @@ import torch
 
 from featstore.reading.buffers import Array
 from featstore.tensors.batch import Batch, Column, Jagged
-from featstore.tensors.dtypes import array_of
+from featstore.tensors.views import array_of
 
 
 class JaggedArray(NamedTuple):
@@ -78,3 +80,19 @@ def _array(name: str, tensor: torch.Tensor) -> Array:
     array: Array = array_of(tensor).view()
     array.flags.writeable = False
     return array
+
+
+class NumpyFeed:
+    """Iterates like its source, with arrays in place of tensors. Nothing is copied, and the state
+    of a loader follows the loop. An iteration begins with its first batch.
+
+    Args:
+        source: A loader, or a DataLoader over one.
+    """
+
+    def __init__(self, source: Iterable[Batch]) -> None:
+        self._source = source
+
+    def __iter__(self) -> Iterator[NumpyBatch]:
+        for batch in self._source:
+            yield numpy_batch(batch)

@@ -1,19 +1,21 @@
-"""Packs columns into few buffers, so that a batch moves as one copy, or as one shared-memory
-buffer, instead of hundreds of tensors.
+"""Columns of a batch in few buffers, so that it moves as one copy, or as one shared-memory buffer,
+instead of hundreds of tensors; and columns that are tensors already.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 
 from featstore.base.intervals import aligned
+from featstore.reading.buffers import Ragged, Values
 from featstore.tensors.batch import Column, Columns, Jagged, column_of, shaped
 from featstore.tensors.column_keys import Key, Keys
-from featstore.tensors.dtypes import array_of
-from featstore.tensors.untracked import split
+from featstore.tensors.views import array_of, split, tensor_of
+from featstore.tensors.writable import writable
 
 Allocate = Callable[[int], torch.Tensor]
 
@@ -130,3 +132,66 @@ def pack(
         array = array_of(tensor).reshape(-1)
         target[first : first + array.nbytes].view(array.dtype)[:] = array
     return PackedColumns(buffers=(memory,), places=layout.places)
+
+
+@dataclass(frozen=True)
+class TensorColumns:
+    """Columns in any memory."""
+
+    columns: Mapping[Key, Column]
+
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.columns)
+
+    def made(self) -> Mapping[Key, Column]:
+        return self.columns
+
+    def packed(self) -> PackedColumns:
+        return pack(self)
+
+    def moved(self, **how: Any) -> PackedColumns:
+        return pack(self).moved(**how)
+
+
+class UnpackedColumns(Mapping[Key, Values]):
+    """Packed columns as arrays, which are made when the first is asked for. Batches that are moved
+    whole never need them.
+    """
+
+    def __init__(self, packed: PackedColumns) -> None:
+        self.packed = packed
+
+    def made(self) -> Mapping[Key, Column]:
+        """The columns as tensors, made once."""
+        return self._made
+
+    @cached_property
+    def _made(self) -> Mapping[Key, Column]:
+        # The first to ask may be in inference mode, while others need gradients.
+        with torch.inference_mode(False):
+            return self.packed.made()
+
+    def __getitem__(self, key: Key) -> Values:
+        return values_of(self._made[key])
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.packed.keys)
+
+    def __len__(self) -> int:
+        return len(self.packed.keys)
+
+
+def values_of(column: Column) -> Values:
+    """The memory of a column as arrays."""
+    if isinstance(column, Jagged):
+        return Ragged(array_of(column.values), array_of(column.offsets))
+    return array_of(column)
+
+
+def column_from(values: Values) -> Column:
+    """Arrays as a column that shares their memory."""
+    values = writable(values)
+    if isinstance(values, Ragged):
+        return Jagged(tensor_of(values.values), tensor_of(values.offsets))
+    return tensor_of(values)

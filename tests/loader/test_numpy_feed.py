@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.numpy_feed import NumpyFeed
+from featstore.tensors.numpy_batch import NumpyFeed
 from tests.frameworks_environment import PYTHON, needs_frameworks, variables
 from tests.loader.conftest import NUM_ROWS, rows_of
 from tests.programs import run_with

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.loader.request.slot_shaping import bucketed
+from featstore.loader.request.decode import bucketed
 from featstore.native import kernels
 from featstore.reading import gather
 from featstore.reading.buffers import Ragged, slot_values

@@ -15,7 +15,7 @@ import featstore
 from featstore.base.errors import DataFileError, InputError, TableNotFoundError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.dispatch.plan import SplitSize
-from featstore.loader.plan.fair_shares import uneven_shares
+from featstore.loader.plan.ordering import uneven_shares
 from featstore.loader.plan.splitting import make_splits
 from featstore.statistics import table_lint as lint_module
 from featstore.statistics.lint_rules import (

@@ -10,7 +10,7 @@ from featstore.reading.buffers import Ragged
 from featstore.tensors.batch import Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import SLOT
-from featstore.tensors.joining import joined
+from featstore.tensors.gathering import joined
 
 IDS, TAGS, PAIR = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair")
 

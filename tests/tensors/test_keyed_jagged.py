@@ -9,7 +9,7 @@ import torch
 
 from featstore.base.errors import MissingDependencyError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.tensors.keyed_jagged import join_bags
+from featstore.tensors.batch import join_bags
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.column_keys import SLOT
-from featstore.tensors.packed import pack
-from featstore.tensors.tensor_columns import TensorColumns
+from featstore.tensors.packed import TensorColumns, pack
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch
 from featstore.reading.buffers import Ragged, Values
 from featstore.tensors.batch import Jagged
 from featstore.tensors.column_keys import LABEL, SLOT, Key
-from featstore.tensors.tensor_columns import TensorColumns, column_from, values_of
+from featstore.tensors.packed import TensorColumns, column_from, values_of
 
 
 def test_columns_are_packed_and_moved_without_sharing_memory() -> None:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from featstore.loader.batches.blocks import Block, ColumnDemand, UnpackedColumns, groups_of_slices
+from featstore.loader.batches.blocks import Block, ColumnDemand, groups_of_slices
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.joining import joined
+from featstore.tensors.gathering import joined
+from featstore.tensors.packed import UnpackedColumns
 
 
 class BatchAligner:

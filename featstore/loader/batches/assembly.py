@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from featstore.loader.batches.aligning import BatchAligner
 from featstore.loader.batches.bad_files import Skip, is_bad_file
-from featstore.loader.batches.blocks import Block, BlockSource, ColumnDemand, UnpackedColumns
+from featstore.loader.batches.blocks import Block, ColumnDemand
 from featstore.loader.batches.drawn_rows import NO_COLUMNS, DrawnRows, copied
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.mixing import Mixture, WindowShare
+from featstore.loader.batches.progress import BlockSource
 from featstore.loader.batches.split_reader import Window
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.decode import block_columns, block_extras
@@ -23,6 +24,7 @@ from featstore.loader.request.request import Request
 from featstore.reading.buffers import Array, Values
 from featstore.tensors.buffer_pool import BufferPools
 from featstore.tensors.column_keys import Key, Keys
+from featstore.tensors.packed import UnpackedColumns
 
 
 @dataclass(eq=False, kw_only=True)

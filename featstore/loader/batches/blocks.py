@@ -3,25 +3,22 @@
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from featstore.loader.batches.progress import ClaimKey, Segment
+from featstore.loader.batches.progress import BlockSource, Segment
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import places_of, rebased
 from featstore.tensors.batch import Column, Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key, Keys
-from featstore.tensors.dtypes import array_of, tensor_of
-from featstore.tensors.gathering import gather_batches
-from featstore.tensors.joining import joined
-from featstore.tensors.packed import PackedColumns, pack
-from featstore.tensors.untracked import split, untrack
+from featstore.tensors.gathering import gather_batches, joined
+from featstore.tensors.packed import PackedColumns, UnpackedColumns, pack
+from featstore.tensors.views import split, tensor_of, untrack
 
 # The tensors of up to 32 batches are made by one call, as long as their offsets, which each of them
 # keeps alive, take at most 16 MiB. More batches per call cost less each, but their offsets are no
@@ -29,81 +26,6 @@ from featstore.tensors.untracked import split, untrack
 _AT_ONCE, _AT_ONCE_BYTES = 32, 16 << 20
 
 Tensors = Mapping[Key, Column]
-
-
-class BlockSource(NamedTuple):
-    """Which rows of one split's stream a block covers. The stream counts every row of the split,
-    whether it is delivered or left out.
-
-    Attributes:
-        split_index: The split's position in the plan.
-        fence: The fence of the claim; with `part` it distinguishes claims of one split.
-        first_row: The first row of the stream that is covered.
-        end_row: The row after the last one.
-        is_last: Whether the claim ends here.
-        places: The rows that passed the filters, counted from `first_row`: int64 (num_rows,); None:
-            all rows did.
-        part: The row at which the claim's part of the split begins.
-        split_rows: How many rows the split has.
-    """
-
-    split_index: int
-    fence: int
-    first_row: int
-    end_row: int
-    is_last: bool
-    places: Array | None = None
-    part: int = 0
-    split_rows: int | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether only the end of a claim is covered."""
-        return self.first_row == self.end_row
-
-    @property
-    def claim_key(self) -> ClaimKey:
-        """`Claim.key` of the claim under which the rows were read."""
-        return (self.split_index, self.part, self.fence)
-
-    def through(self, row: int, num_rows: int) -> int:
-        """The row of the stream up to which everything is delivered once `row` of the block's
-        `num_rows` rows are.
-        """
-        if row == num_rows:
-            return self.end_row
-        if self.places is None:
-            return self.first_row + row
-        return self.first_row + (int(self.places[row - 1]) + 1 if row else 0)
-
-    def segment(self, row: int, num_rows: int) -> Segment:
-        """The segment that is delivered once `row` of the block's `num_rows` rows are."""
-        return Segment(
-            split_index=self.split_index,
-            fence=self.fence,
-            through=self.through(row, num_rows),
-            is_complete=row == num_rows and self.is_last,
-            part=self.part,
-            split_rows=self.split_rows,
-        )
-
-    def between(self, begin: int, end: int, num_rows: int) -> "BlockSource":
-        """The source of rows `begin` to `end` of a block of `num_rows` rows."""
-        first_row = self.through(begin, num_rows) if begin else self.first_row
-        places = self.places
-        if places is not None:
-            places = places[begin:end] - (first_row - self.first_row)
-        return self._replace(
-            first_row=first_row,
-            end_row=self.through(end, num_rows),
-            places=places,
-            is_last=self.is_last and end == num_rows,
-        )
-
-    def row_at(self, position: int) -> int:
-        """The first row of the block that is at or after `position` in the stream."""
-        ahead = max(0, position - self.first_row)
-        return ahead if self.places is None else int(np.searchsorted(self.places, ahead))
 
 
 @dataclass(slots=True, eq=False)
@@ -400,7 +322,7 @@ class Slices:
             of_column = offsets[at * count : (at + 1) * count]
             of_values = self._values(values)
             made[key] = columns_made = tuple(map(Jagged, of_values, of_column))
-            if not of_values[0].is_floating_point():  # As their values, see `untracked`.
+            if not of_values[0].is_floating_point():  # As their values, see views.py.
                 untrack(columns_made)
         slices = zip(*[made[key] for key in columns], strict=True)
         return [dict(zip(columns, tensors, strict=True)) for tensors in slices]
@@ -474,37 +396,6 @@ class BlockColumns:
     @property
     def _whole(self) -> PackedColumns | None:
         return self.blocks[0].whole if len(self.blocks) == 1 else None
-
-
-class UnpackedColumns(Mapping[Key, Values]):
-    """Packed columns as arrays, which are made when the first is asked for. Batches that are moved
-    whole never need them.
-    """
-
-    def __init__(self, packed: PackedColumns) -> None:
-        self.packed = packed
-
-    def made(self) -> Tensors:
-        """The columns as tensors, made once."""
-        return self._made
-
-    @cached_property
-    def _made(self) -> Tensors:
-        # The first to ask may be in inference mode, while others need gradients.
-        with torch.inference_mode(False):
-            return self.packed.made()
-
-    def __getitem__(self, key: Key) -> Values:
-        column = self._made[key]
-        if isinstance(column, Jagged):
-            return Ragged(array_of(column.values), array_of(column.offsets))
-        return array_of(column)
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self.packed.keys)
-
-    def __len__(self) -> int:
-        return len(self.packed.keys)
 
 
 def _size_bytes(values: Values) -> int:

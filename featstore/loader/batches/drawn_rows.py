@@ -9,14 +9,14 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from featstore.loader.batches.blocks import BlockSource, UnpackedColumns
+from featstore.loader.batches.progress import BlockSource
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import places_of
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
-from featstore.tensors.dtypes import array_of, tensor_of
 from featstore.tensors.gathering import gather_batches
-from featstore.tensors.packed import PackedColumns
+from featstore.tensors.packed import PackedColumns, UnpackedColumns
+from featstore.tensors.views import array_of, tensor_of
 
 NO_COLUMNS = pa.table({})
 

@@ -1,11 +1,14 @@
-"""The progress that a batch stands for: which rows of which splits are delivered with it. Imports
-no torch.
+"""Which rows of which splits a block covers, and the progress that a batch stands for: what is
+delivered with it. Imports no torch.
 """
 
 from typing import NamedTuple
 
+import numpy as np
+
 from featstore.base.intervals import united
 from featstore.dispatch.delivered import Rows, as_ranges, compact
+from featstore.reading.buffers import Array
 
 ClaimKey = tuple[int, int, int]  # Claim.key
 
@@ -32,6 +35,81 @@ class Segment(NamedTuple):
     @property
     def claim_key(self) -> ClaimKey:
         return (self.split_index, self.part, self.fence)
+
+
+class BlockSource(NamedTuple):
+    """Which rows of one split's stream a block covers. The stream counts every row of the split,
+    whether it is delivered or left out.
+
+    Attributes:
+        split_index: The split's position in the plan.
+        fence: The fence of the claim; with `part` it distinguishes claims of one split.
+        first_row: The first row of the stream that is covered.
+        end_row: The row after the last one.
+        is_last: Whether the claim ends here.
+        places: The rows that passed the filters, counted from `first_row`: int64 (num_rows,); None:
+            all rows did.
+        part: The row at which the claim's part of the split begins.
+        split_rows: How many rows the split has.
+    """
+
+    split_index: int
+    fence: int
+    first_row: int
+    end_row: int
+    is_last: bool
+    places: Array | None = None
+    part: int = 0
+    split_rows: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether only the end of a claim is covered."""
+        return self.first_row == self.end_row
+
+    @property
+    def claim_key(self) -> ClaimKey:
+        """`Claim.key` of the claim under which the rows were read."""
+        return (self.split_index, self.part, self.fence)
+
+    def through(self, row: int, num_rows: int) -> int:
+        """The row of the stream up to which everything is delivered once `row` of the block's
+        `num_rows` rows are.
+        """
+        if row == num_rows:
+            return self.end_row
+        if self.places is None:
+            return self.first_row + row
+        return self.first_row + (int(self.places[row - 1]) + 1 if row else 0)
+
+    def segment(self, row: int, num_rows: int) -> Segment:
+        """The segment that is delivered once `row` of the block's `num_rows` rows are."""
+        return Segment(
+            split_index=self.split_index,
+            fence=self.fence,
+            through=self.through(row, num_rows),
+            is_complete=row == num_rows and self.is_last,
+            part=self.part,
+            split_rows=self.split_rows,
+        )
+
+    def between(self, begin: int, end: int, num_rows: int) -> "BlockSource":
+        """The source of rows `begin` to `end` of a block of `num_rows` rows."""
+        first_row = self.through(begin, num_rows) if begin else self.first_row
+        places = self.places
+        if places is not None:
+            places = places[begin:end] - (first_row - self.first_row)
+        return self._replace(
+            first_row=first_row,
+            end_row=self.through(end, num_rows),
+            places=places,
+            is_last=self.is_last and end == num_rows,
+        )
+
+    def row_at(self, position: int) -> int:
+        """The first row of the block that is at or after `position` in the stream."""
+        ahead = max(0, position - self.first_row)
+        return ahead if self.places is None else int(np.searchsorted(self.places, ahead))
 
 
 class Progress(NamedTuple):

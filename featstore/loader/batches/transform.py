@@ -12,10 +12,10 @@ from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import ClaimKey
 from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.write_check import WriteCheck
-from featstore.loader.plan.functions import function_of
+from featstore.loader.request.option_values import function_of
 from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import SLOT
-from featstore.tensors.tensor_columns import TensorColumns
+from featstore.tensors.packed import TensorColumns
 
 # Takes a batch, and returns it, another batch, or slots by name that are added to it or replace its
 # own.

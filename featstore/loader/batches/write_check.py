@@ -7,7 +7,7 @@ import numpy as np
 from featstore.base.errors import BatchError
 from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import LABEL, WEIGHT, Key
-from featstore.tensors.dtypes import array_of
+from featstore.tensors.views import array_of
 
 _ACCESS = {LABEL: "batch.labels[{!r}]", WEIGHT: "batch.weight ({!r})"}
 

@@ -30,8 +30,8 @@ from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.transform import transformed
 from featstore.loader.batches.work import Work
 from featstore.loader.iteration.delivery import Delivery
+from featstore.loader.iteration.dynamic_epoch import Reports
 from featstore.loader.iteration.job import Job
-from featstore.loader.iteration.reporting import Reports
 from featstore.loader.iteration.worker import HostShare
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.request.matching import Listed, Partition

@@ -17,15 +17,14 @@ from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import EpochTimes, padding_note, verdict
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.dynamic_epoch import DynamicEpoch
+from featstore.loader.iteration.dynamic_epoch import DynamicEpoch, Reports
 from featstore.loader.iteration.feed import Feed, Resources
 from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RankSteps, RowBar, agreement
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Meeting
-from featstore.loader.iteration.reporting import Reports
 from featstore.loader.iteration.state import LoaderState
-from featstore.loader.plan.fair_shares import uneven_shares
 from featstore.loader.plan.follow import Follower, NewFiles
+from featstore.loader.plan.ordering import uneven_shares
 from featstore.tensors.batch import Batch
 
 # The documented name of the logger for the verdicts of epochs.

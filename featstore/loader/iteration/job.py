@@ -17,12 +17,11 @@ from featstore.loader.batches.transform import Transform
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import JOIN, Tail
 from featstore.loader.iteration.worker import HostShare, LoaderWorker
-from featstore.loader.plan.data_files import Census, Listing
 from featstore.loader.plan.follow import Followed, Following, NewFiles
 from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims
 from featstore.loader.plan.sections import section_sizes
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.plan.splitting import make_splits
+from featstore.loader.plan.splitting import Census, Listing, make_splits
 from featstore.loader.request.matching import Files, are_decided
 from featstore.loader.request.request import DROP as DROP_ROW
 from featstore.loader.request.request import Request

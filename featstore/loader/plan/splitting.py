@@ -1,17 +1,27 @@
 """Makes splits of data files: whole files, or large ones cut at row groups, for which their footers
-are read.
+are read. A plan keeps them in columns, since millions of objects would take hundreds of megabytes.
+
+In rank order the files are listed again for each part of an epoch, so that a worker keeps only
+those of one part in memory.
 """
 
-from collections.abc import Iterable, Iterator
+import heapq
+from abc import abstractmethod
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import overload
 
 from featstore.base.byte_sizes import parse_bytes
 from featstore.base.errors import DataFileError
 from featstore.dispatch.options import Dispatch
-from featstore.dispatch.plan import RowGroups, Split, SplitSize, splits_of
+from featstore.dispatch.orders import MiniEpoch, rank_splits
+from featstore.dispatch.plan import RowGroups, Split, SplitSize, plan_digest, splits_of
 from featstore.files.storage import local_path, open_read
+from featstore.loader.request.matching import Files, Listed, SelectedFiles
 from featstore.reading.open_file import OpenFile
-from featstore.table.snapshot import DataFile
+from featstore.table.snapshot import DataFile, OrderedDigest
 
 
 def split_size(options: Dispatch) -> SplitSize | None:
@@ -64,3 +74,154 @@ def _row_groups(file: DataFile) -> RowGroups:
         spans = opened.footer.spans
         sizes_bytes = (spans[..., 1] - spans[..., 0]).sum(axis=1).tolist()
         return RowGroups(path=file.path, num_rows=opened.row_group_rows, sizes_bytes=sizes_bytes)
+
+
+class _Splits(Sequence[Split]):
+    """Splits of selected files, each made when it is asked for."""
+
+    def __init__(self, files: SelectedFiles) -> None:
+        self._files = files
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Split]: ...
+    def __getitem__(self, index: int | slice) -> Split | Sequence[Split]:
+        found = range(len(self))[index]
+        return self._split(found) if isinstance(found, int) else list(map(self._split, found))
+
+    def __iter__(self) -> Iterator[Split]:
+        return map(self._split, range(len(self)))
+
+    @abstractmethod
+    def _split(self, index: int) -> Split:
+        """The split at an index that is in range."""
+
+
+class WholeFiles(_Splits):
+    """Each file as one split. Takes no memory besides that of the files."""
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def _split(self, index: int) -> Split:
+        return Split(path=self._files.path(index), num_rows=self._files.num_rows(index))
+
+
+class PackedSplits(_Splits):
+    """Any splits of the files, in any order. A split takes 20 bytes.
+
+    Args:
+        files: The files.
+        splits: The splits, each with the index of its file.
+    """
+
+    def __init__(self, files: SelectedFiles, splits: Iterable[tuple[int, Split]]) -> None:
+        super().__init__(files)
+        self._file_of, self._first, self._last = array("I"), array("I"), array("i")
+        self._num_rows = array("q")
+        for index, split in splits:
+            last = split.last_row_group
+            self._file_of.append(index)
+            self._first.append(split.first_row_group)
+            self._last.append(-1 if last is None else last)
+            self._num_rows.append(split.num_rows)
+
+    def __len__(self) -> int:
+        return len(self._num_rows)
+
+    def _split(self, index: int) -> Split:
+        last = self._last[index]
+        return Split(
+            path=self._files.path(self._file_of[index]),
+            num_rows=self._num_rows[index],
+            first_row_group=self._first[index],
+            last_row_group=None if last < 0 else last,
+        )
+
+
+# How many of the largest files are kept to check the staging budget: at least as many as are open
+# at once, with `shuffle.interleave` and slot groups.
+_LARGEST = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Census:
+    """Facts about all files and splits of a table that is too large to keep in each worker.
+
+    Attributes:
+        table: Digest of the table's files.
+        plan: Digest of the plan's splits.
+        num_splits: Number of splits.
+        largest: The largest files, from which the staging budget is checked.
+    """
+
+    table: str
+    plan: str
+    num_splits: int
+    largest: Files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """How files are listed anew, without keeping them.
+
+    Attributes:
+        stream: Lists the snapshot's files in the order of their paths, each time the same ones.
+        select: Gives those that are read.
+        cut: Makes splits of files.
+    """
+
+    stream: Callable[[], Iterator[DataFile]]
+    select: Callable[[Iterable[DataFile]], Iterator[Listed]]
+    cut: Callable[[Iterable[DataFile]], Iterator[Split]]
+
+    def count(self, seed: int, *, shuffle: bool) -> Census:
+        """Lists all files once and takes their census."""
+        table, largest, num_splits = OrderedDigest(), _Largest(_LARGEST), 0
+
+        def counting() -> Iterator[Split]:
+            nonlocal num_splits
+            for split, item in self._splits(table.over(self.stream())):
+                largest.add(item)
+                num_splits += 1
+                yield split
+
+        plan = plan_digest(counting(), seed=seed, epoch=0, shuffle=shuffle)
+        return Census(
+            table=table.hexdigest(), plan=plan, num_splits=num_splits, largest=largest.files
+        )
+
+    def part(self, part: MiniEpoch, num_splits: int) -> tuple[Files, Sequence[Split]]:
+        """The splits of one part in its order, and their files by path."""
+        found = rank_splits(self._splits(self.stream()), num_splits, part)
+        items = {split.path: item for split, item in found}
+        files = SelectedFiles.of(items[path] for path in sorted(items))
+        index_of = {path: index for index, path in enumerate(files)}
+        splits = PackedSplits(files, ((index_of[split.path], split) for split, _ in found))
+        return files, splits
+
+    def _splits(self, files: Iterable[DataFile]) -> Iterator[tuple[Split, Listed]]:
+        for item in self.select(files):
+            for split in self.cut((item[0],)):
+                yield split, item
+
+
+class _Largest:
+    """Keeps the `limit` largest of the files that are added, in a min-heap."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._heap: list[tuple[int, str]] = []
+        self.files: dict[str, Listed] = {}
+
+    def add(self, item: Listed) -> None:
+        path, size_bytes = item[0].path, sum(part.size_bytes for part in item[0].parts)
+        if path in self.files or (
+            len(self._heap) == self._limit and size_bytes <= self._heap[0][0]
+        ):
+            return
+        self.files[path] = item
+        heapq.heappush(self._heap, (size_bytes, path))
+        if len(self._heap) > self._limit:
+            del self.files[heapq.heappop(self._heap)[1]]

@@ -12,13 +12,14 @@ from featstore.base.errors import MissingValueError
 from featstore.loader.request.matching import Partition, partition_value
 from featstore.loader.request.negatives import Negatives, position_hashes
 from featstore.loader.request.request import DROP, RAISE, LabelRequest, Request
-from featstore.loader.request.slot_shaping import shaped
+from featstore.loader.request.slot_options import FIRST, RIGHT, SlotRequest
+from featstore.native import kernels
 from featstore.ops import hashing
-from featstore.reading.buffers import Array, Values, scalar_floats
+from featstore.reading.buffers import Array, Ragged, Values, scalar_floats, truncate
 from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.reading.reader import Rows
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
-from featstore.tensors.writable import writable
+from featstore.tensors.writable import bfloat16_bits, writable
 
 NO_EXTRAS = pa.table({})
 
@@ -189,3 +190,68 @@ def _constant(field: pa.Field, partition: Partition, num_rows: int) -> pa.Chunke
 
 def _as_bool(mask: pa.ChunkedArray) -> Array:
     return np.asarray(mask.combine_chunks().cast(pa.uint8())).astype(bool)
+
+
+def shaped(values: Values, item: SlotRequest) -> Values:
+    """The slot's values with the options of its request applied."""
+    if isinstance(values, Ragged):
+        return _shaped_lists(values, item)
+    return _converted(
+        values if item.buckets is None else bucketed(values, item.buckets), item.dtype
+    )
+
+
+def bucketed(values: Array, buckets: int) -> Array:
+    """`1 + sign % (buckets - 1)`; 0 where the sign is 0, which is missing."""
+    found = np.empty(values.shape, np.int64)
+    kernels.bucket_ids(np.ascontiguousarray(values), buckets - 1, found)
+    return found
+
+
+def cut(ragged: Ragged, max_len: int, keep: str) -> Ragged:
+    """The first or the last `max_len` elements of each list."""
+    if keep == FIRST:
+        return truncate(ragged, max_len)
+    lengths = np.diff(ragged.offsets)
+    kept = np.minimum(lengths, max_len)
+    offsets = np.concatenate([[0], np.cumsum(kept)])
+    places = np.arange(offsets[-1]) + np.repeat(ragged.offsets[1:] - offsets[1:], kept)
+    return Ragged(ragged.values[places], offsets)
+
+
+def padded(
+    ragged: Ragged, width: int, missing: float, keep: str = FIRST, pad_side: str = RIGHT
+) -> Array:
+    """Lists as a matrix (num_rows, width): the first or the last `width` elements of each, filled
+    up with the missing mark on one side.
+    """
+    ragged = cut(ragged, width, keep)
+    matrix = np.full((len(ragged), width), missing, dtype=ragged.values.dtype)
+    lengths = np.diff(ragged.offsets)[:, None]
+    columns = np.arange(width)
+    is_value = columns < lengths if pad_side == RIGHT else columns >= width - lengths
+    matrix[is_value] = ragged.values[int(ragged.offsets[0]) : int(ragged.offsets[-1])]
+    return matrix
+
+
+def _shaped_lists(values: Ragged, item: SlotRequest) -> Values:
+    if item.max_len is not None:
+        values = cut(values, item.max_len, item.keep)
+    if item.buckets is not None:
+        values = Ragged(bucketed(values.values, item.buckets), values.offsets)
+    if item.pad is not None:
+        matrix = padded(values, item.pad, item.slot.missing, item.keep, item.pad_side)
+        return _converted(matrix, item.dtype)
+    return Ragged(_converted(values.values, item.dtype), values.offsets)
+
+
+def _converted(values: Array, dtype: str | None) -> Array:
+    """The values in another dtype. The request has ensured that ids fit into int32. A float that is
+    too large for float16 becomes an infinity.
+    """
+    if dtype is None:
+        return values
+    if dtype == "bfloat16":
+        return bfloat16_bits(values)
+    with np.errstate(over="ignore"):
+        return values.astype(dtype)

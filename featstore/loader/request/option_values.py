@@ -1,6 +1,7 @@
-"""Options as a config or a caller gives them: objects, mappings and lists."""
+"""Options as a config or a caller gives them: objects, mappings, lists, and functions or their names."""
 
-from collections.abc import Collection, Iterable, Mapping
+import importlib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -54,3 +55,28 @@ def require_keys(what: str, item: Mapping[str, Any], known: Collection[str]) -> 
     if not isinstance(item.get("name"), str):
         raise ConfigError(f"{what}: expected a name in {dict(item)}")
     return str(item["name"])
+
+
+def function_of(option: str, value: object) -> Callable[..., Any]:
+    """The function that an option names.
+
+    Args:
+        option: The option's name, for errors.
+        value: A function, or `package.module:function`.
+
+    Raises:
+        ConfigError: It cannot be imported, or not called.
+    """
+    found: Any = value
+    if isinstance(value, str):
+        module, _, name = value.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"{option}: expected 'package.module:function', found {value!r}: {error}"
+            ) from error
+    if not callable(found):
+        raise ConfigError(f"{option}: expected a function, found {value!r}")
+    function: Callable[..., Any] = found
+    return function

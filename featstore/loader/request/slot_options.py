@@ -1,6 +1,6 @@
 """The options of a selected slot in training: which there are, and which slots allow them.
 
-`slot_shaping.py` applies them.
+`decode.py` applies them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.loader.batches.blocks import Block, BlockSource
+from featstore.loader.batches.blocks import Block
+from featstore.loader.batches.progress import BlockSource
 from featstore.reading.buffers import Ragged
 from featstore.tensors.column_keys import SLOT
 

@@ -9,11 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.blocks import Block, BlockColumns, BlockSource, UnpackedColumns
+from featstore.loader.batches.blocks import Block, BlockColumns
+from featstore.loader.batches.progress import BlockSource
 from featstore.reading.buffers import Ragged, Values
 from featstore.tensors.batch import Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
+from featstore.tensors.packed import UnpackedColumns
 from tests.loader.batches.conftest import KEY, TAGS, block
 
 

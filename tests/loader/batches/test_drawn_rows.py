@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.blocks import BlockSource
 from featstore.loader.batches.drawn_rows import DrawnRows
+from featstore.loader.batches.progress import BlockSource
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import SLOT, Key
 

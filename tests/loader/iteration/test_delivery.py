@@ -28,11 +28,11 @@ from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.write_check import WriteCheck
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.reporting import Reports
+from featstore.loader.iteration.dynamic_epoch import Reports
 from featstore.loader.iteration.state import LoaderState
 from featstore.tensors.batch import Batch
 from featstore.tensors.column_keys import SLOT
-from featstore.tensors.tensor_columns import TensorColumns
+from featstore.tensors.packed import TensorColumns
 from tests.forks import in_a_fork
 from tests.loader.conftest import iteration_of, source_of
 from tests.loader.iteration.states import START

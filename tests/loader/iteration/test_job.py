@@ -16,10 +16,9 @@ from featstore.dispatch.recording import Recording
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.step_agreement import tail_of
 from featstore.loader.iteration.worker import LoaderWorker
-from featstore.loader.plan.data_files import Listing
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.plan.splitting import make_splits
+from featstore.loader.plan.splitting import Listing, make_splits
 from featstore.loader.request.matching import Partition, matching, selected
 from featstore.loader.request.request import resolve
 from featstore.table.snapshot import Snapshot

@@ -12,7 +12,7 @@ from featstore.base.errors import SelectionError
 from featstore.base.schema import SlotSchema
 from featstore.dispatch.orders import MiniEpoch, WorkerInfo
 from featstore.dispatch.plan import Plan, Split
-from featstore.loader.plan.data_files import Listing
+from featstore.loader.plan.splitting import Listing
 from featstore.loader.request.matching import Listed, Partition, matching, matching_files
 from featstore.loader.request.request import resolve
 from featstore.table.snapshot import DataFile, Group, GroupFile, Snapshot

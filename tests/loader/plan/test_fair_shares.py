@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
-from featstore.loader.plan.fair_shares import claims_of_share, splits_of_shares, uneven_shares
+from featstore.loader.plan.ordering import claims_of_share, splits_of_shares, uneven_shares
 
 
 def claim(num_rows: int, start_row: int = 0) -> Claim:

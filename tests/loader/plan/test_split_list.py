@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.dispatch.plan import Split
-from featstore.loader.plan.split_list import PackedSplits, WholeFiles
+from featstore.loader.plan.splitting import PackedSplits, WholeFiles
 from featstore.loader.request.matching import SelectedFiles
 from featstore.table.file_list import FileList
 from tests.loader.request.test_selected_files import files_of
