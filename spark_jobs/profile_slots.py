@@ -1,6 +1,6 @@
 """Profiles slots on Spark: the job featstore.tools.job_profile_slots, from a clone."""
 
-from featstore.base.ending import end_with
+from featstore.base.processes import end_with
 from featstore.tools.job_profile_slots import main
 
 if __name__ == "__main__":

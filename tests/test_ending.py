@@ -2,11 +2,11 @@
 
 import pytest
 
-from featstore.base.ending import exit_code
 from featstore.base.errors import AccessError, CheckFailedError, InputError
+from featstore.base.processes import exit_code
 from tests.programs import run_python
 
-START = "import atexit, sys, threading\nfrom featstore.base.ending import end_with\n"
+START = "import atexit, sys, threading\nfrom featstore.base.processes import end_with\n"
 # Destroyed in the interpreter's own end, which is not to come.
 AFTER = "class After:\n    def __del__(self): sys.__stderr__.write('taken down')\nafter = After()\n"
 

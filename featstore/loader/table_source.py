@@ -1,6 +1,5 @@
 """The life of a loader of one table: its iterations, its state, and what it keeps between them."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -10,6 +9,7 @@ from torch.utils.data import get_worker_info
 from featstore.base.cleanup import when_gone
 from featstore.base.errors import StateError
 from featstore.base.named_errors import NamedErrors
+from featstore.base.processes import OwnProcess
 from featstore.base.text_table import short_names
 from featstore.decoded.decoded_files import DecodedFiles
 from featstore.decoded.staging_source import staging_source
@@ -51,7 +51,7 @@ class Life(Generic[Current]):
 
     def __init__(self) -> None:
         self.iteration: Current | None = None
-        self._pid = os.getpid()
+        self._process = OwnProcess()
 
     def ack(self) -> None:
         """Counts the last batch as delivered."""
@@ -68,8 +68,8 @@ class Life(Generic[Current]):
 
     def _adopt(self) -> None:
         """After a fork, drops the objects whose threads exist only in the parent."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
+        if not self._process.is_this():
+            self._process = OwnProcess()
             self._drop()
 
     def _drop(self) -> None:

@@ -1,5 +1,5 @@
-"""Copies columns into the memory of batches: gathers shuffled rows into one buffer per dtype, as they
-are delivered, and concatenates columns that come in parts, as of a batch that straddles blocks.
+"""Copies columns into the memory of batches: gathers shuffled rows into one buffer per dtype, as
+they are delivered, and joins columns that come in parts, as of a batch that straddles blocks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

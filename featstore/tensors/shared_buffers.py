@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from featstore.base.processes import OwnProcess
 from featstore.reading.buffers import Array
 
 _HEADER_BYTES = 64  # The byte that says who uses the buffer, and padding to a cache line.
@@ -147,17 +148,14 @@ class SharedBufferPool:
     """The buffers of a process, reused once they are free. Safe to use from any thread."""
 
     def __init__(self) -> None:
-        self._process, self._buffers, self._taking = (
-            os.getpid(),
-            list[SharedBuffer](),
-            threading.Lock(),
-        )
+        self._process, self._taking = OwnProcess(), threading.Lock()
+        self._buffers: list[SharedBuffer] = []
 
     def take(self, num_bytes: int) -> tuple[SharedBuffer, Array]:
         """A free buffer, and `num_bytes` of its memory. OSError if there is not enough memory."""
         # After a fork the buffers belong to the parent.
-        if self._process != os.getpid():
-            self._process, self._buffers, self._taking = os.getpid(), [], threading.Lock()
+        if not self._process.is_this():
+            self._process, self._buffers, self._taking = OwnProcess(), [], threading.Lock()
         with self._taking:
             free = [buffer for buffer in self._buffers if buffer.is_free]
             taken = [buffer for buffer in self._buffers if buffer not in free]
@@ -194,15 +192,15 @@ def opened(address: Address, num_bytes: int) -> Array:
     finally:
         os.close(descriptor)
     memory = np.frombuffer(mapped, np.uint8, num_bytes, _HEADER_BYTES)
-    weakref.finalize(memory, _give_back, mapped, os.getpid(), _Forks.num_forks).atexit = False
+    weakref.finalize(memory, _give_back, mapped, _Forks.num_forks).atexit = False
     return memory
 
 
-def _give_back(mapped: mmap.mmap, process: int, num_forks: int) -> None:
+def _give_back(mapped: mmap.mmap, num_forks: int) -> None:
     """Marks the buffer as free. Not in a forked copy of the process, nor if there is one, which may
-    still use the memory.
+    still use the memory: in both a fork was counted since.
     """
-    if process == os.getpid() and num_forks == _Forks.num_forks:
+    if num_forks == _Forks.num_forks:
         mapped[0] = _FREE
 
 

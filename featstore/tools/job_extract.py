@@ -17,8 +17,8 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from featstore import api
-from featstore.base.ending import end_with, exit_code
 from featstore.base.errors import FeatstoreError, InputError
+from featstore.base.processes import end_with, exit_code
 from featstore.base.redaction import redact_text
 from featstore.extraction.days import DaysReport
 from featstore.extraction.job import ExtractReport

@@ -21,8 +21,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from featstore.base.ending import end_with
 from featstore.base.errors import FeatstoreError
+from featstore.base.processes import end_with
 from featstore.extraction.spark.runners import spark_session
 from featstore.extraction.units.raw import check_partition_value
 from featstore.ingest.join import join_labels

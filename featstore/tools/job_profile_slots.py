@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
-from featstore.base.ending import end_with
 from featstore.base.errors import FeatstoreError, InputError
+from featstore.base.processes import end_with
 from featstore.base.redaction import redact_text
 from featstore.explore.profile import Profile
 from featstore.explore.spark_profile import profile_dataframe, profile_table

@@ -11,8 +11,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from featstore.base.ending import end_with
 from featstore.base.errors import FeatstoreError
+from featstore.base.processes import end_with
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.hive_registration import register
 from featstore.tools.jobs import leave_folder

@@ -24,7 +24,7 @@ from urllib.request import Request, urlopen
 
 import pyarrow as pa
 
-from featstore.base.ending import REFUSED
+from featstore.base.processes import REFUSED
 from tests.parquet_files import put_parquet
 from tests.programs import CLI, Program, run_python
 

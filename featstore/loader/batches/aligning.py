@@ -59,7 +59,7 @@ class BatchAligner:
         if self._demand.is_seen:
             groups = groups_of_slices(found, begin, self._batch_size, self._pool)
             for group in groups:
-                group.make()
+                group.made()
             found.ahead = groups
         return found
 

@@ -15,7 +15,7 @@ from featstore.loader.batches.bad_files import Skip, is_bad_file
 from featstore.loader.batches.blocks import Block, ColumnDemand
 from featstore.loader.batches.drawn_rows import NO_COLUMNS, DrawnRows, copied
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import Mixture, WindowShare
+from featstore.loader.batches.mixtures import Mixture, WindowShare
 from featstore.loader.batches.progress import BlockSource
 from featstore.loader.batches.split_reader import Window
 from featstore.loader.batches.stats import Stats

@@ -259,8 +259,8 @@ class Block:
         if self.whole is not None and isinstance(self.columns, UnpackedColumns):
             return self.columns.made()
         if self.slices is None:
-            return Slices(self, self.begin, len(self), 1, pool).tensors(0)
-        return self.slices.tensors(self.number)
+            return Slices(self, self.begin, len(self), 1, pool).made()[0]
+        return self.slices.made()[self.number]
 
 
 class Slices:
@@ -289,11 +289,7 @@ class Slices:
     def __len__(self) -> int:
         return len(self._cuts) - 1
 
-    def tensors(self, number: int) -> Tensors:
-        """The columns of one slice."""
-        return self.make()[number]
-
-    def make(self) -> list[Tensors]:
+    def made(self) -> list[Tensors]:
         """The columns of all slices, made once."""
         if self._tensors is None:
             # The first slice may be asked for in inference mode, while the training loop needs

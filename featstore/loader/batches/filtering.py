@@ -198,6 +198,26 @@ class FilteredReader:
         return rows, mask
 
 
+class WindowCache:
+    """Keeps the rows of the last window that was read. Used in static order, where the next claim
+    is often of the same window. For one thread and one selection.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[str, range, bytes | None] | None = None
+        self._rows: Filtered | None = None
+
+    def read(
+        self, path: str, row_groups: range, order: Array | None, reader: FilteredReader
+    ) -> Filtered:
+        """Like `FilteredReader.read`, for the file at this path of the table."""
+        key = path, row_groups, None if order is None else order.tobytes()
+        if self._rows is None or self._key != key:
+            self._rows = None  # Otherwise two windows would be in memory during the next read.
+            self._key, self._rows = key, reader.read(row_groups, order)
+        return self._rows
+
+
 def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
     """The columns of both steps, of the same rows."""
     both = {name: side.column(name) for side in (rest.table, table) for name in side.column_names}

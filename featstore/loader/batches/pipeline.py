@@ -13,7 +13,7 @@ from featstore.base.errors import StateError
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import Mixture
+from featstore.loader.batches.mixtures import Mixture
 from featstore.loader.batches.stats import Stats
 
 Item = TypeVar("Item")

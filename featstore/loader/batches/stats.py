@@ -82,6 +82,11 @@ class Stats:
     column_assemble_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     verdict: str = ""
 
+    def is_first(self, name: str, number: int = 1) -> bool:
+        """Counts `number` more. Returns whether they are the first, which are warned of."""
+        self.counts[name] += number
+        return self.counts[name] == number
+
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         started = time.perf_counter()

@@ -96,9 +96,9 @@ class BatchIterator:
 
     def _next_of_epoch(self) -> Batch | None:
         """The next batch; None at a pause."""
-        iteration = self.begin()
-        _require_open(iteration)
+        iteration = self._iteration or self.begin()
         if iteration.delivery.is_closed:
+            _require_open(iteration)
             raise StopIteration
         iteration.delivery.require_own_process()
         try:
@@ -113,7 +113,10 @@ class BatchIterator:
                 self._owner.tell_stats(is_last=True)
                 raise StopIteration
             self._owner.tell_stats(is_last=False)
-            return iteration.hand_over(made)  # The last step.
+            # The last step: nothing can fail after it before the consumer has the batch. A thread
+            # that runs ahead would wait for the delivery of one that the consumer never gets.
+            iteration.delivery.add(made.progress, made.check)
+            return made.batch
         except BaseException as error:
             was_closed = iteration.delivery.is_closed
             # A loop that is behind still gets the batches from before the error.

@@ -5,12 +5,13 @@ acknowledged, and reported to the dispatch store. Imports no torch.
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice, takewhile
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from featstore.base.errors import DispatchError
+from featstore.base.processes import OwnProcess
 from featstore.dispatch.delivered import Done, Rows
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import ClaimKey, Progress, Segment, delivered
@@ -18,26 +19,13 @@ from featstore.loader.iteration.state import LoaderState
 
 Kind = Literal["complete", "advanced", "failed"]
 Limits = Mapping[ClaimKey, int | None]
+Check = Callable[[], None]  # BatchError if a batch was written to.
 
 _FORKED = (
     "this iteration is of process {parent}, and was copied into {child} by a fork: iterate anew in "
     "this process, under a dispatch store that both reach, or start DataLoader workers, which "
     "share each epoch"
 )
-
-
-class Checked(Protocol):
-    """A batch that must not be written to."""
-
-    def require_unwritten(self) -> None:
-        """BatchError if it was written to."""
-
-
-class _Pending(NamedTuple):
-    """Progress that is delivered once everything before it is."""
-
-    progress: Progress
-    check: Checked | None
 
 
 class Report(NamedTuple):
@@ -166,12 +154,13 @@ class Delivery:
         # that a signal handler that interrupts this thread finds them consistent.
         self._position: tuple[LoaderState, dict[int, Rows]] = start, dict(start.done)
         self._ended: LoaderState | None = None
-        self._pending: deque[_Pending] = deque()
+        # Progress that is delivered once everything before it is.
+        self._pending: deque[tuple[Progress, Check | None]] = deque()
         self._num_given = 0  # How many of the first pending items the consumer was given.
         self._stop_epoch: int | None = None
         self._left_of: tuple[Limits | None, int | None] = None, None
         self._counts, self._claims = counts, Claims(tells)
-        self._pid, self.closed = os.getpid(), threading.Event()
+        self._process, self.closed = OwnProcess(), threading.Event()
         # Each changes once, from False to True, so it may be read without the lock.
         self.is_ahead = self.is_closed = self.is_stopped = False
 
@@ -180,25 +169,24 @@ class Delivery:
         with self._lock:
             self.is_ahead = True
 
-    def add(self, progress: Progress, check: Checked | None = None) -> bool:
+    def add(self, progress: Progress, check: Check | None = None) -> bool:
         """Adds progress after everything that was added before. Ignored after a stop.
 
         Progress without a batch is delivered at once if nothing is pending before it.
 
         Args:
             progress: What is delivered with the batch.
-            check: The batch, if it is to be checked for writes when it is acknowledged.
+            check: Called when the batch is acknowledged.
 
         Returns:
             Whether a claim is complete and has to be reported. Never for a batch, which is not yet
             delivered.
         """
-        if os.getpid() != self._pid:
-            self.require_own_process()
+        self.require_own_process()
         with self._lock:
             if self._stop_epoch is not None:
                 return False
-            self._pending.append(_Pending(progress, check))
+            self._pending.append((progress, check))
             if progress.is_batch:
                 if not self.is_ahead:
                     self._num_given = len(self._pending)
@@ -210,8 +198,8 @@ class Delivery:
         """Records that the consumer got the next pending batch."""
         self.require_own_process()
         with self._lock:
-            for number, pending in enumerate(islice(self._pending, self._num_given, None)):
-                if pending.progress.is_batch:
+            for number, (progress, _) in enumerate(islice(self._pending, self._num_given, None)):
+                if progress.is_batch:
                     self._num_given += number + 1
                     return
 
@@ -224,14 +212,15 @@ class Delivery:
         Raises:
             BatchError: A batch was written to. It stays pending, and so does everything after it.
         """
-        if os.getpid() != self._pid:
-            self.require_own_process()
+        self.require_own_process()
         with self._lock:
             while self._num_given:
-                if (check := self._pending[0].check) is not None:
-                    check.require_unwritten()
+                progress, check = self._pending[0]
+                if check is not None:
+                    check()
                 self._num_given -= 1
-                self._deliver(self._pending.popleft().progress)
+                self._pending.popleft()
+                self._deliver(progress)
             self._deliver_without_batch()
             return bool(self._claims.complete)
 
@@ -337,8 +326,8 @@ class Delivery:
             at, done = self._position
             given = list(islice(self._pending, self._num_given))
             rest = islice(self._pending, self._num_given, None)
-            given += takewhile(lambda pending: not pending.progress.is_batch, rest)
-            segments = [segment for pending in given for segment in pending.progress.segments]
+            given += takewhile(lambda pending: not pending[0].is_batch, rest)
+            segments = [segment for progress, _ in given for segment in progress.segments]
             return replace(at, done=done | _changes(done, segments))
 
     def claim(self, claim: Claim) -> None:
@@ -389,12 +378,12 @@ class Delivery:
     @property
     def is_forked(self) -> bool:
         """Whether this is a copy in a forked process."""
-        return os.getpid() != self._pid
+        return not self._process.is_this()
 
     def require_own_process(self) -> None:
         """DispatchError in a forked process, which has neither the threads nor the rows."""
-        if os.getpid() != self._pid:
-            raise DispatchError(_FORKED.format(parent=self._pid, child=os.getpid()))
+        if not self._process.is_this():
+            raise DispatchError(_FORKED.format(parent=self._process.id, child=os.getpid()))
 
     def _deliver(self, progress: Progress) -> None:
         _, done = self._position
@@ -407,8 +396,8 @@ class Delivery:
 
     def _deliver_without_batch(self) -> None:
         """Delivers progress without a batch that has no batch before it any more."""
-        while self._pending and not self._pending[0].progress.is_batch:
-            self._deliver(self._pending.popleft().progress)
+        while self._pending and not self._pending[0][0].is_batch:
+            self._deliver(self._pending.popleft()[0])
         if self._pending:
             return
         if self._stop_epoch is not None and not self.is_stopped:

@@ -1,5 +1,5 @@
-"""One epoch in order `dynamic`: what a worker claims, what it reports to the dispatch store of these
-claims, and which workers it waits for at the end.
+"""One epoch in order `dynamic`: what a worker claims, what it reports of that to the store,
+and which workers it waits for at the end.
 """
 
 import threading

@@ -22,13 +22,14 @@ from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.bad_files import SKIP, Skip
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
 from featstore.loader.batches.blocks import ColumnDemand
+from featstore.loader.batches.filtering import WindowCache
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import MixTerms, Mixture, Splits, read_in_order, read_mixed
+from featstore.loader.batches.mixing import MixTerms, read_mixed
+from featstore.loader.batches.mixtures import Mixture, Splits, read_in_order
 from featstore.loader.batches.pipeline import Pipeline, Prefetcher
-from featstore.loader.batches.split_reader import SplitReader, WindowCache
+from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.transform import transformed
-from featstore.loader.batches.work import Work
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import Reports
 from featstore.loader.iteration.job import Job

@@ -6,11 +6,9 @@ without rows with padding.
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TextIO
 
-import torch
 from tqdm import tqdm
 
 from featstore.base.errors import DispatchError, StateError
@@ -20,21 +18,19 @@ from featstore.dispatch.terms import Claim
 from featstore.dispatch.unfinished import open_leases, silent_leases
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
-from featstore.loader.batches.mixing import Splits, read_in_order
+from featstore.loader.batches.mixtures import Splits, read_in_order
 from featstore.loader.batches.progress import Progress
-from featstore.loader.batches.split_reader import SplitReader
+from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.work import Work
-from featstore.loader.batches.write_check import WriteCheck
-from featstore.loader.iteration.delivery import Delivery
+from featstore.loader.batches.transform import write_check
+from featstore.loader.iteration.delivery import Check, Delivery
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import Agreed, Counted, Steps
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.staging.stager import Stager
-from featstore.tensors.batch import Batch, Column, Columns
-from featstore.tensors.column_keys import WEIGHT, Key, Keys
+from featstore.tensors.batch import Batch
 from featstore.tensors.shared_batches import shared
 
 
@@ -44,67 +40,45 @@ class MadeBatch(NamedTuple):
     Attributes:
         batch: The batch.
         progress: What is delivered with it.
-        check: The batch, if it is to be checked for writes when it is acknowledged.
+        check: Called when it is acknowledged.
     """
 
     batch: Batch
     progress: Progress
-    check: WriteCheck | None = None
+    check: Check | None = None
 
 
 class HandOver:
-    """Hands batches over to the consumer of one iteration, in its thread.
+    """Makes the batches of one iteration, in its consumer's thread.
 
     Args:
-        delivery: Where the batches become pending.
         stats: Where they are counted.
-        stager: The progress bar shows the bytes that it has staged.
         row_bar: The progress bar; None: no bar.
         is_shared: Whether batches go to another process, in shared memory.
         debug: Whether to check for writes to a batch when it is acknowledged.
     """
 
     def __init__(
-        self,
-        delivery: Delivery,
-        stats: Stats,
-        stager: Stager | None,
-        *,
-        row_bar: "RowBar | None",
-        is_shared: bool,
-        debug: bool,
+        self, stats: Stats, row_bar: "RowBar | None", *, is_shared: bool, debug: bool
     ) -> None:
-        self._delivery, self._stats, self._stager = delivery, stats, stager
-        self._row_bar, self._is_shared, self._debug = row_bar, is_shared, debug
+        self._stats, self._row_bar = stats, row_bar
+        self._is_shared, self._debug = is_shared, debug
 
     def made(self, rows: BatchSlice) -> MadeBatch:
         """The slice's batch, counted."""
-        batch = self._sendable(rows.batch())
-        check = WriteCheck(batch) if self._debug else None
+        batch = rows.batch()
+        if self._is_shared:
+            batch = shared(batch)
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         if self._row_bar is not None:
-            staged_bytes = self._stager.stats().staged_bytes if self._stager else 0
-            self._row_bar.show(batch.num_rows, self._stats, staged_bytes)
-        return MadeBatch(batch, rows.progress, check)
+            self._row_bar.show(batch.num_rows)
+        return MadeBatch(batch, rows.progress, write_check(batch) if self._debug else None)
 
     def made_padding(self, padding: Batch) -> MadeBatch:
         """A batch that delivers no rows, and is counted apart."""
         self._stats.counts["padding_batches"] += 1
-        return MadeBatch(self._sendable(padding), Progress(()))
-
-    def hand_over(self, made: MadeBatch) -> Batch:
-        """The batch, which is pending until it is acknowledged.
-
-        Called when nothing can fail any more before the consumer has it: otherwise a thread that
-        runs ahead would wait for the delivery of a batch that the consumer never gets.
-        """
-        self._delivery.add(made.progress, made.check)
-        return made.batch
-
-    def _sendable(self, batch: Batch) -> Batch:
-        """The batch; in shared memory if it goes to another process."""
-        return shared(batch) if self._is_shared else batch
+        return MadeBatch(shared(padding) if self._is_shared else padding, Progress(()))
 
 
 class RowBar:
@@ -114,31 +88,32 @@ class RowBar:
     For one consumer; `close` may be called from any thread.
 
     Args:
-        label: The text before the bar.
+        stats: Where it is counted how long the consumer waited.
+        stager: Stages the bytes; None: nothing is staged.
         num_rows: The total; None: unknown.
-        wait_s: How long the consumer had waited before the bar was made.
         file: Where it is shown; None is standard error.
     """
 
     def __init__(
         self,
-        label: str,
+        stats: Stats,
+        stager: Stager | None = None,
         num_rows: int | None = None,
-        *,
-        wait_s: float = 0.0,
         file: TextIO | None = None,
     ) -> None:
         self._bar = tqdm(
-            desc=label, total=num_rows, unit=" rows", unit_scale=True, disable=None, file=file
+            desc="train", total=num_rows, unit=" rows", unit_scale=True, disable=None, file=file
         )
-        self._wait_s_before = wait_s
+        self._stats, self._stager = stats, stager
+        self._wait_s_before = stats.seconds["wait_s"]
 
-    def show(self, num_rows: int, stats: Stats, staged_bytes: int) -> None:
+    def show(self, num_rows: int) -> None:
         """Advances the bar by `num_rows`."""
         if self._bar.disable:
             return
         elapsed_s = max(self._bar.format_dict["elapsed"], 1e-9)
-        share = (stats.seconds["wait_s"] - self._wait_s_before) / elapsed_s
+        share = (self._stats.seconds["wait_s"] - self._wait_s_before) / elapsed_s
+        staged_bytes = self._stager.stats().staged_bytes if self._stager else 0
         staged = f", {staged_bytes / 1e6:,.0f} MB staged" if staged_bytes else ""
         self._bar.set_postfix_str(f"waited {min(share, 1):.0%}{staged}", refresh=False)
         self._bar.update(num_rows)
@@ -257,39 +232,7 @@ class RankSteps:
         last = self._last
         if last is None:
             last = self._last = some_rows(self._parts()).batch()
-        return self._hand_over.made_padding(padding_of(last))
-
-
-@dataclass(frozen=True)
-class WeightlessColumns:
-    """The same columns with all weights zero."""
-
-    columns: Columns
-
-    @property
-    def keys(self) -> Keys:
-        return self.columns.keys
-
-    def made(self) -> dict[Key, Column]:
-        return {key: _weightless(key, column) for key, column in self.columns.made().items()}
-
-    def packed(self) -> "WeightlessColumns":
-        return WeightlessColumns(self.columns.packed())
-
-    def moved(self, **how: Any) -> "WeightlessColumns":
-        return WeightlessColumns(self.columns.moved(**how))
-
-
-def _weightless(key: Key, column: Column) -> Column:
-    if key[0] == WEIGHT and isinstance(column, torch.Tensor):
-        return torch.zeros_like(column)
-    return column
-
-
-def padding_of(batch: Batch) -> Batch:
-    """A padding batch: the rows of `batch`, with `is_padding` true, and weights, if any, zero."""
-    columns = WeightlessColumns(batch.columns)
-    return Batch(columns, num_rows=len(batch), extras=batch.extras, is_padding=True)
+        return self._hand_over.made_padding(self._job.tail.padding(last))
 
 
 def some_rows(jobs: Iterable[Job]) -> BatchSlice:

@@ -10,7 +10,7 @@ from typing import Any
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.delivered import Done
 from featstore.dispatch.orders import WorkerInfo
-from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.recording import Recording
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.bad_files import SKIP
@@ -21,11 +21,10 @@ from featstore.loader.iteration.dynamic_epoch import DynamicEpoch, Reports
 from featstore.loader.iteration.feed import Feed, Resources
 from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RankSteps, RowBar, agreement
 from featstore.loader.iteration.job import Job
-from featstore.loader.iteration.rendezvous import Meeting
+from featstore.loader.iteration.rendezvous import Meeting, recording_in
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.plan.follow import Follower, NewFiles
 from featstore.loader.plan.ordering import uneven_shares
-from featstore.tensors.batch import Batch
 
 # The documented name of the logger for the verdicts of epochs.
 _LOG = logging.getLogger("featstore.loader")
@@ -87,15 +86,9 @@ class Iteration:
         )
         self._row_bar = None
         if job.shows(start):
-            wait_s = stats.seconds["wait_s"]
-            self._row_bar = RowBar("train", job.num_rows_left(start), wait_s=wait_s)
+            self._row_bar = RowBar(stats, resources.stager, job.num_rows_left(start))
         self._hand_over = HandOver(
-            self.delivery,
-            stats,
-            resources.stager,
-            row_bar=self._row_bar,
-            is_shared=meeting.worker.is_dataloader,
-            debug=job.debug,
+            stats, self._row_bar, is_shared=meeting.worker.is_dataloader, debug=job.debug
         )
         steps, self.steps = agreement(job, meeting, start), None
         if steps is not None:
@@ -178,7 +171,7 @@ class Iteration:
         self._report_quarantined()
 
     def batch(self, rows: BatchSlice | None) -> MadeBatch | None:
-        """The next batch, to be handed over with `hand_over`.
+        """The next batch, to be added to the delivery.
 
         Args:
             rows: Its rows; None if there are no more.
@@ -189,10 +182,6 @@ class Iteration:
         if self.steps is not None:
             return self.steps.batch(rows)
         return None if rows is None else self._hand_over.made(rows)
-
-    def hand_over(self, made: MadeBatch) -> Batch:
-        """As of `HandOver`."""
-        return self._hand_over.hand_over(made)
 
     def acknowledge(self) -> None:
         """Counts the batch that the consumer has as delivered."""
@@ -312,10 +301,7 @@ class Iteration:
 
     def _recorded(self, epoch: int, loader: str) -> Recording:
         with closing(self.meeting.address.open()) as store:
-            found = recorded_by(store, loader, self.meeting.run_id, epoch)
-        if found is None:
-            raise DispatchError(NOT_RECORDED.format(epoch=epoch, run_id=self.meeting.run_id))
-        return found
+            return recording_in([store], loader, self.meeting.run_id, epoch)
 
     def _times(self) -> EpochTimes:
         return self._stats.times(self._feed.staging_wait_s())
@@ -335,10 +321,8 @@ class Iteration:
         """Warns once of a table of too few splits, in the first worker."""
         worker = self.meeting.worker
         text = uneven_shares(len(self._job.splits), worker.num_workers)
-        if text and worker.index == 0:
-            self._stats.counts["uneven_shares"] += 1
-            if self._stats.counts["uneven_shares"] == 1:
-                _SHARES_LOG.warning("%s (logged once)", text)
+        if text and worker.index == 0 and self._stats.is_first("uneven_shares"):
+            _SHARES_LOG.warning("%s (logged once)", text)
 
     def _num_steps(self) -> tuple[int, int]:
         """Padding batches, and all batches, of the loader."""

@@ -13,16 +13,46 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from threading import Event
-from typing import Protocol
+from typing import Any, Protocol
+
+import torch
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.stores.address import Store
 from featstore.loader.iteration.worker import LoaderWorker
+from featstore.tensors.batch import Batch, Column, Columns
+from featstore.tensors.column_keys import WEIGHT, Key, Keys
 
 _LOG = logging.getLogger(__name__)
 _GOES, _ENDED, _LEFT = "goes", "ended", "left"
 # Seconds between two looks at the announcements: doubled from the first to the second value.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
+
+
+@dataclass(frozen=True)
+class WeightlessColumns:
+    """The same columns with all weights zero."""
+
+    columns: Columns
+
+    @property
+    def keys(self) -> Keys:
+        return self.columns.keys
+
+    def made(self) -> dict[Key, Column]:
+        return {key: _weightless(key, column) for key, column in self.columns.made().items()}
+
+    def packed(self) -> "WeightlessColumns":
+        return WeightlessColumns(self.columns.packed())
+
+    def moved(self, **how: Any) -> "WeightlessColumns":
+        return WeightlessColumns(self.columns.moved(**how))
+
+
+def _weightless(key: Key, column: Column) -> Column:
+    if key[0] == WEIGHT and isinstance(column, torch.Tensor):
+        return torch.zeros_like(column)
+    return column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +77,14 @@ class Tail:
     def num_steps(self, num_batches: Sequence[int]) -> int:
         """The steps that ranks with these numbers of batches make."""
         return max(num_batches) if self.pads else min(num_batches)
+
+    def padding(self, batch: Batch) -> Batch:
+        """What a rank without rows makes a step with: the rows of `batch`, an earlier one, with
+        `is_padding` true, and weights, if any, zero. With tail `drop`, too: a rank may lose rows
+        for which it has announced steps.
+        """
+        columns = WeightlessColumns(batch.columns)
+        return Batch(columns, num_rows=len(batch), extras=batch.extras, is_padding=True)
 
 
 JOIN = Tail(name="join", agrees=False)

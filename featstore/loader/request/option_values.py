@@ -1,4 +1,4 @@
-"""Options as a config or a caller gives them: objects, mappings, lists, and functions or their names."""
+"""Options as a config or a caller gives them: objects, mappings, lists, functions."""
 
 import importlib
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -5,8 +5,8 @@ from typing import NoReturn
 
 import click
 
-from featstore.base.ending import end_with, exit_code
 from featstore.base.errors import FeatstoreError
+from featstore.base.processes import end_with, exit_code
 from featstore.tools.cli.command import CommandGroup
 from featstore.tools.cli.dispatch import dispatch
 from featstore.tools.cli.features import demo, extract, replay

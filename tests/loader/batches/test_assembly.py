@@ -18,7 +18,8 @@ from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block, BlockColumns
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import MixTerms, Mixture, Splits, read_in_order, read_mixed
+from featstore.loader.batches.mixing import MixTerms, read_mixed
+from featstore.loader.batches.mixtures import Mixture, Splits, read_in_order
 from featstore.loader.batches.progress import delivered
 from featstore.loader.batches.split_reader import SplitReader
 from featstore.loader.batches.stats import Stats

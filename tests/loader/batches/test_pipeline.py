@@ -13,7 +13,7 @@ import pytest
 from featstore.base.errors import DataFileError, StateError
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import Splits, read_in_order
+from featstore.loader.batches.mixtures import Splits, read_in_order
 from featstore.loader.batches.pipeline import Pipeline, Prefetcher, StageQueue
 from featstore.loader.batches.split_reader import SplitReader
 from featstore.loader.batches.stats import Stats

@@ -18,7 +18,6 @@ from featstore.loader.iteration.hand_over import (
     MadeBatch,
     RankSteps,
     agreement,
-    padding_of,
     some_rows,
 )
 from featstore.loader.iteration.job import Job
@@ -77,7 +76,7 @@ def test_ranks_that_begin_an_iteration_again_do_not_believe_what_was_announced_i
 
 def test_padding_has_the_rows_of_a_batch_and_weighs_nothing(job: Job) -> None:
     batch = some_rows([job]).batch()
-    padding = padding_of(batch)
+    padding = job.tail.padding(batch)
     assert padding.is_padding
     assert padding["row"].tolist() == batch["row"].tolist() == list(range(16))
     for found in (padding, padding.clone()):

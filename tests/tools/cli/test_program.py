@@ -20,7 +20,7 @@ import yaml
 from click.testing import CliRunner
 
 import featstore
-from featstore.base.ending import BAD_INPUT, REFUSED
+from featstore.base.processes import BAD_INPUT, REFUSED
 from featstore.tools import cli
 from tests.parquet_files import put_parquet
 from tests.programs import CLI, Program, run_python

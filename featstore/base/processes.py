@@ -1,16 +1,62 @@
-"""The end of featstore's own programs: their exit codes, and that nothing runs after them."""
+"""Forked processes, and the end of featstore's own programs: their exit codes, and that nothing
+runs after them.
+"""
 
 import atexit
 import os
 import sys
 import threading
+import uuid
+import weakref
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from featstore.base.errors import CheckFailedError
 
 BAD_INPUT, REFUSED = 2, 3
 _NOT_FLUSHED = 120  # the interpreter's own code if standard output cannot be written at its end
+# Process ids are reused, also across hosts and containers: the text tells two such processes apart.
+_TOKEN = uuid.uuid4().hex
+
+
+class OwnProcess:
+    """The process that makes this object. A forked child, and who unpickles it, has it too.
+
+    Attributes:
+        id: The process id, for messages.
+    """
+
+    def __init__(self) -> None:
+        self.id, self._token = os.getpid(), _TOKEN
+
+    def is_this(self) -> bool:
+        """Whether the caller is in that process."""
+        return (self.id, self._token) == (os.getpid(), _TOKEN)
+
+
+class Inherited(Protocol):
+    """What a forked child must not go on with as it finds it."""
+
+    def forget(self) -> None:
+        """Begins anew in the child, with new locks: a thread of the parent, which is not here, may
+        have held the old ones at the fork. Connections are left to the parent.
+        """
+
+
+_inherited: "weakref.WeakSet[Inherited]" = weakref.WeakSet()
+
+
+def forget_in_child(owner: Inherited) -> None:
+    """Has `owner.forget()` called at the begin of each forked child, as long as the owner lives."""
+    _inherited.add(owner)
+
+
+def _forget_all() -> None:
+    for owner in list(_inherited):
+        owner.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def exit_code(error: Exception) -> int:
