@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 from featstore.base.errors import DataFileError
 from featstore.base.redaction import redact
-from featstore.decoded.decoded_cache import EntryRequest
+from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
 from featstore.decoded.decoded_columns import decoded_batch, decoded_schema, num_bytes_beside
 from featstore.decoded.decoded_file import with_row_groups
 from featstore.decoded.entry_file import EntryWriter
@@ -18,6 +18,7 @@ from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.spans import require_held
 from featstore.staging.cache import entry_name
+from featstore.staging.stager import Stager
 from featstore.table.snapshot import DataFile
 
 # Of entries that are written otherwise the names differ, so that neither reads the other's.
@@ -69,6 +70,33 @@ def entry_of(
     """
     terms = DecodeTerms(num_threads=num_threads, column_cache=column_cache)
     return entry_request(file, selection, partial(_build, file, selection, sources, terms))
+
+
+@contextmanager
+def entries_ahead(
+    stager: Stager,
+    files: Sequence[DataFile],
+    selection: Selection,
+    num_threads: int,
+    column_cache: ColumnCache | None = None,
+) -> Iterator[tuple[DecodedCache, list[EntryRequest]]]:
+    """The cache of decoded columns in the stager's directory, and the entries of data files, to be
+    opened in this order. While one is built in the block, the files of the next ones are staged.
+
+    Args:
+        stager: Stages files that are not read in place.
+        files: The data files.
+        selection: The columns.
+        num_threads: In how many threads columns are decoded.
+        column_cache: As of `DecodeTerms`.
+    """
+    cache = stager.cache
+    with SourcesAhead(
+        stager, files, lambda file: not cache.has(name_of_entry(file, selection))
+    ) as sources:
+        wanted = [entry_of(file, selection, sources, num_threads, column_cache) for file in files]
+        budget_bytes = stager.options.num_budget_bytes
+        yield DecodedCache(cache, budget_bytes, let_go=sources.close), wanted
 
 
 def entry_request(

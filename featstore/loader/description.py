@@ -33,17 +33,25 @@ from featstore.loader.plan.splitting import (
 )
 from featstore.loader.request.matching import (
     SelectedFiles,
-    matching,
     matching_files,
     require_fresh_files,
     selected,
 )
+from featstore.loader.request.mixed_tables import (
+    ALL_EXHAUSTED,
+    FIRST_EXHAUSTED,
+    MixedTables,
+    naming,
+    num_passes,
+    require_alike,
+    table_names,
+)
 from featstore.loader.request.option_values import as_options
-from featstore.loader.request.request import Request, resolve
-from featstore.loader.request.tables import TableLike, naming_table, snapshot_of
+from featstore.loader.request.request import Request
+from featstore.loader.request.tables import TableLike, naming_table, resolved
 from featstore.selection.where import parse_where
 from featstore.staging.options import Staging
-from featstore.statistics.stale_groups import ERROR, reading
+from featstore.statistics.stale_groups import ERROR
 from featstore.table.open import open_snapshot, open_without_files, stream_data_files
 from featstore.table.snapshot import DataFile, Snapshot
 
@@ -129,10 +137,7 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
     with naming_table(table):
         # Data files that can be streamed later are left out if they will be.
         opened = open_without_files if epochs.ordering.kind == RANK else open_snapshot
-        snapshot = reading(snapshot_of(table, opened), source.stale_groups)
-        request = resolve(snapshot.schema, **vars(columns))
-        if snapshot.groups:
-            require_fresh_files(snapshot, matching(snapshot, request), request)
+        snapshot, request = resolved(table, vars(columns), source.stale_groups, opened)
         key = section_key(epochs.shuffle, snapshot.schema, epochs.ordering)
         size = split_size(dispatch)
         cut = partial(make_splits, size=size, accepts_bad=process.on_bad_file == SKIP)
@@ -275,3 +280,59 @@ def _followed(
         require=partial(require_fresh_files, request=request),
         reads_stale=snapshot.reads_stale,
     )
+
+
+def mixed_descriptions(tables: MixedTables) -> list[LoaderDescription]:
+    """One description for each table, of loaders that one loop reads in turn.
+
+    Raises:
+        ConfigError: The tables have different columns, two entries read the same rows, a table has
+            no rows, or the tail does not go with `stop`; and everything that `described` raises,
+            with the table's name.
+    """
+    names = table_names(tables.configs)
+    own = {"num_epochs": num_passes(tables.stop), "on_stats": None}
+    found = []
+    for name, config in zip(names, tables.configs, strict=True):
+        with naming(name):
+            found.append(described(**{**config, **own}))
+    if tables.stop == ALL_EXHAUSTED and (tail := found[0].job.tail).agrees:
+        raise ConfigError(
+            f"tail: {tail.name!r} with stop {ALL_EXHAUSTED}: ranks read different numbers of "
+            f"passes, so they cannot agree on a last step: expected tail join, or stop "
+            f"{FIRST_EXHAUSTED}"
+        )
+    require_alike([each.job.request for each in found], names)
+    _require_rows(found, names)
+    _require_apart(found, names)
+    shared = []
+    for name, each in zip(names, found, strict=True):
+        with naming(name):
+            shared.append(each.shared(len(found)))
+    return shared
+
+
+def _require_rows(descriptions: Sequence[LoaderDescription], names: Sequence[str]) -> None:
+    """ConfigError if a table has no rows: no batch could be drawn of it, and an epoch would end at
+    its first turn.
+    """
+    for name, each in zip(names, descriptions, strict=True):
+        if not each.job.has_rows:
+            raise ConfigError(
+                f"{name}: expected rows to draw batches of, found none in its data files: leave "
+                "the entry out until the table has some"
+            )
+
+
+def _require_apart(descriptions: Sequence[LoaderDescription], names: Sequence[str]) -> None:
+    """ConfigError if two entries read the same rows: they would share them through the store, each
+    row once for both.
+    """
+    seen: dict[str, str] = {}
+    for name, each in zip(names, descriptions, strict=True):
+        other = seen.setdefault(each.job.key, name)
+        if other is not name:
+            raise ConfigError(
+                f"{name}: expected other rows than those of {other}, found the same table with "
+                "the same `where`: make them one entry, with the sum of the weights"
+            )

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
-from featstore.base.errors import ConfigError, DispatchError, StateError
+from featstore.base.errors import DispatchError, StateError
 from featstore.loader.batches.stats import summed_stats
-from featstore.loader.description import LoaderDescription, described
+from featstore.loader.description import mixed_descriptions
 from featstore.loader.iteration.rendezvous import Meeting
-from featstore.loader.mixed_state import MixedState, Turns, naming, num_passes
+from featstore.loader.mixed_state import MixedState, Turns
 from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
 from featstore.loader.request.mixed_tables import (
     ALL_EXHAUSTED,
-    FIRST_EXHAUSTED,
     MixedTables,
     mixed_tables,
-    require_alike,
+    naming,
+    num_passes,
     table_names,
 )
 from featstore.loader.table_source import Life, TableSource
@@ -28,36 +28,6 @@ _LOG = logging.getLogger(__name__)
 # other workers may have taken the few splits of a small table, and be in a later pass. Chosen, not
 # measured.
 _MOST_EMPTY = 8
-
-
-def mixed_descriptions(tables: MixedTables) -> list[LoaderDescription]:
-    """One description for each table, of loaders that one loop reads in turn.
-
-    Raises:
-        ConfigError: The tables have different columns, two entries read the same rows, a table has
-            no rows, or the tail does not go with `stop`; and everything that `described` raises,
-            with the table's name.
-    """
-    names = table_names(tables.configs)
-    own = {"num_epochs": num_passes(tables.stop), "on_stats": None}
-    found = []
-    for name, config in zip(names, tables.configs, strict=True):
-        with naming(name):
-            found.append(described(**{**config, **own}))
-    if tables.stop == ALL_EXHAUSTED and (tail := found[0].job.tail).agrees:
-        raise ConfigError(
-            f"tail: {tail.name!r} with stop {ALL_EXHAUSTED}: ranks read different numbers of "
-            f"passes, so they cannot agree on a last step: expected tail join, or stop "
-            f"{FIRST_EXHAUSTED}"
-        )
-    require_alike([each.job.request for each in found], names)
-    _require_rows(found, names)
-    _require_apart(found, names)
-    shared = []
-    for name, each in zip(names, found, strict=True):
-        with naming(name):
-            shared.append(each.shared(len(found)))
-    return shared
 
 
 class MixedIterator:
@@ -407,29 +377,3 @@ class MixedSource(Life[MixedIterator]):
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process gets: everything except the iteration."""
         return self.__dict__ | {"iteration": None}
-
-
-def _require_rows(descriptions: Sequence[LoaderDescription], names: Sequence[str]) -> None:
-    """ConfigError if a table has no rows: no batch could be drawn of it, and an epoch would end at
-    its first turn.
-    """
-    for name, each in zip(names, descriptions, strict=True):
-        if not each.job.has_rows:
-            raise ConfigError(
-                f"{name}: expected rows to draw batches of, found none in its data files: leave "
-                "the entry out until the table has some"
-            )
-
-
-def _require_apart(descriptions: Sequence[LoaderDescription], names: Sequence[str]) -> None:
-    """ConfigError if two entries read the same rows: they would share them through the store, each
-    row once for both.
-    """
-    seen: dict[str, str] = {}
-    for name, each in zip(names, descriptions, strict=True):
-        other = seen.setdefault(each.job.key, name)
-        if other is not name:
-            raise ConfigError(
-                f"{name}: expected other rows than those of {other}, found the same table with "
-                "the same `where`: make them one entry, with the sum of the weights"
-            )

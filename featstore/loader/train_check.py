@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -11,10 +12,10 @@ from featstore.base.errors import MissingValueError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
 from featstore.base.text_table import text_table
-from featstore.loader.description import described
-from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.description import described, mixed_descriptions
+from featstore.loader.iteration.hand_over import rows_in_place
+from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Rendezvous
-from featstore.loader.mixed_source import mixed_descriptions
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.ordering import DYNAMIC, EVEN_SPLITS, splits_of_shares, uneven_shares
 from featstore.loader.request.decode import null_error
@@ -28,8 +29,8 @@ from featstore.staging.budget import format_bytes
 from featstore.staging.options import Staging
 from featstore.statistics.stored_names import find_names
 from featstore.table.open import open_snapshot
-from featstore.table.snapshot import Snapshot
-from featstore.tensors.batch import Batch, Jagged
+from featstore.table.snapshot import DataFile, Snapshot
+from featstore.tensors.batch import Jagged
 
 _OFFSET_BYTES = 8
 _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
@@ -272,7 +273,7 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
     keeps_all = request.negatives is None and (request.where is None or matching.are_decided)
     if nulls and keeps_all:
         raise nulls[0]
-    first = _head({**config, "table": snapshot}, head) if head else None
+    first = _head(replace(made.job, files=matching), files, head) if head else None
     return TrainCheck(
         config=redact(config_url),
         table=redact(snapshot.url),
@@ -368,27 +369,14 @@ def _span(least: int, most: int) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _head(config: Mapping[str, Any], num_rows: int) -> dict[str, list[Any]]:
-    """The first rows of a batch by column: slots, labels, weight and extras."""
-    alone = {
-        "batch_size": num_rows,
-        "num_epochs": 1,
-        "drop_last": False,
-        "order": "static",
-        "shuffle": None,
-        "staging": {"ahead_files": 1},
-        "dispatch": "memory://",
-        "follow": False,
-        "on_stats": None,
-        "progress": False,
-    }
-    with FeatureLoader(**{**config, **alone}) as loader:
-        batch = next(iter(loader), None)
-        return {} if batch is None else _rows(batch)
-
-
-def _rows(batch: Batch) -> dict[str, list[Any]]:
+def _head(job: Job, files: Sequence[DataFile], num_rows: int) -> dict[str, list[Any]]:
+    """The first rows of the files by column of a batch: slots, labels, weight and extras."""
     rows: dict[str, list[Any]] = {}
+    job = replace(job, batch_size=num_rows, shuffle=None)
+    with closing(rows_in_place(job, job.cut(files))) as slices:
+        if (found := next(slices, None)) is None:
+            return rows
+        batch = found.batch()
     for (_, name), column in batch.made().items():
         if isinstance(column, Jagged):
             values, ends = column.values.tolist(), column.offsets.tolist()

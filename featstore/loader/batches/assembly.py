@@ -102,9 +102,13 @@ class Assembler:
             return self._named(self._aligner.rest() + self._gathered(self._rest, is_end=True))
 
     def all_blocks(self, mixtures: Iterable[Mixture]) -> Iterator[Block]:
-        """The blocks of all rows of the mixtures."""
+        """The blocks of all rows of the mixtures, each of which gives back what it holds of the
+        budget when the next one is asked for.
+        """
         for mixture in mixtures:
-            yield from self.blocks(mixture)
+            for block in self.blocks(mixture):
+                yield block
+                self._budget.exchange(block.held_bytes, 0)
         yield from self.rest()
 
     def _named(self, blocks: list[Block]) -> list[Block]:

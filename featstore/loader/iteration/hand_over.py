@@ -4,7 +4,7 @@ without rows with padding.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple, TextIO
@@ -13,21 +13,25 @@ from tqdm import tqdm
 
 from featstore.base.errors import DispatchError, StateError
 from featstore.decoded.file_sources import files_in_place
+from featstore.dispatch.plan import Split
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim
 from featstore.dispatch.unfinished import open_leases, silent_leases
 from featstore.loader.batches.assembly import Assembler
+from featstore.loader.batches.bad_files import SKIP, BadFiles
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
+from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.mixtures import Splits, read_in_order
-from featstore.loader.batches.progress import Progress
+from featstore.loader.batches.progress import ClaimKey, Progress
 from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.transform import write_check
+from featstore.loader.batches.transform import transformed, write_check
 from featstore.loader.iteration.delivery import Check, Delivery
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import Agreed, Counted, Steps
+from featstore.loader.iteration.worker import LoaderWorker
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch
@@ -243,21 +247,47 @@ def some_rows(jobs: Iterable[Job]) -> BatchSlice:
         StateError: No split has rows.
     """
     for job in jobs:
-        order = RowOrder(seed=job.seed, epoch=0, shuffle=None)
-        open_split = partial(SplitReader, request=job.request, order=order, stats=Stats())
-        for index, split in enumerate(job.splits):
-            file, partition = job.files[split.path]
-            claim = Claim(index=index, split=split, fence=0, start_row=0)
-            work = Work(claim=claim, partition=partition, files=files_in_place(file))
-            assembler = Assembler(job.request, job.batch_size, Stats())
-            splits = Splits(work=iter([work]), open_split=open_split)
-            with closing(read_in_order(splits)) as mixtures:
-                for some in slice_batches(
-                    assembler.all_blocks(mixtures), job.batch_size, drop_last=False
-                ):
-                    if some.blocks:
-                        return some
+        for split in job.splits:
+            with closing(rows_in_place(job, [split])) as slices:
+                if (rows := next(slices, None)) is not None:
+                    return rows
     raise StateError(
         "tail pad: this rank has no rows to pad with, and no split has any: choose tail join, or "
         "another `where`"
     )
+
+
+def rows_in_place(job: Job, splits: Iterable[Split]) -> Generator[BatchSlice, None, None]:
+    """The rows of splits as batches in the order of the files, read where these are stored, without
+    a store and in this thread.
+    """
+    share, stats = job.share_of_host(LoaderWorker.here()), Stats()
+    budget, skip = Budget(share.budget_bytes), None
+    if job.on_bad_file == SKIP:
+        skip = BadFiles(stats).skip
+    claims: dict[ClaimKey, Claim] = {}
+
+    def work() -> Iterator[Work]:
+        for index, split in enumerate(splits):
+            claim = Claim(index=index, split=split, fence=0, start_row=0)
+            claims[claim.key] = claim
+            file, partition = job.files[split.path]
+            yield Work(claim=claim, partition=partition, files=files_in_place(file))
+
+    open_split = partial(
+        SplitReader,
+        request=job.request,
+        order=RowOrder(seed=job.seed, epoch=0, shuffle=None),
+        stats=stats,
+        num_threads=share.num_threads,
+        budget=budget,
+    )
+    assembler = Assembler(job.request, job.batch_size, stats, skip, budget)
+    with closing(read_in_order(Splits(work=work(), open_split=open_split, skip=skip))) as mixtures:
+        blocks = assembler.all_blocks(mixtures)
+        slices = slice_batches(blocks, job.batch_size, drop_last=False)
+        if job.transform is not None:
+            slices = transformed(slices, job.transform, claims.__getitem__, stats, debug=job.debug)
+        for rows in slices:
+            if rows.blocks:
+                yield rows

@@ -119,7 +119,7 @@ class Rendezvous:
         self._shared = _shared_address(options, in_job)
         # Without a shared store, this process alone uses one in memory, and DataLoader workers meet
         # in a sqlite store in a private directory.
-        self._memory = bind(f"memory://{self._client}")
+        self._own = self._shared or bind(f"memory://{self._client}")
         self._private = PrivateDirectory() if self._shared is None else None
         self._first_epoch, self._clock = 0, clock
         # The store of a job outlives a restart of its workers. They read all rows again unless a
@@ -174,7 +174,7 @@ class Rendezvous:
     def next_iteration(self) -> tuple[int, int]:
         """The number of this process's next iteration, and the epoch with which it begins."""
         self._adopt_restores()
-        with closing((self._shared or self._memory).open()) as store:
+        with closing(self._own.open()) as store:
             number = self._num_iterations(store)
             return number, self._epoch_of(store, number)
 
@@ -313,10 +313,8 @@ class Rendezvous:
         return bind(f"sqlite://{self._private.path}/{_STORE}")
 
     def _address(self, worker: LoaderWorker) -> StoreAddress:
-        if self._shared is not None:
-            return self._shared
-        if not worker.is_dataloader:
-            return self._memory
+        if self._shared is not None or not worker.is_dataloader:
+            return self._own
         assert self._private is not None
         self._private.path.mkdir(mode=0o700, exist_ok=True)
         return self._workers_address
@@ -326,7 +324,7 @@ class Rendezvous:
 
     def _stores(self) -> Iterator[Store]:
         """The stores in which iterations may be counted, each open until the next one is."""
-        addresses = [self._shared or self._memory]
+        addresses = [self._own]
         if self._has_run_directory():
             addresses.append(self._workers_address)
         for address in addresses:

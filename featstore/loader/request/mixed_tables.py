@@ -3,11 +3,12 @@ have the same columns.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from featstore.base.errors import ConfigError, nearest
+from featstore.base.errors import ConfigError, FeatstoreError, nearest
 from featstore.base.redaction import redact, shown
 from featstore.loader.request.option_values import as_list
 from featstore.loader.request.request import Request
@@ -15,6 +16,9 @@ from featstore.loader.request.request import Request
 FIRST_EXHAUSTED, ALL_EXHAUSTED = "first_exhausted", "all_exhausted"
 STOPS = (FIRST_EXHAUSTED, ALL_EXHAUSTED)
 ENTRY_KEYS = ("table", "weight", "where")
+# The loader of a table that may be read several times in an epoch has this many epochs for each:
+# the epochs of the loader are `epoch * MOST_PASSES + pass`.
+MOST_PASSES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +114,20 @@ def _weight(i: int, entry: Mapping[str, Any]) -> float:
             "to read none of it"
         )
     return float(weight)
+
+
+def num_passes(stop: str) -> int:
+    """How many passes over a table an epoch may have."""
+    return MOST_PASSES if stop == ALL_EXHAUSTED else 1
+
+
+@contextmanager
+def naming(table: str) -> Iterator[None]:
+    """Puts the table's name before the message of an error."""
+    try:
+        yield
+    except FeatstoreError as error:
+        raise type(error)(f"{table}: {error}") from error
 
 
 def table_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -93,6 +93,13 @@ def test_a_rank_without_rows_pads_with_those_of_the_first_split_that_has_some(jo
     assert rows.batch()["row"].tolist() == [17, 18, 19]
 
 
+def test_what_a_rank_without_rows_pads_with_is_transformed_as_its_batches_would_be(
+    job: Job,
+) -> None:
+    rows = some_rows([replace(job, transform=lambda batch: {"twice": 2 * batch["row"]})])
+    assert rows.batch()["twice"].tolist() == list(range(0, 32, 2))
+
+
 def test_where_no_split_has_rows_there_is_nothing_to_pad_with(job: Job) -> None:
     with pytest.raises(StateError, match="tail pad: this rank has no rows to pad with"):
         some_rows([replace(job, splits=job.splits[:1])])
