@@ -21,8 +21,15 @@ from featstore.loader.iteration.staging_share import divided, limited, staging_f
 from featstore.loader.iteration.step_agreement import require_in_step, tail_of
 from featstore.loader.on_stats import OnStats, on_stats_options
 from featstore.loader.plan.follow import Follow, Following
-from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
-from featstore.loader.plan.sections import in_sections, matching_in_sections, section_key
+from featstore.loader.plan.ordering import (
+    DYNAMIC,
+    RANK,
+    STATIC,
+    Ordering,
+    in_sections,
+    matching_in_sections,
+    section_key,
+)
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import (
     Listing,
@@ -33,11 +40,16 @@ from featstore.loader.plan.splitting import (
 )
 from featstore.loader.request.matching import (
     SelectedFiles,
+    TableLike,
     matching_files,
+    naming_table,
     require_fresh_files,
+    resolved,
     selected,
 )
-from featstore.loader.request.mixed_tables import (
+from featstore.loader.request.option_values import as_options
+from featstore.loader.request.request import Request
+from featstore.loader.request.train_config import (
     ALL_EXHAUSTED,
     FIRST_EXHAUSTED,
     MixedTables,
@@ -46,9 +58,6 @@ from featstore.loader.request.mixed_tables import (
     require_alike,
     table_names,
 )
-from featstore.loader.request.option_values import as_options
-from featstore.loader.request.request import Request
-from featstore.loader.request.tables import TableLike, naming_table, resolved
 from featstore.selection.where import parse_where
 from featstore.staging.options import Staging
 from featstore.statistics.stale_groups import ERROR

@@ -22,8 +22,8 @@ from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.request.negatives import Negatives
-from featstore.loader.request.tables import TableLike
+from featstore.loader.request.matching import TableLike
+from featstore.loader.request.request import Negatives
 from featstore.loader.request.train_config import load_train_config
 from featstore.loader.table_source import TableSource
 from featstore.loader.tensorflow_dataset import tensorflow_dataset

@@ -12,7 +12,7 @@ from featstore.loader.description import mixed_descriptions
 from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.mixed_state import MixedState, Turns
 from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
-from featstore.loader.request.mixed_tables import (
+from featstore.loader.request.train_config import (
     ALL_EXHAUSTED,
     MixedTables,
     mixed_tables,

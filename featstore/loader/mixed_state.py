@@ -12,7 +12,7 @@ from typing import Any
 
 from featstore.base.errors import StateError
 from featstore.loader.iteration.state import MIXED_FORMAT, LoaderState, merge_states
-from featstore.loader.request.mixed_tables import ALL_EXHAUSTED, naming, num_passes
+from featstore.loader.request.train_config import ALL_EXHAUSTED, naming, num_passes
 
 FORMAT = 1
 

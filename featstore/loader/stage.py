@@ -12,12 +12,10 @@ from featstore.base.text_table import text_table
 from featstore.decoded.decoding import entries_ahead
 from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.files.storage import local_path
-from featstore.loader.request.matching import matching
-from featstore.loader.request.mixed_tables import mixed_tables
+from featstore.loader.request.matching import matching, resolved
 from featstore.loader.request.option_values import as_options
 from featstore.loader.request.request import Request
-from featstore.loader.request.tables import resolved
-from featstore.loader.request.train_config import column_arguments, load_of_table
+from featstore.loader.request.train_config import column_arguments, load_of_table, mixed_tables
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits
 from featstore.staging.counts import StagingStats

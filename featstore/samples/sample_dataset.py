@@ -22,10 +22,9 @@ from featstore.base.errors import (
 )
 from featstore.base.host import num_cores
 from featstore.base.named_errors import NamedErrors
-from featstore.loader.request.matching import matching_files
+from featstore.loader.request.matching import TableLike, matching_files, naming_table, resolved
 from featstore.loader.request.option_values import as_options
 from featstore.loader.request.request import Request
-from featstore.loader.request.tables import TableLike, naming_table, resolved
 from featstore.reading.buffers import Array
 from featstore.samples.decoded_rows import SampleBatch
 from featstore.samples.id_index import can_be_ids, ids_of_type

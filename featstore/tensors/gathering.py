@@ -23,8 +23,7 @@ from featstore.reading.gather import (
 )
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
-from featstore.tensors.packed import PackedColumns, TensorPlace
-from featstore.tensors.views import tensor_of, torch_dtype
+from featstore.tensors.packed import PackedColumns, TensorPlace, tensor_of, torch_dtype
 
 
 @dataclass(frozen=True, kw_only=True)

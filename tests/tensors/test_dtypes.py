@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.tensors.views import array_of, tensor_of, torch_dtype
+from featstore.tensors.packed import array_of, tensor_of, torch_dtype
 from featstore.tensors.writable import bfloat16_bits
 
 

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from featstore.loader.batches.aligning import BatchAligner
 from featstore.loader.batches.bad_files import Skip, is_bad_file
+from featstore.loader.batches.batch_slices import BatchAligner
 from featstore.loader.batches.blocks import Block, ColumnDemand
 from featstore.loader.batches.drawn_rows import NO_COLUMNS, DrawnRows, copied
 from featstore.loader.batches.memory_budget import Budget

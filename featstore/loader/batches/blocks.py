@@ -17,8 +17,7 @@ from featstore.tensors.batch import Column, Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key, Keys
 from featstore.tensors.gathering import gather_batches, joined
-from featstore.tensors.packed import PackedColumns, UnpackedColumns, pack
-from featstore.tensors.views import split, tensor_of, untrack
+from featstore.tensors.packed import PackedColumns, UnpackedColumns, pack, split, tensor_of, untrack
 
 # The tensors of up to 32 batches are made by one call, as long as their offsets, which each of them
 # keeps alive, take at most 16 MiB. More batches per call cost less each, but their offsets are no

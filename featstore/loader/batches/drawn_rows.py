@@ -15,8 +15,7 @@ from featstore.reading.gather import places_of
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_keys import Key
 from featstore.tensors.gathering import gather_batches
-from featstore.tensors.packed import PackedColumns, UnpackedColumns
-from featstore.tensors.views import array_of, tensor_of
+from featstore.tensors.packed import PackedColumns, UnpackedColumns, array_of, tensor_of
 
 NO_COLUMNS = pa.table({})
 

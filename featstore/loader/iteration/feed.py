@@ -26,7 +26,7 @@ from featstore.loader.batches.filtering import WindowCache
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.mixing import MixTerms, read_mixed
 from featstore.loader.batches.mixtures import Mixture, Splits, read_in_order
-from featstore.loader.batches.pipeline import Pipeline, Prefetcher
+from featstore.loader.batches.pipeline import Pipeline, Stage, fill
 from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.transform import transformed
@@ -148,9 +148,11 @@ class Feed:
         else:
             claim_of = self._delivery.claim_of
             made = transformed(slices, job.transform, claim_of, self._stats, debug=job.debug)
-            ahead = Prefetcher(self._stats.paced(made, "transform_room_s"), self._stats)
+            made = self._stats.paced(made, "transform_room_s")
+            ahead = Stage[BatchSlice](ahead=2)
+            ahead.begin("featstore-transform", fill, made)
             self._begin(ahead)
-            yield from ahead.items()
+            yield from self._stats.each("wait_s", iter(ahead.get, None))
             ahead.close()
         self._reports.await_delivery()
         pipeline.close()

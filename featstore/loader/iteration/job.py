@@ -18,8 +18,7 @@ from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import JOIN, Tail
 from featstore.loader.iteration.worker import HostShare, LoaderWorker
 from featstore.loader.plan.follow import Followed, Following, NewFiles
-from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims
-from featstore.loader.plan.sections import section_sizes
+from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims, section_sizes
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import Census, Listing, make_splits
 from featstore.loader.request.matching import Files, are_decided

@@ -10,8 +10,14 @@ import pyarrow as pa
 
 from featstore.base.errors import MissingValueError
 from featstore.loader.request.matching import Partition, partition_value
-from featstore.loader.request.negatives import Negatives, position_hashes
-from featstore.loader.request.request import DROP, RAISE, LabelRequest, Request
+from featstore.loader.request.request import (
+    DROP,
+    RAISE,
+    LabelRequest,
+    Negatives,
+    Request,
+    position_hashes,
+)
 from featstore.loader.request.slot_options import FIRST, RIGHT, SlotRequest
 from featstore.native import kernels
 from featstore.ops import hashing

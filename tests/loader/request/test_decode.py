@@ -14,8 +14,7 @@ from featstore.base.schema import SlotSchema
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.decode import block_columns, block_extras, passing
 from featstore.loader.request.matching import Partition
-from featstore.loader.request.negatives import Negatives
-from featstore.loader.request.request import Request, resolve
+from featstore.loader.request.request import Negatives, Request, resolve
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT
