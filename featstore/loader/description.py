@@ -53,6 +53,7 @@ from featstore.loader.request.train_config import (
     ALL_EXHAUSTED,
     FIRST_EXHAUSTED,
     MixedTables,
+    column_arguments,
     naming,
     num_passes,
     require_alike,
@@ -66,29 +67,6 @@ from featstore.table.snapshot import DataFile, Snapshot
 
 Group = TypeVar("Group")
 Cut = Callable[[Iterable[DataFile]], Iterator[Split]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColumnOptions:
-    """Which columns and rows are read, as of `resolve`."""
-
-    slots: Any
-    labels: Any = ()
-    weight: Any = None
-    extras: Any = ()
-    where: Any = None
-    negatives: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceOptions:
-    """Where files come from and where workers meet; the other parameters of `FeatureLoader`."""
-
-    dispatch: Dispatch = field(default_factory=Dispatch)
-    staging: Staging | None = None
-    follow: Follow | None = None
-    stale_groups: str = ERROR
-    on_stats: OnStats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +117,14 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
         _FIELDS.get(key, key): _READERS[key](value) if key in _READERS else value
         for key, value in keywords.items()
     }
-    columns, source = _group(ColumnOptions, given), _group(SourceOptions, given)
     epochs, process = _group(EpochOptions, given), _group(ProcessOptions, given)
-    batches, dispatch = _group(BatchOptions, given), source.dispatch
+    batches, dispatch = _group(BatchOptions, given), given.get("dispatch", Dispatch())
     require_in_step(batches.tail, dispatch.in_step)
     with naming_table(table):
         # Data files that can be streamed later are left out if they will be.
         opened = open_without_files if epochs.ordering.kind == RANK else open_snapshot
-        snapshot, request = resolved(table, vars(columns), source.stale_groups, opened)
+        stale_groups = given.get("stale_groups", ERROR)
+        snapshot, request = resolved(table, column_arguments(given), stale_groups, opened)
         key = section_key(epochs.shuffle, snapshot.schema, epochs.ordering)
         size = split_size(dispatch)
         cut = partial(make_splits, size=size, accepts_bad=process.on_bad_file == SKIP)
@@ -164,16 +142,16 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             terms=dispatch.terms,
             in_step=None if dispatch.in_step == AUTO else bool(dispatch.in_step),
             ends_finished=dispatch.finished == END,
-            follow=_followed(source.follow, snapshot, request, key, epochs),
+            follow=_followed(given.get("follow"), snapshot, request, key, epochs),
         )
         largest = with_largest(job)
-        staging = staging_for(source.staging, largest)
+        staging = staging_for(given.get("staging"), largest)
         return LoaderDescription(
             job=replace(job, most_open=limited(staging, largest).most_open),
             url=snapshot.url,
             dispatch=dispatch,
             staging=staging,
-            on_stats=source.on_stats,
+            on_stats=given.get("on_stats"),
         )
 
 

@@ -11,7 +11,7 @@ from featstore.loader.batches.stats import summed_stats
 from featstore.loader.description import mixed_descriptions
 from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.mixed_state import MixedState, Turns
-from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
+from featstore.loader.on_stats import OnStats, on_stats_options
 from featstore.loader.request.train_config import (
     ALL_EXHAUSTED,
     MixedTables,
@@ -256,10 +256,10 @@ class MixedSource(Life[MixedIterator]):
     num_epochs = 1
 
     def __init__(self, tables: MixedTables, on_stats: OnStats | None) -> None:
-        super().__init__()
+        super().__init__(on_stats)
         self.names, self.stop = table_names(tables.configs), tables.stop
         self.sources = [TableSource(each) for each in mixed_descriptions(tables)]
-        self._weights, self._stats_calls = tuple(tables.weights), StatsCalls(on_stats)
+        self._weights = tuple(tables.weights)
         self._restored: MixedState | None = None
 
     @classmethod
@@ -349,14 +349,6 @@ class MixedSource(Life[MixedIterator]):
         with ExitStack() as ending:  # All are closed, even if one fails.
             for source in self.sources:
                 ending.callback(source.close)
-
-    def tell_stats(self, *, is_last: bool) -> None:
-        """Calls the function `on_stats` if it is time to. Called by `MixedIterator`.
-
-        Args:
-            is_last: Whether the iteration has ended by itself.
-        """
-        self._stats_calls.tell(self.stats, is_last=is_last)
 
     def turns_at(self, meeting: Meeting) -> Turns:
         """The turns with which an iteration begins: those of the loaded state, if it is of the same

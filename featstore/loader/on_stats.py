@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from featstore.base.errors import require_seconds
+from featstore.base.errors import ConfigError
 from featstore.loader.request.option_values import as_options, function_of
 
 
@@ -26,7 +26,14 @@ class OnStats:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "call", function_of("on_stats.call", self.call))
-        require_seconds("on_stats.every_s", self.every_s)
+        if (
+            isinstance(self.every_s, bool)
+            or not isinstance(self.every_s, int | float)
+            or not self.every_s >= 0
+        ):
+            raise ConfigError(
+                f"on_stats.every_s: expected seconds, 0 or more, found {self.every_s!r}"
+            )
 
 
 def on_stats_options(

@@ -80,8 +80,8 @@ def _warm(config: Mapping[str, Any]) -> WarmReport:
     """Stages what is read of one table."""
     options = as_options(Staging, config.get("staging"), "staging") or Staging()
     options.require_directory()
-    columns = column_arguments(config) | {"negatives": config.get("negatives")}
-    snapshot, request = resolved(config["table"], columns, config.get("stale_groups", ERROR))
+    stale_groups = config.get("stale_groups", ERROR)
+    snapshot, request = resolved(config["table"], column_arguments(config), stale_groups)
     files = [file for file, _ in matching(snapshot, request).values()]
     chosen = [file for file in files if options.stages(file.url)]
     with Stager(options, staging_source(request.selection)) as stager:

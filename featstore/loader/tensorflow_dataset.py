@@ -37,7 +37,12 @@ def tensorflow_dataset(batches: Iterable[NumpyBatch], request: Request) -> Any:
                 f"to_tf(): slot {item.slot.name!r}: expected a dtype that numpy has, found "
                 "bfloat16: select float16, or cast in the dataset's map()"
             )
-    tf = _tensorflow()
+    try:
+        tf = import_module("tensorflow")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "to_tf(): tensorflow is not installed: pip install tensorflow"
+        ) from error
     has_weight = request.weight is not None or request.negatives is not None
 
     def parts() -> Iterator[Any]:
@@ -61,15 +66,6 @@ def tensorflow_dataset(batches: Iterable[NumpyBatch], request: Request) -> Any:
         return (made, *others)
 
     return dataset.map(ragged) if jagged else dataset
-
-
-def _tensorflow() -> Any:
-    try:
-        return import_module("tensorflow")
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "to_tf(): tensorflow is not installed: pip install tensorflow"
-        ) from error
 
 
 def _parts(batch: NumpyBatch, *, has_weight: bool) -> Any:

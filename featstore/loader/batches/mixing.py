@@ -92,14 +92,6 @@ class _Mixer:
         """Rows of the open windows, drawn or not."""
         return sum(stream.window.num_rows for stream in self.streams if stream.window is not None)
 
-    @property
-    def _most_rows(self) -> int:
-        """The most rows of a mixture. What is gathered of them fits into its part of the budget,
-        from whichever windows they come.
-        """
-        num_mixtures = _MIXTURES_PER_WINDOW * len(self.streams)
-        return self._gathered(max(_LEAST_MIXED_ROWS, self._open_rows // num_mixtures))
-
     def _gathered(self, num_rows: int) -> int:
         """As many of these rows as can be gathered from the open windows at a time."""
         most_bytes = self._budget.most_gathered_bytes
@@ -250,7 +242,11 @@ class _Mixer:
         """Rows of the open windows. Ends early where a window ends and the next one, or that of the
         split that takes its place, is not read yet.
         """
-        most_rows, num_rows, draws = self._most_rows, 0, list[Array]()
+        num_mixtures = _MIXTURES_PER_WINDOW * len(self.streams)
+        # What is gathered of these rows fits into its part of the budget, from whichever windows
+        # they come.
+        most_rows = self._gathered(max(_LEAST_MIXED_ROWS, self._open_rows // num_mixtures))
+        num_rows, draws = 0, list[Array]()
         # A mixture takes this part of the rows of the open windows, so about as many of them end
         # with it, rounded up, and their next windows should be read by then.
         self._ahead_due = -(-len(self.streams) * most_rows // self._open_rows)

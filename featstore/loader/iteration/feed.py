@@ -5,7 +5,7 @@ consumer.
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -156,7 +156,8 @@ class Feed:
             ahead.close()
         self._reports.await_delivery()
         pipeline.close()
-        column_cache.warn_if_none(", ".join(_tables_of(job)))
+        for file, _ in islice(job.files.values(), 1):
+            column_cache.warn_if_none(redact(file.table_url))
         with self._opening:
             self._open.clear()
 
@@ -313,23 +314,11 @@ class Feed:
         decoded: DecodedFile | None = None,
     ) -> Work:
         claim, _, partition = claimed
-        coordinator = self._reports.coordinator
-        if coordinator is None:
-            return Work(
-                claim=claim, partition=partition, files=files, decoded=decoded, release=release
-            )
-        return Work(
-            claim=claim,
-            partition=partition,
-            files=files,
-            decoded=decoded,
-            release=release,
+        work = Work(claim=claim, partition=partition, files=files, decoded=decoded, release=release)
+        if (coordinator := self._reports.coordinator) is None:
+            return work
+        return replace(
+            work,
             reserve=partial(coordinator.reserve, claim),
             fail=partial(self._delivery.fail, claim),
         )
-
-
-def _tables_of(job: Job) -> set[str]:
-    """The table of a file that the job reads, if it reads any."""
-    listed = (job.files[path][0] for path in islice(job.files, 1))
-    return {redact(file.table_url) for file in listed}

@@ -148,7 +148,17 @@ class Iteration:
         for epoch in self._epochs(end):
             self._begun = epoch, self._stats.counts["batches"], self._times()
             if self._job.ordering.is_dynamic:
-                with self._dynamic_epoch(epoch) as dynamic:
+                with DynamicEpoch(
+                    self._job,
+                    self.meeting,
+                    epoch,
+                    worker=self._worker,
+                    in_step=self._in_step,
+                    delivery=self.delivery,
+                    reports=self._reports,
+                    stats=self._stats,
+                    is_staged=self._feed.is_staged if self._feed.stages else None,
+                ) as dynamic:
                     for claims in dynamic.rounds():
                         yield from self._feed.slices(self._job, epoch, claims)
                     if self._in_step and self.steps is None:
@@ -261,19 +271,6 @@ class Iteration:
             return {}
         plan = {"table": self._job.table, "plan": self._job.plan_digest}
         return {"followed": self._follower.followed, **plan}
-
-    def _dynamic_epoch(self, epoch: int) -> DynamicEpoch:
-        return DynamicEpoch(
-            self._job,
-            self.meeting,
-            epoch,
-            worker=self._worker,
-            in_step=self._in_step,
-            delivery=self.delivery,
-            reports=self._reports,
-            stats=self._stats,
-            is_staged=self._feed.is_staged if self._feed.stages else None,
-        )
 
     def _in_order(self, epoch: int) -> Iterator[BatchSlice]:
         """The worker's batch slices of an epoch in order `static`, `rank` or `replay`."""

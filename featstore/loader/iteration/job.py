@@ -170,7 +170,14 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
             )
             return
         for number in range(self.ordering.mini_epochs):
-            yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, worker_info), done)
+            part = MiniEpoch(
+                seed=self.seed,
+                epoch=epoch,
+                worker_info=worker_info,
+                number=number,
+                num_mini_epochs=self.ordering.mini_epochs,
+            )
+            yield self._turn(part, done)
 
     def _turn(self, part: MiniEpoch, done: Done) -> tuple["Job", Iterator[Claim]]:
         job = self.part(part)

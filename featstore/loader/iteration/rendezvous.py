@@ -139,7 +139,9 @@ class Rendezvous:
             if worker.is_dataloader:
                 store.set(f"{self._prefix}workers", "seen")
                 store.set(f"{self._prefix}workers/{os.getpid()}", "seen")
-            prefix = self._iteration_prefix(number)
+            prefix = run_prefix(  # Of the keys that all workers of the iteration share.
+                self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}"
+            )
             is_repeated = store.add(f"{prefix}{first_epoch}/starts/{worker.index}", 1) > 1
         return Meeting(
             address=address,
@@ -267,15 +269,12 @@ class Rendezvous:
             self._holds(f"workers/{child.pid}") for child in multiprocessing.active_children()
         )
 
-    def left_open(self) -> UnreadEpochs | None:
-        """Epochs that ended for this loader, or for its DataLoader workers, before all rows were
-        read; None if no other rank shares the store.
+    def log_left_open(self) -> None:
+        """Logs the rows that ranks in step left unread in epochs that ended for this loader, or for
+        its DataLoader workers, if other ranks share the store.
         """
-        return (
-            None
-            if self._shared is None
-            else UnreadEpochs(self._shared, f"{self._prefix}{_LEFT}", self._clock)
-        )
+        if self._shared is not None:
+            UnreadEpochs(self._shared, f"{self._prefix}{_LEFT}", self._clock).log_unread()
 
     def close(self) -> None:
         """Closes connections and, in the process that made it, removes the run directory. The next
@@ -300,12 +299,6 @@ class Rendezvous:
     def _prefix(self) -> str:
         """Prefix of the keys that only this loader and its copies use."""
         return run_prefix(self._run_id, restart=self._restart, loader=self._client)
-
-    def _iteration_prefix(self, number: int) -> str:
-        """Prefix of the keys that all workers of an iteration share."""
-        return run_prefix(
-            self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}"
-        )
 
     @property
     def _workers_address(self) -> StoreAddress:

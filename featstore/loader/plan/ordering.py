@@ -15,7 +15,7 @@ from featstore.base.errors import ConfigError, nearest, require_integer
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.dispatch.delivered import Done, as_ranges
-from featstore.dispatch.orders import MiniEpoch, SplitRange, WorkerInfo, static_ranges
+from featstore.dispatch.orders import SplitRange, WorkerInfo, static_ranges
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim
@@ -114,16 +114,6 @@ class Ordering:
         if recording is None:
             return _claims(plan, static_ranges(plan, worker_info, batch_rows, done))
         return _claims(plan, _not_delivered(done, _recorded(recording, plan, worker_info), plan))
-
-    def mini_epoch(self, number: int, seed: int, epoch: int, worker_info: WorkerInfo) -> MiniEpoch:
-        """One of a worker's parts of an epoch in rank order."""
-        return MiniEpoch(
-            seed=seed,
-            epoch=epoch,
-            worker_info=worker_info,
-            number=number,
-            num_mini_epochs=self.mini_epochs,
-        )
 
 
 def _recorded(recording: Recording, plan: Plan, worker_info: WorkerInfo) -> Iterator[SplitRange]:

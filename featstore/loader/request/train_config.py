@@ -41,7 +41,7 @@ KEYS = (
     "progress",
     "debug",
 )
-_COLUMN_KEYS = ("slots", "labels", "weight", "extras", "where")
+COLUMN_KEYS = ("slots", "labels", "weight", "extras", "where", "negatives")
 # Instead of `table`: several tables, and when an epoch of them ends.
 MIX_KEYS = ("tables", "stop")
 
@@ -90,8 +90,8 @@ def load_of_table(config_url: str, table: str | None) -> dict[str, Any]:
 
 
 def column_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the arguments say of the columns and rows that are read, without `negatives`."""
-    return {key: config[key] for key in _COLUMN_KEYS if key in config}
+    """The arguments of `resolve`: what is said of the columns and rows that are read."""
+    return {key: config[key] for key in COLUMN_KEYS if key in config}
 
 
 def _require_one_source(name: str, config: Mapping[str, Any]) -> None:
