@@ -135,7 +135,7 @@ class CudaCopies:
         """Packs the batch into one pinned buffer, unless it is in one, and starts to copy it."""
         columns = batch.columns
         if not (isinstance(columns, PackedColumns) and columns.is_pinned):
-            columns = pack(columns, _pinned)
+            columns = pack(columns, partial(torch.empty, dtype=torch.uint8, pin_memory=True))
         with torch.cuda.stream(self._stream):
             moved = columns.moved(device=self._device, non_blocking=True)
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -149,25 +149,17 @@ class CudaCopies:
             stream.wait_event(copied)
             for buffer in moved.buffers:
                 buffer.record_stream(stream)
-            return _batch(moved, batch)
+            return batch.with_columns(moved)
 
         return end
 
 
 def _plain_copy(device: torch.device) -> Copy:
     def begin(batch: Batch) -> Callable[[], Batch]:
-        moved = _batch(pack(batch.columns).moved(device=device), batch)
+        moved = batch.with_columns(pack(batch.columns).moved(device=device))
         return lambda: moved
 
     return begin
-
-
-def _batch(columns: PackedColumns, batch: Batch) -> Batch:
-    return Batch(columns, num_rows=len(batch), extras=batch.extras, is_padding=batch.is_padding)
-
-
-def _pinned(num_bytes: int) -> torch.Tensor:
-    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
 
 def _end(queue: Stage[_Sent], iteration: RunsAhead | None) -> None:

@@ -6,8 +6,9 @@ worker does: `rows` is `featstore_loader_rows_total`, and seconds such as `wait_
 with the label `stage`, numbers of a column `featstore_loader_slot_..._total` with the label `slot`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from featstore.base.errors import import_extra
@@ -67,17 +68,11 @@ class TextFile:
         """Writes the file. OSError if it cannot be written."""
         client = import_extra("prometheus_client", "TextFile")
         registry = client.CollectorRegistry(auto_describe=False)
-        registry.register(_Collected(lambda: _families({self._name: stats}, slots=self._slots)))
+        families = _families({self._name: stats}, slots=self._slots)
+        registry.register(SimpleNamespace(collect=lambda: families))
         worker = stats["worker"]
         path = self._directory / f"{self._name}-{worker['rank']}-{worker['index']}.prom"
         client.write_to_textfile(str(path), registry)
-
-
-class _Collected:
-    """What prometheus_client asks for metrics."""
-
-    def __init__(self, collect: Callable[[], Iterable["CounterMetricFamily"]]) -> None:
-        self.collect = collect
 
 
 def _core() -> Any:

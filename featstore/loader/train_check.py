@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -64,12 +64,6 @@ class CheckedColumn:
     stored_bytes_per_row: float
     batch_bytes_per_row: float
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Its row of the table of text."""
-        sizes = (f"{self.stored_bytes_per_row:,.1f}", f"{self.batch_bytes_per_row:,.1f}")
-        return (self.name, self.role, self.kind, self.batch, self.dtype, *sizes)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCheck:
@@ -121,7 +115,10 @@ class TrainCheck:
 
     def text(self, width: int | None = None) -> str:
         """The check as text, with tables of `width` characters at most if given."""
-        rows = [column.cells for column in self.columns]
+        rows = [
+            (*texts, f"{stored:,.1f}", f"{batch:,.1f}")
+            for *texts, stored, batch in map(astuple, self.columns)
+        ]
         parts = [text_table(rows, _HEADERS, align=_ALIGN, width=width), self._summary()]
         if self.head is not None:
             num_rows = max((len(values) for values in self.head.values()), default=0)

@@ -12,13 +12,12 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from featstore.base.errors import SharedMemoryError, WorkerError
 from featstore.base.intervals import aligned
 from featstore.reading.buffers import Array
-from featstore.tensors.batch import Batch
+from featstore.tensors.batch import Batch, of_ipc, to_ipc
 from featstore.tensors.packed import PackedColumns, pack
 from featstore.tensors.shared_buffers import (
     Address,
@@ -60,7 +59,7 @@ def shared(batch: Batch) -> Batch:
     Raises:
         SharedMemoryError: There is not enough shared memory.
     """
-    extras, shared_buffer = _stream(batch.extras), None
+    extras, shared_buffer = to_ipc(batch.extras), None
     memory, array = torch.empty(0, dtype=torch.uint8), np.empty(0, np.uint8)
 
     def allocate(num_bytes: int) -> torch.Tensor:
@@ -117,23 +116,11 @@ def _shared_memory(num_bytes: int) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
-def _stream(table: pa.Table) -> pa.Buffer:
-    """The table in Arrow's stream format, which stores a slice without the memory around it; empty
-    if it has no columns.
-    """
-    sink = pa.BufferOutputStream()
-    if table.num_columns:
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-    return sink.getvalue()
-
-
 def _batch_of(columns: SharedColumns, memory: Array, num_rows: int, is_padding: bool) -> Batch:
     """The batch of these columns. The extras are views of the memory behind the columns, and keep
     it alive as the tensors do.
     """
-    behind = memory[aligned(len(columns.buffers[0])) :]
-    extras = pa.ipc.open_stream(pa.py_buffer(behind)).read_all() if len(behind) else pa.table({})
+    extras = of_ipc(memory[aligned(len(columns.buffers[0])) :])
     return Batch(columns, num_rows=num_rows, extras=extras, is_padding=is_padding)
 
 

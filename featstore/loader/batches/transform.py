@@ -112,11 +112,7 @@ def _result(batch: Batch, result: Any) -> Batch:
         _require_column(name, column, len(batch))
     columns = dict(batch.made()) | {(SLOT, name): column for name, column in result.items()}
     slots_first = sorted(columns, key=lambda key: key[0] != SLOT)
-    return Batch(
-        TensorColumns({key: columns[key] for key in slots_first}),
-        num_rows=batch.num_rows,
-        extras=batch.extras,
-    )
+    return batch.with_columns(TensorColumns({key: columns[key] for key in slots_first}))
 
 
 def _require_column(name: Any, column: Any, num_rows: int) -> None:

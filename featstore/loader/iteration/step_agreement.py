@@ -13,46 +13,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from threading import Event
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.stores.address import Store
 from featstore.loader.iteration.worker import LoaderWorker
-from featstore.tensors.batch import Batch, Column, Columns
-from featstore.tensors.column_keys import WEIGHT, Key, Keys
+from featstore.tensors.batch import Batch
+from featstore.tensors.column_keys import WEIGHT
+from featstore.tensors.packed import TensorColumns
 
 _LOG = logging.getLogger(__name__)
 _GOES, _ENDED, _LEFT = "goes", "ended", "left"
 # Seconds between two looks at the announcements: doubled from the first to the second value.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
-
-
-@dataclass(frozen=True)
-class WeightlessColumns:
-    """The same columns with all weights zero."""
-
-    columns: Columns
-
-    @property
-    def keys(self) -> Keys:
-        return self.columns.keys
-
-    def made(self) -> dict[Key, Column]:
-        return {key: _weightless(key, column) for key, column in self.columns.made().items()}
-
-    def packed(self) -> "WeightlessColumns":
-        return WeightlessColumns(self.columns.packed())
-
-    def moved(self, **how: Any) -> "WeightlessColumns":
-        return WeightlessColumns(self.columns.moved(**how))
-
-
-def _weightless(key: Key, column: Column) -> Column:
-    if key[0] == WEIGHT and isinstance(column, torch.Tensor):
-        return torch.zeros_like(column)
-    return column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +58,10 @@ class Tail:
         `is_padding` true, and weights, if any, zero. With tail `drop`, too: a rank may lose rows
         for which it has announced steps.
         """
-        columns = WeightlessColumns(batch.columns)
-        return Batch(columns, num_rows=len(batch), extras=batch.extras, is_padding=True)
+        columns = dict(batch.made())
+        for name in batch.columns.keys.names[WEIGHT]:
+            columns[WEIGHT, name] = torch.zeros(len(batch))
+        return batch.with_columns(TensorColumns(columns), is_padding=True)
 
 
 JOIN = Tail(name="join", agrees=False)
