@@ -94,7 +94,7 @@ class MixedIterator:
         for table, iterator in enumerate(self._iterators):
             iteration = iterator.begin()
             iteration.pauses = passes > 1
-            if iteration.delivery.epoch > iteration.meeting.first_epoch:
+            if iteration.delivery.state.epoch > iteration.meeting.first_epoch:
                 self._exhausted.add(table)
         meeting = self._iterators[0].begin().meeting
         self._epoch = meeting.first_epoch // passes

@@ -21,12 +21,6 @@ Kind = Literal["complete", "advanced", "failed"]
 Limits = Mapping[ClaimKey, int | None]
 Check = Callable[[], None]  # BatchError if a batch was written to.
 
-_FORKED = (
-    "this iteration is of process {parent}, and was copied into {child} by a fork: iterate anew in "
-    "this process, under a dispatch store that both reach, or start DataLoader workers, which "
-    "share each epoch"
-)
-
 
 class Report(NamedTuple):
     """A report about a claim to the store.
@@ -54,7 +48,7 @@ class Claims:
     """
 
     def __init__(self, tells: bool) -> None:
-        self._tells = tells
+        self.tells = tells
         self.open: dict[ClaimKey, Claim] = {}
         self._through: dict[ClaimKey, int] = {}
         self._advanced: dict[ClaimKey, int] = {}
@@ -87,7 +81,7 @@ class Claims:
         """Records that the segment is delivered."""
         key = segment.claim_key
         self._through[key] = segment.through
-        if not self._tells or key in self._lost:
+        if not self.tells or key in self._lost:
             return
         if segment.is_complete:
             self._advanced.pop(key, None)
@@ -118,11 +112,6 @@ class Claims:
         self._advanced.pop(key, None)
         self.complete.pop(key, None)
         return is_new
-
-    def clear(self) -> None:
-        for notes in (self.open, self._through, self._advanced, self.complete, self.failed):
-            notes.clear()
-        self._lost.clear()
 
 
 class Delivery:
@@ -232,8 +221,7 @@ class Delivery:
 
         Args:
             epoch: The epoch with which the next iteration begins.
-            limits: As of `Claims.num_rows_left`.
-            num_own_rows: As of `Claims.num_rows_left`.
+            limits, num_own_rows: As of `Claims.num_rows_left`.
         """
         self.require_own_process()
         with self._lock:
@@ -245,20 +233,17 @@ class Delivery:
 
         Args:
             is_last: Whether the iteration ends, so that the next epoch is of another one.
-            keeps_done: Whether the state keeps what is delivered of this one even if it is not the
-                last.
+            keeps_done: Whether the state keeps what is delivered of this one even if not.
             plan: The fields of a state that change with the plan of a followed table.
         """
         self.require_own_process()
         with self._lock:
             epoch = self._position[0].epoch + 1
             self._turn(epoch, is_last=is_last, keeps_done=keeps_done, **plan)
-            self._claims.clear()
+            self._claims = Claims(self._claims.tells)
 
     def reopen(self) -> None:
-        """Takes the end of the iteration back, since rows of its last epoch are unread: the state
-        is again that of the last epoch.
-        """
+        """Takes the end of the iteration back, since rows of its last epoch are unread."""
         self.require_own_process()
         with self._lock:
             if self._ended is not None:
@@ -294,17 +279,6 @@ class Delivery:
             self._changed.notify_all()
         self.closed.set()  # Not under the lock: it has one of its own.
         return True
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that is being delivered."""
-        with self._lock:
-            return self._position[0].epoch
-
-    @property
-    def done(self) -> Done:
-        """A copy of what is delivered of the epoch's splits."""
-        return self.state.done
 
     @property
     def state(self) -> LoaderState:
@@ -352,12 +326,6 @@ class Delivery:
         with self._lock:
             self._counts["leases_lost"] += self._claims.lose(key)
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether a claim could not be read, and that is not yet reported."""
-        with self._lock:
-            return bool(self._claims.failed)
-
     def untold(self, *kinds: Kind) -> list[Report]:
         """The reports of these kinds that are due. Each is due until `told` is called with it."""
         with self._lock:
@@ -383,7 +351,11 @@ class Delivery:
     def require_own_process(self) -> None:
         """DispatchError in a forked process, which has neither the threads nor the rows."""
         if not self._process.is_this():
-            raise DispatchError(_FORKED.format(parent=self._process.id, child=os.getpid()))
+            raise DispatchError(
+                f"this iteration is of process {self._process.id}, and was copied into "
+                f"{os.getpid()} by a fork: iterate anew in this process, under a dispatch store "
+                "that both reach, or start DataLoader workers, which share each epoch"
+            )
 
     def _deliver(self, progress: Progress) -> None:
         _, done = self._position

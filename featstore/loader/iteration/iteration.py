@@ -242,7 +242,7 @@ class Iteration:
         """The remaining epochs of the iteration. A followed table has one epoch per plan, for which
         the job is replaced.
         """
-        epoch = self.delivery.epoch
+        epoch = self.delivery.state.epoch
         if self._follower is None:
             yield from range(epoch, end)
             return
@@ -274,7 +274,7 @@ class Iteration:
 
     def _in_order(self, epoch: int) -> Iterator[BatchSlice]:
         """The worker's batch slices of an epoch in order `static`, `rank` or `replay`."""
-        for job, claims in self._turns(epoch, self.delivery.done):
+        for job, claims in self._turns(epoch, self.delivery.state.done):
             if not self.delivery.is_closed:
                 yield from self._feed.slices(job, epoch, claims)
             del job  # The files of a part are freed before those of the next are listed.
@@ -286,7 +286,7 @@ class Iteration:
         end = start.first_epoch + self._job.num_epochs
         return sum(
             (claim.end_row or claim.split.num_rows) - claim.start_row
-            for epoch in range(self.delivery.epoch, end)
+            for epoch in range(self.delivery.state.epoch, end)
             for _, claims in self._turns(epoch, start.done if epoch == start.epoch else {})
             for claim in claims
         )

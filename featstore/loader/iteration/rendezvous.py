@@ -7,13 +7,10 @@ often they were iterated), and the store numbers the names in the order in which
 """
 
 import hashlib
-import json
 import multiprocessing
 import os
 import re
 import shutil
-import threading
-import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -30,12 +27,10 @@ from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.dispatch.unfinished import UnreadEpochs
 from featstore.files.looks import exists
 from featstore.files.private_directory import PrivateDirectory
-from featstore.loader.iteration.state import LoaderState, merge_states
+from featstore.loader.iteration.state import LoaderState
+from featstore.loader.iteration.step_agreement import united
 from featstore.loader.iteration.worker import LoaderWorker
 
-# Workers of one DataLoader start within seconds of each other, but import torch, which may take a
-# minute on a busy host.
-_TIMEOUT_S, _PAUSE_S = 120.0, 0.01
 _STORE, _LEFT = "store.sqlite", "left"
 
 
@@ -384,47 +379,3 @@ def _torchrun_id() -> str | None:
     """
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
     return None if run_id in (None, "", "none") else run_id
-
-
-def united(
-    store: Store, prefix: str, worker: LoaderWorker, share: LoaderState
-) -> tuple[str, LoaderState]:
-    """Meets the other workers of a DataLoader in the store, and merges their states.
-
-    torchdata's StatefulDataLoader saves one state per worker, and gives each new worker the one of
-    its number. A worker cannot continue from its own state only, since it would read again what
-    others delivered.
-
-    Args:
-        store: The store.
-        prefix: Prefix of keys that only these workers use.
-        worker: Which worker this process is.
-        share: Its state.
-
-    Returns:
-        A name for the meeting, equal in all workers and new each time, and the state of all of
-        them.
-
-    Raises:
-        StateError: A worker does not come.
-    """
-    session = worker.session if worker.num_ranks == 1 else "job"
-    name = f"{session}/{store.add(f'{prefix}shares/{session}/{worker.index}', 1)}"
-    store.set(f"{prefix}shares/{name}/{worker.index}/state", json.dumps(share.to_json()))
-    states = [
-        _awaited(store, f"{prefix}shares/{name}/{index}/state", index)
-        for index in range(worker.num_workers)
-    ]
-    return name, LoaderState.from_json(merge_states(json.loads(state) for state in states))
-
-
-def _awaited(store: Store, key: str, worker: int) -> str:
-    deadline, never = time.monotonic() + _TIMEOUT_S, threading.Event()
-    while (state := store.get_or_none(key)) is None:
-        if time.monotonic() > deadline:
-            raise StateError(
-                f"loader state: waited {_TIMEOUT_S:.0f} s for the state of worker {worker}, which "
-                f"did not come"
-            )
-        never.wait(_PAUSE_S)
-    return state

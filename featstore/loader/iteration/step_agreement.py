@@ -1,11 +1,12 @@
-"""How ranks that train in step agree on the number of steps, though they get different numbers of
-batches.
+"""How workers agree through the store: ranks that train in step on the number of steps, though they
+get different numbers of batches, and the workers of a DataLoader on a state that they restore.
 
 No rank asks the others at each step. A rank that has rows for some steps announces them in the
 store, once for each block of rows. A rank that has no batch for a step waits until the
 announcements of the others say whether they make the step.
 """
 
+import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ import torch
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.stores.address import Store
+from featstore.loader.iteration.state import LoaderState, merge_states
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.tensors.batch import Batch
 from featstore.tensors.column_keys import WEIGHT
@@ -28,6 +30,9 @@ _LOG = logging.getLogger(__name__)
 _GOES, _ENDED, _LEFT = "goes", "ended", "left"
 # Seconds between two looks at the announcements: doubled from the first to the second value.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
+# Workers of one DataLoader start within seconds of each other, but import torch, which may take a
+# minute on a busy host.
+_SHARES_TIMEOUT_S, _SHARES_PAUSE_S = 120.0, 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,3 +283,47 @@ class Agreed:
         per_rank = self._worker.num_workers // self._worker.num_ranks
         rank = f"rank {index // per_rank}"
         return rank if per_rank == 1 else f"worker {index % per_rank} of {rank}"
+
+
+def united(
+    store: Store, prefix: str, worker: LoaderWorker, share: LoaderState
+) -> tuple[str, LoaderState]:
+    """Meets the other workers of a DataLoader in the store, and merges their states.
+
+    torchdata's StatefulDataLoader saves one state per worker, and gives each new worker the one of
+    its number. A worker cannot continue from its own state only, since it would read again what
+    others delivered.
+
+    Args:
+        store: The store.
+        prefix: Prefix of keys that only these workers use.
+        worker: Which worker this process is.
+        share: Its state.
+
+    Returns:
+        A name for the meeting, equal in all workers and new each time, and the state of all of
+        them.
+
+    Raises:
+        StateError: A worker does not come.
+    """
+    session = worker.session if worker.num_ranks == 1 else "job"
+    name = f"{session}/{store.add(f'{prefix}shares/{session}/{worker.index}', 1)}"
+    store.set(f"{prefix}shares/{name}/{worker.index}/state", json.dumps(share.to_json()))
+    states = [
+        _awaited(store, f"{prefix}shares/{name}/{index}/state", index)
+        for index in range(worker.num_workers)
+    ]
+    return name, LoaderState.from_json(merge_states(json.loads(state) for state in states))
+
+
+def _awaited(store: Store, key: str, worker: int) -> str:
+    deadline, never = time.monotonic() + _SHARES_TIMEOUT_S, Event()
+    while (state := store.get_or_none(key)) is None:
+        if time.monotonic() > deadline:
+            raise StateError(
+                f"loader state: waited {_SHARES_TIMEOUT_S:.0f} s for the state of worker {worker}, "
+                f"which did not come"
+            )
+        never.wait(_SHARES_PAUSE_S)
+    return state
