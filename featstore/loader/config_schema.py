@@ -20,8 +20,8 @@ from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.request.options import SLOT_KEYS, SlotRequest
 from featstore.loader.request.request import LABEL_KEYS, LabelRequest, Negatives
-from featstore.loader.request.slot_options import SLOT_KEYS, SlotRequest
 from featstore.loader.request.train_config import ENTRY_KEYS, KEYS, MIX_KEYS, STOPS
 from featstore.staging.options import Staging
 

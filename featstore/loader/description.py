@@ -39,7 +39,6 @@ from featstore.loader.plan.splitting import (
     split_size,
 )
 from featstore.loader.request.matching import (
-    SelectedFiles,
     TableLike,
     matching_files,
     naming_table,
@@ -47,7 +46,7 @@ from featstore.loader.request.matching import (
     resolved,
     selected,
 )
-from featstore.loader.request.option_values import as_options
+from featstore.loader.request.options import as_options
 from featstore.loader.request.request import Request
 from featstore.loader.request.train_config import (
     ALL_EXHAUSTED,
@@ -202,9 +201,9 @@ def _listed_now(
 ) -> dict[str, Any]:
     """The files, and the splits of all of them. SelectionError if `where` matches no file."""
     files = in_sections(matching_files(snapshot, request), key)
-    splits: Sequence[Split] = (
-        WholeFiles(files) if whole else PackedSplits(files, _cut_in_order(files, cut))
-    )
+    numbered = enumerate(files.values())
+    of_files = ((index, split) for index, (file, _) in numbered for split in cut((file,)))
+    splits = WholeFiles(files) if whole else PackedSplits(files, of_files)
     return {"files": files, "splits": splits, "table": snapshot.digest}
 
 
@@ -222,13 +221,6 @@ def _listed_later(
         matching_files(replace(snapshot, data_files=tuple(stream_data_files(snapshot))), request)
     table = snapshot.digest if snapshot.data_files else census.table
     return {"files": {}, "listing": listing, "census": census, "table": table}
-
-
-def _cut_in_order(files: SelectedFiles, cut: Cut) -> Iterator[tuple[int, Split]]:
-    """The splits of files, each with the index of its file."""
-    for index, (file, _) in enumerate(files.values()):
-        for split in cut((file,)):
-            yield index, split
 
 
 def _followed(

@@ -13,11 +13,14 @@ from featstore.tensors.batch import Batch
 class Stateful(Protocol):
     """A source of batches that says how far it is: a loader, or a StatefulDataLoader over one."""
 
-    def __iter__(self) -> Iterator[Batch]: ...
+    def __iter__(self) -> Iterator[Batch]:
+        """Begins an iteration, from a state that was loaded."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """How far the iteration is."""
 
-    def load_state_dict(self, state: Any) -> None: ...
+    def load_state_dict(self, state: Any) -> None:
+        """Makes the next iteration continue from a state."""
 
 
 class TrainerEpoch:

@@ -11,11 +11,10 @@ from featstore.loader.batches.stats import summed_stats
 from featstore.loader.description import mixed_descriptions
 from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.mixed_state import MixedState, Turns
-from featstore.loader.on_stats import OnStats, on_stats_options
+from featstore.loader.on_stats import OnStats
 from featstore.loader.request.train_config import (
     ALL_EXHAUSTED,
     MixedTables,
-    mixed_tables,
     naming,
     num_passes,
     table_names,
@@ -261,11 +260,6 @@ class MixedSource(Life[MixedIterator]):
         self.sources = [TableSource(each) for each in mixed_descriptions(tables)]
         self._weights = tuple(tables.weights)
         self._restored: MixedState | None = None
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "MixedSource":
-        """The source of a config with `tables`, as `load_train_config` returns it."""
-        return cls(mixed_tables(config), on_stats_options(config.get("on_stats")))
 
     def __str__(self) -> str:
         return f"tables={self.names}, stop={self.stop}"

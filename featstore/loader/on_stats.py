@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from featstore.base.errors import ConfigError
-from featstore.loader.request.option_values import as_options, function_of
+from featstore.loader.request.options import as_options, function_of
 
 
 @dataclass(frozen=True, kw_only=True)

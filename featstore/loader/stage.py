@@ -13,7 +13,7 @@ from featstore.decoded.decoding import entries_ahead
 from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.files.storage import local_path
 from featstore.loader.request.matching import matching, resolved
-from featstore.loader.request.option_values import as_options
+from featstore.loader.request.options import as_options
 from featstore.loader.request.request import Request
 from featstore.loader.request.train_config import column_arguments, load_of_table, mixed_tables
 from featstore.staging.budget import format_bytes

@@ -33,9 +33,11 @@ from featstore.tensors.buffer_pool import BufferPools
 class UnderWay(Protocol):
     """An iteration."""
 
-    def acknowledge(self) -> None: ...
+    def acknowledge(self) -> None:
+        """Counts the batches that the consumer has as delivered."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends it. May be called more than once."""
 
 
 Current = TypeVar("Current", bound=UnderWay)

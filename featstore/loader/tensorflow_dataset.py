@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from featstore.base.errors import ConfigError, MissingDependencyError
+from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import Request
-from featstore.loader.request.slot_options import SlotRequest
 from featstore.tensors.numpy_batch import JaggedArray, NumpyBatch
 
 

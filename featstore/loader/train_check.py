@@ -20,8 +20,8 @@ from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.ordering import DYNAMIC, EVEN_SPLITS, splits_of_shares, uneven_shares
 from featstore.loader.request.decode import null_error
 from featstore.loader.request.matching import matching_files
+from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import RAISE, Request
-from featstore.loader.request.slot_options import SlotRequest
 from featstore.loader.request.train_config import load_of_table, mixed_tables
 from featstore.spec.value_names import ValueNames
 from featstore.staging.budget import format_bytes

@@ -8,8 +8,8 @@ import pyarrow as pa
 from featstore.decoded.decoded_columns import Piece
 from featstore.loader.request.decode import NO_EXTRAS, block_extras, shaped
 from featstore.loader.request.matching import Partition
+from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import LabelRequest, Request
-from featstore.loader.request.slot_options import SlotRequest
 from featstore.ops.arrays import array_of as arrow_of
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import Places, max_pieces, row_bits_of

@@ -23,7 +23,7 @@ from featstore.base.errors import (
 from featstore.base.host import num_cores
 from featstore.base.named_errors import NamedErrors
 from featstore.loader.request.matching import TableLike, matching_files, naming_table, resolved
-from featstore.loader.request.option_values import as_options
+from featstore.loader.request.options import as_options
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import Array
 from featstore.samples.decoded_rows import SampleBatch

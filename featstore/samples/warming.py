@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from featstore.base.errors import ConfigError
-from featstore.loader.request.option_values import as_options
+from featstore.loader.request.options import as_options
 from featstore.loader.request.train_config import column_arguments, load_of_table
 from featstore.samples.sample_dataset import SampleDataset
 from featstore.staging.budget import format_bytes

@@ -171,9 +171,8 @@ class FilteredReader:
         """Which row groups can match by their statistics: bool (num_row_groups,); None if `where`
         does not depend on rows, or there are no statistics.
         """
-        if self._filter is None or self._request.where is None or self._partition.is_decided:
-            return None
-        if not self._filter.parts:
+        is_by_rows = self._request.where is not None and not self._partition.is_decided
+        if self._filter is None or not (is_by_rows and self._filter.parts):
             return None
         return may_match(
             self._filter.parts, self._request, lambda field: partition_value(field, self._partition)

@@ -15,7 +15,7 @@ from featstore.dispatch.terms import Claim
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import ClaimKey
 from featstore.loader.batches.stats import Stats
-from featstore.loader.request.option_values import function_of
+from featstore.loader.request.options import function_of
 from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT
 from featstore.tensors.packed import TensorColumns, array_of

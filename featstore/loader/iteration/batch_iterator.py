@@ -30,9 +30,11 @@ class Owner(Protocol):
     def begin_iteration(self, worker: LoaderWorker) -> Iteration:
         """Begins a new iteration over the loader's epochs, which replaces the current one."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """As of `FeatureLoader`."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As of `FeatureLoader`."""
 
     def tell_stats(self, *, is_last: bool) -> None:
         """Called for each batch before it is handed out, and at the end of the iteration."""
@@ -42,15 +44,20 @@ class Owner(Protocol):
 class RunsAhead(Iterator[Batch], Protocol):
     """An iteration that a thread may run ahead of its consumer: of a loader, or of a mixture."""
 
-    def run_ahead(self) -> Self: ...
+    def run_ahead(self) -> Self:
+        """From now on a thread other than the consumer's asks for batches."""
 
-    def give(self) -> None: ...
+    def give(self) -> None:
+        """Records that the consumer got the next batch."""
 
-    def acknowledge(self) -> None: ...
+    def acknowledge(self) -> None:
+        """Counts the batches that the consumer has as delivered."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """The state in which the batch that was given last counts as delivered."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends the iteration before its end. May be called more than once, from any thread."""
 
 
 class BatchIterator:
@@ -135,13 +142,11 @@ class BatchIterator:
 
     def give(self) -> None:
         """Records that the consumer got the next batch."""
-        if self._iteration is not None:
-            self._iteration.delivery.give()
+        self.begin().delivery.give()
 
     def acknowledge(self) -> None:
         """Counts the batches that the consumer has as delivered."""
-        if self._iteration is not None:
-            self._iteration.acknowledge()
+        self.begin().acknowledge()
 
     def close(self) -> None:
         """Ends the iteration before its end. May be called more than once, from any thread."""

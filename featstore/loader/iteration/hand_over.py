@@ -187,7 +187,13 @@ class RankSteps:
         """
         self._num_steps += 1
         if rows is None:
-            return self._padding() if self._steps.pads(self._num_steps) else None
+            if not self._steps.pads(self._num_steps):
+                return None
+            # From a local name, as below.
+            last = self._last
+            if last is None:
+                last = self._last = some_rows(self._parts()).batch()
+            return self._hand_over.made_padding(self._job.tail.padding(last))
         if not self._steps.makes(self._num_steps, rows.num_ahead(self._job.batch_size)):
             # The ranks stop while this one has rows left. The iteration ends once everything that
             # was handed over before is delivered.
@@ -231,12 +237,6 @@ class RankSteps:
                 f"holders have been silent for {lease_s:g} s: {'; '.join(map(str, unread))}; load "
                 "the state of a checkpoint in all ranks to read them"
             )
-
-    def _padding(self) -> MadeBatch:
-        last = self._last
-        if last is None:
-            last = self._last = some_rows(self._parts()).batch()
-        return self._hand_over.made_padding(self._job.tail.padding(last))
 
 
 def some_rows(jobs: Iterable[Job]) -> BatchSlice:

@@ -178,50 +178,37 @@ class Listing:
 
     def count(self, seed: int, *, shuffle: bool) -> Census:
         """Lists all files once and takes their census."""
-        table, largest, num_splits = OrderedDigest(), _Largest(_LARGEST), 0
+        table, num_splits = OrderedDigest(), 0
+        largest: list[tuple[int, str, Listed]] = []  # A heap, the smallest of them first.
 
         def counting() -> Iterator[Split]:
             nonlocal num_splits
-            for split, item in self._splits(table.over(self.stream())):
-                largest.add(item)
-                num_splits += 1
-                yield split
+            for item in self.select(table.over(self.stream())):
+                file, _ = item
+                entry = sum(part.size_bytes for part in file.parts), file.path, item
+                if len(largest) < _LARGEST:
+                    heapq.heappush(largest, entry)
+                else:
+                    heapq.heappushpop(largest, entry)
+                for split in self.cut((file,)):
+                    num_splits += 1
+                    yield split
 
-        plan = plan_digest(counting(), seed=seed, epoch=0, shuffle=shuffle)
         return Census(
-            table=table.hexdigest(), plan=plan, num_splits=num_splits, largest=largest.files
+            plan=plan_digest(counting(), seed=seed, epoch=0, shuffle=shuffle),
+            table=table.hexdigest(),
+            num_splits=num_splits,
+            largest={path: item for _, path, item in largest},
         )
 
     def part(self, part: MiniEpoch, num_splits: int) -> tuple[Files, Sequence[Split]]:
         """The splits of one part in its order, and their files by path."""
-        found = rank_splits(self._splits(self.stream()), num_splits, part)
+        listed = (
+            (split, item) for item in self.select(self.stream()) for split in self.cut((item[0],))
+        )
+        found = rank_splits(listed, num_splits, part)
         items = {split.path: item for split, item in found}
         files = SelectedFiles.of(items[path] for path in sorted(items))
         index_of = {path: index for index, path in enumerate(files)}
         splits = PackedSplits(files, ((index_of[split.path], split) for split, _ in found))
         return files, splits
-
-    def _splits(self, files: Iterable[DataFile]) -> Iterator[tuple[Split, Listed]]:
-        for item in self.select(files):
-            for split in self.cut((item[0],)):
-                yield split, item
-
-
-class _Largest:
-    """Keeps the `limit` largest of the files that are added, in a min-heap."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._heap: list[tuple[int, str]] = []
-        self.files: dict[str, Listed] = {}
-
-    def add(self, item: Listed) -> None:
-        path, size_bytes = item[0].path, sum(part.size_bytes for part in item[0].parts)
-        if path in self.files or (
-            len(self._heap) == self._limit and size_bytes <= self._heap[0][0]
-        ):
-            return
-        self.files[path] = item
-        heapq.heappush(self._heap, (size_bytes, path))
-        if len(self._heap) > self._limit:
-            del self.files[heapq.heappop(self._heap)[1]]

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from featstore.base.errors import MissingValueError
 from featstore.loader.request.matching import Partition, partition_value
+from featstore.loader.request.options import FIRST, RIGHT, SlotRequest
 from featstore.loader.request.request import (
     DROP,
     RAISE,
@@ -18,7 +19,6 @@ from featstore.loader.request.request import (
     Request,
     position_hashes,
 )
-from featstore.loader.request.slot_options import FIRST, RIGHT, SlotRequest
 from featstore.native import kernels
 from featstore.ops import hashing
 from featstore.reading.buffers import Array, Ragged, Values, scalar_floats, truncate
@@ -54,7 +54,8 @@ def passing(
     """
     mask = np.ones(rows.num_rows, bool)
     if request.where is not None and not partition.is_decided:
-        mask = _as_bool(request.where.mask(_where_table(rows, request, partition)))
+        found = request.where.mask(_where_table(rows, request, partition)).combine_chunks()
+        mask = np.asarray(found.cast(pa.uint8())).astype(bool)
         counts["rows_filtered"] += int(np.count_nonzero(~mask))
     for label in request.labels:
         if label.null == DROP:
@@ -192,10 +193,6 @@ def _where_table(rows: Rows, request: Request, partition: Partition) -> pa.Table
 
 def _constant(field: pa.Field, partition: Partition, num_rows: int) -> pa.ChunkedArray:
     return pa.chunked_array([pa.repeat(partition_value(field, partition), num_rows)])
-
-
-def _as_bool(mask: pa.ChunkedArray) -> Array:
-    return np.asarray(mask.combine_chunks().cast(pa.uint8())).astype(bool)
 
 
 def shaped(values: Values, item: SlotRequest) -> Values:

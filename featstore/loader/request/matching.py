@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import (
     Callable,
+    Collection,
     ItemsView,
     Iterable,
     Iterator,
@@ -139,10 +140,7 @@ class SelectedFiles(Files):
         return range(len(self._files)) if self._selected is None else self._selected
 
     def _listed(self, index: int) -> Listed:
-        file = self._files[index]
-        if file.groups:
-            chosen = tuple(group for group in file.groups if group.group in self._groups)
-            file = replace(file, groups=chosen)
+        file = _with_groups(self._files[index], self._groups)
         return file, self._partitions[self._files.place(index)]
 
 
@@ -213,6 +211,13 @@ def require_fresh_files(snapshot: Snapshot, files: Files, request: Request) -> N
     require_fresh(snapshot, (file for file, _ in files.values()), _names_read(request))
 
 
+def _with_groups(file: DataFile, names: Collection[str]) -> DataFile:
+    """The data file with its files of these slot groups only."""
+    if not file.groups:
+        return file
+    return replace(file, groups=tuple(group for group in file.groups if group.group in names))
+
+
 def _groups_read(snapshot: Snapshot, request: Request) -> set[str]:
     """The slot groups that have requested columns."""
     read = _names_read(request)
@@ -237,12 +242,8 @@ def selected(snapshot: Snapshot, request: Request, files: Iterable[DataFile]) ->
     for file in files:
         matches = None if request.where is None else request.where.matches_partition(file.partition)
         if matches is not False:
-            chosen = (
-                replace(file, groups=tuple(group for group in file.groups if group.group in groups))
-                if file.groups
-                else file
-            )
-            yield chosen, Partition(values=file.partition, is_decided=matches is True)
+            partition = Partition(values=file.partition, is_decided=matches is True)
+            yield _with_groups(file, groups), partition
 
 
 class TableLike(Protocol):

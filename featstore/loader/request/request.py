@@ -12,8 +12,13 @@ import pyarrow as pa
 
 from featstore.base.errors import ConfigError, SelectionError, nearest, require_text
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.loader.request.option_values import as_list, as_options, require_keys
-from featstore.loader.request.slot_options import SlotRequest, requested_slots
+from featstore.loader.request.options import (
+    SlotRequest,
+    as_list,
+    as_options,
+    requested_slots,
+    require_keys,
+)
 from featstore.ops import hashing
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import Selection

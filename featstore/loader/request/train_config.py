@@ -11,7 +11,7 @@ from featstore.base.documents import DocumentError, load_yaml
 from featstore.base.errors import ConfigError, FeatstoreError, nearest
 from featstore.base.redaction import redact, shown
 from featstore.files.storage import open_read
-from featstore.loader.request.option_values import as_list
+from featstore.loader.request.options import as_list, require_known
 from featstore.loader.request.request import Request
 
 KEYS = (
@@ -68,12 +68,7 @@ def load_train_config(
     config = dict(source) if isinstance(source, Mapping) else _parse(str(source), name)
     config |= overrides or {}
     known = (*KEYS, *MIX_KEYS)
-    for key in config:
-        if key not in known:
-            raise ConfigError(
-                f"{name}: unknown key {key!r}{nearest(str(key), known)}; there are "
-                f"{', '.join(known)}"
-            )
+    require_known(name, config, known)
     _require_one_source(name, config)
     if config.get("slots") is None:
         raise ConfigError(f"{name}: expected a key 'slots', found none")
@@ -199,12 +194,7 @@ def _arguments(i: int, entry: Any, common: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(
             f"tables[{i}]: expected {{table: ..., weight: ...}}, found {shown(entry)}"
         )
-    for key in entry:
-        if key not in ENTRY_KEYS:
-            raise ConfigError(
-                f"tables[{i}]: unknown key {key!r}{nearest(str(key), ENTRY_KEYS)}; there are "
-                f"{', '.join(ENTRY_KEYS)}"
-            )
+    require_known(f"tables[{i}]", entry, ENTRY_KEYS)
     if entry.get("table") is None:
         raise ConfigError(f"tables[{i}]: expected a key 'table', found none")
     conditions = [each for each in (common.get("where"), entry.get("where")) if each is not None]
