@@ -16,7 +16,7 @@ from featstore.reading.gather import Places, max_pieces, row_bits_of
 from featstore.reading.reader import Rows
 from featstore.tensors.batch import Batch, Column
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key
 from featstore.tensors.gathering import gather_batches, joined
 from featstore.tensors.packed import PackedColumns, TensorColumns, column_from, values_of
 

@@ -13,7 +13,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from featstore.base.errors import ConfigError, MissingDependencyError, nearest
 from featstore.base.text_table import short_names
-from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key, Keys
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key, Keys
 
 Device = torch.device | str | int
 # The values of one slot, (num_values,), and the number of values of each row, int64 (num_rows,).

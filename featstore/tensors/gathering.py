@@ -22,7 +22,7 @@ from featstore.reading.gather import (
     of_one_dtype,
 )
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import Key
+from featstore.tensors.column_arrays import Key
 from featstore.tensors.packed import PackedColumns, TensorPlace, tensor_of, torch_dtype
 
 

@@ -24,8 +24,7 @@ from featstore.base.intervals import aligned
 from featstore.native import kernels
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.tensors.batch import Column, Columns, Jagged, column_of, shaped
-from featstore.tensors.column_keys import Key, Keys
-from featstore.tensors.writable import writable
+from featstore.tensors.column_arrays import Key, Keys, writable
 
 Allocate = Callable[[int], torch.Tensor]
 

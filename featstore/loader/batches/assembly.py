@@ -23,7 +23,7 @@ from featstore.loader.request.decode import block_columns, block_extras
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import Array, Values
 from featstore.tensors.buffer_pool import BufferPools
-from featstore.tensors.column_keys import Key, Keys
+from featstore.tensors.column_arrays import Key, Keys
 from featstore.tensors.packed import UnpackedColumns
 
 

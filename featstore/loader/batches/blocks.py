@@ -15,7 +15,7 @@ from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import places_of, rebased
 from featstore.tensors.batch import Column, Jagged
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import Key, Keys
+from featstore.tensors.column_arrays import Key, Keys
 from featstore.tensors.gathering import gather_batches, joined
 from featstore.tensors.packed import PackedColumns, UnpackedColumns, pack, split, tensor_of, untrack
 

@@ -13,7 +13,7 @@ from featstore.loader.batches.progress import BlockSource
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import places_of
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import Key
+from featstore.tensors.column_arrays import Key
 from featstore.tensors.gathering import gather_batches
 from featstore.tensors.packed import PackedColumns, UnpackedColumns, array_of, tensor_of
 

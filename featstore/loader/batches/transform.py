@@ -17,7 +17,7 @@ from featstore.loader.batches.progress import ClaimKey
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.options import function_of
 from featstore.tensors.batch import Batch, Column, Jagged
-from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT
 from featstore.tensors.packed import TensorColumns, array_of
 
 # Takes a batch, and returns it, another batch, or slots by name that are added to it or replace its

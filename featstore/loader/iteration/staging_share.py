@@ -25,7 +25,7 @@ def staging_for(options: Staging | None, job: Job) -> Staging | None:
     sizes = _staged_sizes(options, job)
     if not sizes:
         return options if options.decoded else None
-    num_open = _num_parts(job) if options.mode == WHOLE else _num_files(job, job.num_open, 0)
+    num_open = job.most_parts if options.mode == WHOLE else _num_files(job, job.num_open, 0)
     return _fitting(options, sizes, _budget_bytes(options, job), num_open)
 
 
@@ -147,14 +147,9 @@ def _staged_sizes(options: Staging, job: Job) -> list[tuple[str, int]]:
     return [(redact(part.url), part.size_bytes) for part in files if options.stages(part.url)]
 
 
-def _num_parts(job: Job) -> int:
-    """How many files a split has: a data file and those of its slot groups."""
-    return max((1 + len(file.groups) for file, _ in job.files.values()), default=1)
-
-
 def _num_files(job: Job, num_open: int, num_workers: int) -> int:
     """How many files are pinned at once if each worker has `num_open` splits open. A worker of a
     DataLoader, which has to wait for others, also pins the one that it stages next.
     """
-    num_files = num_open * _num_parts(job)
+    num_files = num_open * job.most_parts
     return (num_files + 1) * num_workers if num_workers else num_files

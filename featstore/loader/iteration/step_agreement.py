@@ -23,7 +23,7 @@ from featstore.dispatch.stores.address import Store
 from featstore.loader.iteration.state import LoaderState, merge_states
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.tensors.batch import Batch
-from featstore.tensors.column_keys import WEIGHT
+from featstore.tensors.column_arrays import WEIGHT
 from featstore.tensors.packed import TensorColumns
 
 _LOG = logging.getLogger(__name__)

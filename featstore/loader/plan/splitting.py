@@ -203,9 +203,8 @@ class Listing:
 
     def part(self, part: MiniEpoch, num_splits: int) -> tuple[Files, Sequence[Split]]:
         """The splits of one part in its order, and their files by path."""
-        listed = (
-            (split, item) for item in self.select(self.stream()) for split in self.cut((item[0],))
-        )
+        selected = self.select(self.stream())
+        listed = ((split, item) for item in selected for split in self.cut((item[0],)))
         found = rank_splits(listed, num_splits, part)
         items = {split.path: item for split, item in found}
         files = SelectedFiles.of(items[path] for path in sorted(items))

@@ -24,8 +24,7 @@ from featstore.ops import hashing
 from featstore.reading.buffers import Array, Ragged, Values, scalar_floats, truncate
 from featstore.reading.missing import marks_to_nulls, nan_to_null
 from featstore.reading.reader import Rows
-from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
-from featstore.tensors.writable import bfloat16_bits, writable
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key, bfloat16_bits, writable
 
 NO_EXTRAS = pa.table({})
 

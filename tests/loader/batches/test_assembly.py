@@ -29,7 +29,7 @@ from featstore.reading.reader import Rows as ReadRows
 from featstore.table.snapshot import DataFile
 from featstore.tensors.batch import Column
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import Key
+from featstore.tensors.column_arrays import Key
 from featstore.tensors.packed import PackedColumns
 from tests.loader.conftest import data_file, request_of, work_on
 

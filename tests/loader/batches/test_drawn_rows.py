@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from featstore.loader.batches.drawn_rows import DrawnRows
 from featstore.loader.batches.progress import BlockSource
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import SLOT, Key
+from featstore.tensors.column_arrays import SLOT, Key
 
 ROW: Key = (SLOT, "row")
 

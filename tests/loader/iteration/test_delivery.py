@@ -31,7 +31,7 @@ from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import Reports
 from featstore.loader.iteration.state import LoaderState
 from featstore.tensors.batch import Batch
-from featstore.tensors.column_keys import SLOT
+from featstore.tensors.column_arrays import SLOT
 from featstore.tensors.packed import TensorColumns
 from tests.forks import in_a_fork
 from tests.loader.conftest import iteration_of, source_of

@@ -17,7 +17,7 @@ from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import Negatives, Request, resolve
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
-from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT
 from tests.loader.conftest import data_file
 
 TABLE = pa.table(
