@@ -15,11 +15,11 @@ from featstore.base.errors import ConfigError, require_boolean, require_integer
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.plan import Split
 from featstore.loader.batches.bad_files import SKIP, checked
+from featstore.loader.batches.stats import OnStats, on_stats_options
 from featstore.loader.batches.transform import checked_transform
 from featstore.loader.iteration.job import BatchOptions, EpochOptions, Job, ProcessOptions
 from featstore.loader.iteration.staging_share import divided, limited, staging_for
 from featstore.loader.iteration.step_agreement import require_in_step, tail_of
-from featstore.loader.on_stats import OnStats, on_stats_options
 from featstore.loader.plan.follow import Follow, Following
 from featstore.loader.plan.ordering import (
     DYNAMIC,
@@ -282,8 +282,7 @@ def mixed_descriptions(tables: MixedTables) -> list[LoaderDescription]:
             f"{FIRST_EXHAUSTED}"
         )
     require_alike([each.job.request for each in found], names)
-    _require_rows(found, names)
-    _require_apart(found, names)
+    _require_mixable(names, found)
     shared = []
     for name, each in zip(names, found, strict=True):
         with naming(name):
@@ -291,24 +290,17 @@ def mixed_descriptions(tables: MixedTables) -> list[LoaderDescription]:
     return shared
 
 
-def _require_rows(descriptions: Sequence[LoaderDescription], names: Sequence[str]) -> None:
-    """ConfigError if a table has no rows: no batch could be drawn of it, and an epoch would end at
-    its first turn.
+def _require_mixable(names: Sequence[str], found: Sequence[LoaderDescription]) -> None:
+    """ConfigError if a table has no rows, so that an epoch would end at its first turn, or if two
+    entries read the same rows: they would share them through the store, each row once for both.
     """
-    for name, each in zip(names, descriptions, strict=True):
+    seen: dict[str, str] = {}
+    for name, each in zip(names, found, strict=True):
         if not each.job.has_rows:
             raise ConfigError(
                 f"{name}: expected rows to draw batches of, found none in its data files: leave "
                 "the entry out until the table has some"
             )
-
-
-def _require_apart(descriptions: Sequence[LoaderDescription], names: Sequence[str]) -> None:
-    """ConfigError if two entries read the same rows: they would share them through the store, each
-    row once for both.
-    """
-    seen: dict[str, str] = {}
-    for name, each in zip(names, descriptions, strict=True):
         other = seen.setdefault(each.job.key, name)
         if other is not name:
             raise ConfigError(

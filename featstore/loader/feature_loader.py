@@ -11,6 +11,7 @@ from featstore.base.errors import ConfigError, require_integer
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import ERROR
+from featstore.loader.batches.stats import OnStats, on_stats_options
 from featstore.loader.batches.transform import Transform
 from featstore.loader.description import described
 from featstore.loader.device import DeviceFeed
@@ -18,7 +19,6 @@ from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.step_agreement import JOIN
 from featstore.loader.mixed_source import MixedIterator, MixedSource
 from featstore.loader.mixed_state import merge_any_states
-from featstore.loader.on_stats import OnStats, on_stats_options
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle

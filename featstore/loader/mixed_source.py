@@ -7,11 +7,9 @@ from contextlib import ExitStack
 from typing import Any, NoReturn
 
 from featstore.base.errors import DispatchError, StateError
-from featstore.loader.batches.stats import summed_stats
+from featstore.loader.batches.stats import OnStats, summed_stats
 from featstore.loader.description import mixed_descriptions
-from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.mixed_state import MixedState, Turns
-from featstore.loader.on_stats import OnStats
 from featstore.loader.request.train_config import (
     ALL_EXHAUSTED,
     MixedTables,
@@ -97,7 +95,9 @@ class MixedIterator:
                 self._exhausted.add(table)
         meeting = self._iterators[0].begin().meeting
         self._epoch = meeting.first_epoch // passes
-        self._drawn = self._given = self._delivered = self._owner.turns_at(meeting)
+        self._drawn = self._given = self._delivered = self._owner.turns(
+            meeting.number, meeting.first_epoch
+        )
         self._has_begun = True
 
     def run_ahead(self) -> "MixedIterator":
@@ -299,7 +299,7 @@ class MixedSource(Life[MixedIterator]):
         return MixedState(
             stop=self.stop,
             epoch=first_epoch // num_passes(self.stop),
-            turns=self._turns(self._restored, first_epoch),
+            turns=self.turns(0, first_epoch),
             tables=tuple(states),
         ).to_json()
 
@@ -344,21 +344,22 @@ class MixedSource(Life[MixedIterator]):
             for source in self.sources:
                 ending.callback(source.close)
 
-    def turns_at(self, meeting: Meeting) -> Turns:
+    def turns(self, number: int, first_epoch: int) -> Turns:
         """The turns with which an iteration begins: those of the loaded state, if it is of the same
-        epoch and weights. Called by `MixedIterator`.
+        epoch and weights.
 
         Args:
-            meeting: The iteration of the first table.
+            number: The number of the iteration over the first table, since the last restore.
+            first_epoch: The epoch of that table with which it begins.
         """
-        saved = self._restored if meeting.number == 0 else None
-        return self._turns(saved, meeting.first_epoch)
-
-    def _turns(self, saved: MixedState | None, first_epoch: int) -> Turns:
-        begin = Turns.begin(self._weights)
-        if saved is None or saved.epoch != first_epoch // num_passes(self.stop):
-            return begin
-        return saved.turns if saved.turns.weights == begin.weights else begin
+        begin, saved = Turns.begin(self._weights), self._restored
+        is_saved = (
+            saved is not None
+            and number == 0
+            and saved.epoch == first_epoch // num_passes(self.stop)
+            and saved.turns.weights == begin.weights
+        )
+        return saved.turns if saved is not None and is_saved else begin
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process gets: everything except the iteration."""

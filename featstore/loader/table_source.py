@@ -16,6 +16,7 @@ from featstore.decoded.staging_source import staging_source
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import SKIP
+from featstore.loader.batches.stats import OnStats, StatsCalls
 from featstore.loader.description import LoaderDescription
 from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.feed import Resources
@@ -24,7 +25,6 @@ from featstore.loader.iteration.rendezvous import Rendezvous
 from featstore.loader.iteration.staging_share import decoded_room, limited, share_of
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.worker import LoaderWorker, require_exact_states
-from featstore.loader.on_stats import OnStats, StatsCalls
 from featstore.loader.plan.ordering import STATIC
 from featstore.staging.stager import Stager
 from featstore.tensors.buffer_pool import BufferPools

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from featstore.dispatch.options import Dispatch
+from featstore.loader.batches.stats import OnStats
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle

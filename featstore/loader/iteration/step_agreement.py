@@ -190,7 +190,9 @@ class Agreed:
         self, tail: Tail, store: Store, prefix: str, worker: LoaderWorker, *, patience_s: float
     ) -> None:
         self._tail, self._store, self._worker, self._patience_s = tail, store, worker, patience_s
-        self._keys = {index: f"{prefix}tail/{index}" for index in range(worker.num_workers)}
+        # The keys of all announcements, by worker.
+        self._others = {index: f"{prefix}tail/{index}" for index in range(worker.num_workers)}
+        self._own = self._others.pop(worker.index)
         self._announced = self._known = self._step = 0
         self._has_ended, self._closed = False, Event()
 
@@ -236,13 +238,14 @@ class Agreed:
             self._announce(_ENDED, steps)
 
     def _announce(self, what: str, steps: int) -> None:
-        self._store.set(self._keys[self._worker.index], f"{what} {steps}")
+        self._store.set(self._own, f"{what} {steps}")
 
     def _agree(self, step: int, *, is_mine: bool) -> bool:
         """Waits until the announcements of the others decide about the step."""
         began, pause_s = time.monotonic(), _PAUSE_S
         while True:
-            others = self._others()
+            texts = zip(self._others, self._store.get_many([*self._others.values()]), strict=True)
+            others = {index: Announcement.of(text) for index, text in texts}
             found = decide(step, list(others.values()), is_mine=is_mine)
             if found is not StepDecision.WAIT:
                 self._known = min(other.steps for other in others.values())
@@ -251,11 +254,6 @@ class Agreed:
             if self._closed.wait(pause_s):
                 raise StateError("this iteration was closed before its end; iterate anew")
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-    def _others(self) -> Mapping[int, Announcement]:
-        others = [index for index in self._keys if index != self._worker.index]
-        texts = self._store.get_many([self._keys[index] for index in others])
-        return {index: Announcement.of(text) for index, text in zip(others, texts, strict=True)}
 
     def _require_company(
         self, step: int, others: Mapping[int, Announcement], waited_s: float
