@@ -98,14 +98,17 @@ class LoaderDescription:
         if staging is not None:
             if staging.directory is None:
                 staging = divided(staging, num_loaders)
-            staging = staging_for(staging, with_largest(job))
-            job = replace(job, most_open=limited(staging, with_largest(job)).most_open)
+            job, staging = _staged(job, staging)
         return replace(self, job=job, staging=staging)
 
 
-def with_largest(job: Job) -> Job:
-    """The job with its largest files, where it lists its files later: what staging has to hold."""
-    return job if job.census is None else replace(job, files=job.census.largest)
+def _staged(job: Job, staging: Staging | None) -> tuple[Job, Staging | None]:
+    """The job with as many splits open as staging can hold, and the staging options; None if no
+    file is staged. Of a job that lists its files later, the largest ones are known.
+    """
+    largest = job if job.census is None else replace(job, files=job.census.largest)
+    options = staging_for(staging, largest)
+    return replace(job, most_open=limited(options, largest).most_open), options
 
 
 def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> LoaderDescription:
@@ -143,10 +146,9 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             ends_finished=dispatch.finished == END,
             follow=_followed(given.get("follow"), snapshot, request, key, epochs),
         )
-        largest = with_largest(job)
-        staging = staging_for(given.get("staging"), largest)
+        job, staging = _staged(job, given.get("staging"))
         return LoaderDescription(
-            job=replace(job, most_open=limited(staging, largest).most_open),
+            job=job,
             url=snapshot.url,
             dispatch=dispatch,
             staging=staging,

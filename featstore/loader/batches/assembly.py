@@ -94,7 +94,15 @@ class Assembler:
         in the file's order, or one for each whole batch if rows are shuffled.
         """
         with self._stats.timed("assemble_s"):
-            return self._named(self._blocks(mixture))
+            if mixture.draws is None:
+                return self._named(self._in_order(mixture.shares[0].window))
+            drawn = self._add(mixture.shares, mixture.draws)
+            blocks = self._budgeted(drawn, mixture.shares)
+            for share in mixture.shares:
+                if share.is_end:
+                    self._windows.pop(share.window, None)
+                    self._budget.let_go(share.window.held_bytes)
+            return self._named(blocks)
 
     def rest(self) -> list[Block]:
         """The blocks of the rows that wait for more, once no more come."""
@@ -120,17 +128,6 @@ class Assembler:
                 self._keys = block.keys
         return blocks
 
-    def _blocks(self, mixture: Mixture) -> list[Block]:
-        if mixture.draws is None:
-            return self._in_order(mixture.shares[0].window)
-        drawn = self._add(mixture.shares, mixture.draws)
-        blocks = self._budgeted(drawn, mixture.shares)
-        for share in mixture.shares:
-            if share.is_end:
-                self._windows.pop(share.window, None)
-                self._budget.let_go(share.window.held_bytes)
-        return blocks
-
     def _in_order(self, window: Window) -> list[Block]:
         """The blocks of a window in the file's order. They take the window's place in the budget,
         which the last one holds. Rows that wait for a batch hold nothing of it.
@@ -139,11 +136,14 @@ class Assembler:
         if window.work.claim.key not in self._left_out:
             with self._leaving_out(window):
                 blocks = self._aligner.add(self._view(window))
-        size_bytes = sum(block.size_bytes for block in blocks)
-        size_bytes = self._budget.exchange(window.held_bytes, size_bytes)
+        self._exchange(window.held_bytes, blocks)
+        return blocks
+
+    def _exchange(self, held_bytes: int, blocks: list[Block]) -> None:
+        """Gives bytes of the budget back for what blocks take, which the last of them holds."""
+        size_bytes = self._budget.exchange(held_bytes, sum(block.size_bytes for block in blocks))
         if blocks:
             blocks[-1].held_bytes = size_bytes
-        return blocks
 
     def _view(self, window: Window) -> Block:
         index, places = window.select()
@@ -247,10 +247,7 @@ class Assembler:
         )
         with self._budget.held(needed_bytes) as held_bytes:
             blocks = self._gathered(drawn, is_end=False)
-        size_bytes = sum(block.size_bytes for block in blocks)
-        size_bytes = self._budget.exchange(held_bytes, size_bytes)
-        if blocks:
-            blocks[-1].held_bytes = size_bytes
+        self._exchange(held_bytes, blocks)
         return blocks
 
     def _gathered(self, drawn: DrawnRows, *, is_end: bool) -> list[Block]:
