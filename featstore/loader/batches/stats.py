@@ -73,7 +73,7 @@ class EpochTimes:
 class Stats:
     """Counts and seconds by name.
 
-    Each name is written by one thread, so no lock is needed. Names that run/delivery.py or
+    Each name is written by one thread, so no lock is needed. Names that delivery.py or
     bad_files.py count are written under their locks.
     """
 
@@ -148,7 +148,7 @@ class Stats:
 
     def slots(self) -> dict[str, dict[str, int | float]]:
         """For each column that was read: its `bytes` as stored in the files, and its parts of the
-        busy seconds of the stages `decode` and `assemble`, divided as rows/filtering.py says.
+        busy seconds of the stages `decode` and `assemble`, divided as filtering.py says.
         """
         return {
             name: {
