@@ -172,7 +172,13 @@ def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     parsed = [MixedState.from_json(state) for state in states]
     first = parsed[0]
     for state in parsed:
-        _require_same(state, first)
+        for key, own, other in (
+            ("stop", state.stop, first.stop),
+            ("epoch", state.epoch, first.epoch),
+            ("number of tables", len(state.tables), len(first.tables)),
+        ):
+            if own != other:
+                raise StateError(f"merge_states: the states differ in {key}: {own} and {other}")
     merged = [_merged(i, parsed) for i in range(len(first.tables))]
     return MixedState(
         stop=first.stop,
@@ -181,16 +187,6 @@ def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         ended=all(state.ended for state in parsed),
         tables=tuple(merged),
     ).to_json()
-
-
-def _require_same(state: MixedState, first: MixedState) -> None:
-    for key, own, other in (
-        ("stop", state.stop, first.stop),
-        ("epoch", state.epoch, first.epoch),
-        ("number of tables", len(state.tables), len(first.tables)),
-    ):
-        if own != other:
-            raise StateError(f"merge_states: the states differ in {key}: {own} and {other}")
 
 
 def _merged(i: int, states: Sequence[MixedState]) -> dict[str, Any]:

@@ -47,7 +47,12 @@ def tensorflow_dataset(batches: Iterable[NumpyBatch], request: Request) -> Any:
 
     def parts() -> Iterator[Any]:
         for batch in batches:
-            yield _parts(batch, has_weight=has_weight)
+            slots = {
+                name: tuple(column) if isinstance(column, JaggedArray) else column
+                for name, column in batch.slots.items()
+            }
+            weight = (batch.weight,) if has_weight else ()
+            yield slots, dict(batch.labels), *weight
 
     slots = {item.slot.name: _slot_spec(tf, item) for item in request.slots}
     number = tf.TensorSpec((None,), tf.float32)
@@ -66,14 +71,6 @@ def tensorflow_dataset(batches: Iterable[NumpyBatch], request: Request) -> Any:
         return (made, *others)
 
     return dataset.map(ragged) if jagged else dataset
-
-
-def _parts(batch: NumpyBatch, *, has_weight: bool) -> Any:
-    slots = {
-        name: tuple(column) if isinstance(column, JaggedArray) else column
-        for name, column in batch.slots.items()
-    }
-    return (slots, dict(batch.labels), batch.weight) if has_weight else (slots, dict(batch.labels))
 
 
 def _slot_spec(tf: Any, item: SlotRequest) -> Any:

@@ -51,10 +51,10 @@ class Jagged:
         return (self[row] for row in range(len(self)))
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Jagged":
-        values, offsets = (
-            part.to(device, non_blocking=non_blocking) for part in (self.values, self.offsets)
+        return Jagged(
+            self.values.to(device, non_blocking=non_blocking),
+            self.offsets.to(device, non_blocking=non_blocking),
         )
-        return Jagged(values, offsets)
 
     def to_nested(self) -> torch.Tensor:
         """The rows as a torch nested tensor of jagged layout, which shares the values' memory."""

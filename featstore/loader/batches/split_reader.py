@@ -140,7 +140,7 @@ class SplitReader:
         self._window_cache, self._budget = window_cache, budget or Budget(None)
         self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
-        self._through = work.claim.start_row
+        self.claim, self._through = work.claim, work.claim.start_row
         with stats.timed("decode_s"), ExitStack() as opened:
             files = [
                 opened.enter_context(
@@ -180,11 +180,7 @@ class SplitReader:
     def is_finished(self) -> bool:
         if self._has_ended or self._next >= len(self._windows):
             return True
-        return 0 < self._work.claim.end_row <= self._row
-
-    @property
-    def claim(self) -> Claim:
-        return self._work.claim
+        return 0 < self.claim.end_row <= self._row
 
     @property
     def num_windows(self) -> int:
@@ -213,7 +209,7 @@ class SplitReader:
 
     def skip(self, note: Skip, error: DataFileError) -> None:
         """Leaves out the remaining rows of the split, because of `error`."""
-        note(self._work.claim, self._through, error)
+        note(self.claim, self._through, error)
 
     def read(self) -> Iterator[Window]:
         """The next window, in slices if it takes much memory. Not to be called once finished.
@@ -271,8 +267,7 @@ class SplitReader:
             else self._budget.held(size_bytes + room_bytes)
         )
         with holding as held_bytes, self._stats.timed("decode_s"):
-            index = self._work.claim.index
-            order = self._order.permutation(self._row - first_row, index, number)
+            order = self._order.permutation(self._row - first_row, self.claim.index, number)
             if self._reader.reorders:
                 # Each column while it is in the cache. Later its rows would be looked up all over
                 # the window.
@@ -333,7 +328,7 @@ class SplitReader:
         """The first slice after `row` that was not delivered before, and the row after it."""
         for rows in slices:
             row += rows.num_rows
-            if row > self._work.claim.start_row or row >= self._end_row(self._row):
+            if row > self.claim.start_row or row >= self._end_row(self._row):
                 return rows, row
         raise DataFileError(
             f"{self._file.name}: expected {self._row} rows, as its footer says, found fewer"
@@ -372,7 +367,7 @@ class SplitReader:
         """The windows of the split as ranges of the file's row groups; one empty window for a file
         without rows. DataFileError if the file has not as many rows as the table says.
         """
-        split, rows = self._work.claim.split, self._file.row_group_rows
+        split, rows = self.claim.split, self._file.row_group_rows
         windows = split_windows(split, rows, self._order.window_rows)
         if (found := sum(self._num_rows(window) for window in windows)) != split.num_rows:
             raise DataFileError(
@@ -384,7 +379,7 @@ class SplitReader:
         """Skips windows that were delivered before, except the last one of the claim, with which
         its end is reported.
         """
-        claim = self._work.claim
+        claim = self.claim
         while self._next < len(self._windows) - 1:
             after = self._row + self._num_rows(self._windows[self._next])
             if after > claim.start_row or 0 < claim.end_row <= after:
@@ -392,7 +387,7 @@ class SplitReader:
             self._next, self._row = self._next + 1, after
 
     def _end_row(self, row: int) -> int:
-        return min(row, self._work.claim.end_row or row)
+        return min(row, self.claim.end_row or row)
 
     def _num_rows(self, window: range) -> int:
         return sum(self._file.row_group_rows[index] for index in window)

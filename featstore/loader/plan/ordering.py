@@ -78,13 +78,9 @@ class Ordering:
         return self.kind == DYNAMIC
 
     @property
-    def is_replay(self) -> bool:
-        return self.kind == REPLAY
-
-    @property
     def has_whole_splits(self) -> bool:
         """Whether workers read splits that they claim, or claimed when the epoch was recorded."""
-        return self.is_dynamic or self.is_replay
+        return self.kind in (DYNAMIC, REPLAY)
 
     @property
     def given(self) -> Recording | None:

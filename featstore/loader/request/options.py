@@ -148,12 +148,11 @@ def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
             f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out "
             f"buckets"
         )
-    if max_len is not None and not slot.is_list:
-        raise ConfigError(
-            f"slots: {slot.name!r}: max_len is for lists, found shape {slot.shape_text}"
-        )
-    if pad is not None and not slot.is_list:
-        raise ConfigError(f"slots: {slot.name!r}: pad is for lists, found shape {slot.shape_text}")
+    for key, value in (("max_len", max_len), ("pad", pad)):
+        if value is not None and not slot.is_list:
+            raise ConfigError(
+                f"slots: {slot.name!r}: {key} is for lists, found shape {slot.shape_text}"
+            )
     if pad is not None and max_len is not None:
         raise ConfigError(
             f"slots: {slot.name!r}: expected pad or max_len, found both: pad cuts lists too"
