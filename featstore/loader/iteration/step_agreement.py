@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from threading import Event
 from typing import Protocol
 
@@ -91,14 +90,6 @@ def require_in_step(tail: Tail, in_step: object) -> None:
         )
 
 
-class StepDecision(Enum):
-    """Whether a step is made."""
-
-    GO = "go"
-    STOP = "stop"
-    WAIT = "wait"
-
-
 @dataclass(frozen=True)
 class Announcement:
     """The last announcement of a worker.
@@ -118,8 +109,8 @@ class Announcement:
         return cls(what, int(steps))
 
 
-def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> StepDecision:
-    """Whether a step is made, as far as the announcements say.
+def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> bool | None:
+    """Whether a step is made; None as long as the announcements do not say.
 
     Args:
         step: The step, counted from 1.
@@ -130,16 +121,10 @@ def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> StepD
     makes = [other.steps >= step for other in others]
     is_over = [other.what == _ENDED and other.steps < step for other in others]
     if is_mine:
-        return (
-            StepDecision.STOP
-            if any(is_over)
-            else StepDecision.GO
-            if all(makes)
-            else StepDecision.WAIT
-        )
-    return (
-        StepDecision.GO if any(makes) else StepDecision.STOP if all(is_over) else StepDecision.WAIT
-    )
+        is_made, is_left_out = all(makes), any(is_over)
+    else:
+        is_made, is_left_out = any(makes), all(is_over)
+    return is_made if is_made or is_left_out else None
 
 
 class Steps(Protocol):
@@ -247,9 +232,9 @@ class Agreed:
             texts = zip(self._others, self._store.get_many([*self._others.values()]), strict=True)
             others = {index: Announcement.of(text) for index, text in texts}
             found = decide(step, list(others.values()), is_mine=is_mine)
-            if found is not StepDecision.WAIT:
+            if found is not None:
                 self._known = min(other.steps for other in others.values())
-                return found is StepDecision.GO
+                return found
             self._require_company(step, others, time.monotonic() - began)
             if self._closed.wait(pause_s):
                 raise StateError("this iteration was closed before its end; iterate anew")
