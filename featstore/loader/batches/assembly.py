@@ -22,6 +22,7 @@ from featstore.loader.batches.stats import Stats
 from featstore.loader.request.decode import block_columns, block_extras
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import Array, Values
+from featstore.reading.reader import Rows
 from featstore.tensors.buffer_pool import BufferPools
 from featstore.tensors.column_arrays import Key, Keys
 from featstore.tensors.packed import UnpackedColumns
@@ -86,7 +87,7 @@ class Assembler:
         self._aligner = BatchAligner(batch_size, self._pools.joined, self._demand)
         self._left_out: set[tuple[int, int, int]] = set()
         self._windows: dict[Window, _Converted] = {}
-        self._rest = DrawnRows.none()
+        self._rest = DrawnRows()
         self._keys = Keys()
 
     def blocks(self, mixture: Mixture) -> list[Block]:
@@ -150,7 +151,7 @@ class Assembler:
         rows = window.rows if index is None else window.rows.take(index)
         source = _source(WindowShare(window=window, begin=0, end=window.num_rows), places)
         return Block.of(
-            block_columns(rows, self._request, self._stats),
+            self._columns(rows),
             (source,),
             num_rows=rows.num_rows,
             extras=block_extras(rows, self._request, window.work.partition),
@@ -192,13 +193,17 @@ class Assembler:
             order, passes = np.zeros(window.num_rows, np.int64), np.zeros(window.num_rows, bool)
             order[places], passes[places] = index, True
         return _Converted(
-            pieces=[block_columns(piece, self._request, self._stats) for piece in pieces],
+            pieces=[self._columns(piece) for piece in pieces],
             piece_rows=[piece.num_rows for piece in pieces],
             extras=block_extras(rows, self._request, window.work.partition),
             rows=order,
             passes=passes,
             ascends=bool((index[1:] > index[:-1]).all()),
         )
+
+    def _columns(self, rows: Rows) -> dict[Key, Values]:
+        stats = self._stats
+        return block_columns(rows, self._request, stats.counts, stats.column_assemble_s)
 
     def _add(self, shares: Sequence[WindowShare], draws: Array) -> DrawnRows:
         """The rows that wait, and after them those of the shares."""
@@ -252,7 +257,7 @@ class Assembler:
 
     def _gathered(self, drawn: DrawnRows, *, is_end: bool) -> list[Block]:
         """The blocks of whole batches, and at the end of the rest. Keeps what is left."""
-        before, self._rest = self._rest, DrawnRows.none()
+        before, self._rest = self._rest, DrawnRows()
         delivered = np.flatnonzero(drawn.passes)
         num_rows = len(delivered)
         if not num_rows:

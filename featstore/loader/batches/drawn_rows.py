@@ -36,8 +36,8 @@ class DrawnRows:
         ascends: Whether the rows of each piece ascend.
     """
 
-    passes: Array
-    order: Array
+    passes: Array = field(default_factory=lambda: np.ones(0, bool))
+    order: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     pieces: list[dict[Key, Values]] = field(default_factory=list)
     piece_rows: list[int] = field(default_factory=list)
     extras: list[pa.Table] = field(default_factory=list)
@@ -53,11 +53,6 @@ class DrawnRows:
         )
         self.piece_rows.append(num_rows)
         self.extras.append(extras)
-
-    @classmethod
-    def none(cls) -> "DrawnRows":
-        """No rows."""
-        return cls(np.ones(0, bool), np.zeros(0, np.int64))
 
     def columns(
         self,

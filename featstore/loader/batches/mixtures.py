@@ -83,11 +83,6 @@ class Mixture:
     shares: tuple[WindowShare, ...]
     draws: Array | None
 
-    @classmethod
-    def in_order(cls, window: Window) -> "Mixture":
-        """The rows of a window in the file's order."""
-        return cls(shares=(WindowShare(window=window, begin=0, end=window.num_rows),), draws=None)
-
 
 def read_in_order(splits: Splits) -> Generator[Mixture, None, None]:
     """Reads all splits, one after the other. Closes every split that it opened, however it ends."""
@@ -99,8 +94,12 @@ def read_in_order(splits: Splits) -> Generator[Mixture, None, None]:
                 windows = split.read()
                 read = partial(next, windows, None)
                 while (window := next_window(read, split, splits.skip)) is not None:
-                    yield Mixture.in_order(window)
-                    del window  # Otherwise its rows stay in memory while the next ones are read.
+                    share = WindowShare(window=window, begin=0, end=window.num_rows)
+                    yield Mixture(shares=(share,), draws=None)
+                    del (
+                        window,
+                        share,
+                    )  # Otherwise its rows stay in memory while the next ones are read.
 
 
 class Stream:

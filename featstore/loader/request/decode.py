@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import MutableMapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,16 +27,6 @@ from featstore.reading.reader import Rows
 from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key, bfloat16_bits, writable
 
 NO_EXTRAS = pa.table({})
-
-
-class ColumnCounts(Protocol):
-    """Where rows and the seconds of each column are counted, as of the loader's `Stats`."""
-
-    @property
-    def counts(self) -> Counter[str]: ...
-
-    @property
-    def column_assemble_s(self) -> MutableMapping[str, float]: ...
 
 
 def passing(
@@ -69,19 +59,27 @@ def passing(
     return mask
 
 
-def block_columns(rows: Rows, request: Request, stats: ColumnCounts) -> dict[Key, Values]:
+def block_columns(
+    rows: Rows, request: Request, counts: Counter[str], seconds: MutableMapping[str, float]
+) -> dict[Key, Values]:
     """The slots, labels and weight of rows that passed the filters, as arrays from which tensors
     can be made without a copy.
+
+    Args:
+        rows: The rows.
+        request: What is delivered.
+        counts: Where they are counted, as of `Stats`.
+        seconds: Where the time that each slot takes is counted.
 
     Raises:
         MissingValueError: A label or the weight is null, and the request does not say what to do.
     """
-    columns, counts, now = dict[Key, Any](), stats.counts, time.perf_counter()
+    columns, now = dict[Key, Any](), time.perf_counter()
     counts["rows_decoded"] += rows.num_rows
     for item in request.slots:
         columns[SLOT, item.slot.name] = writable(shaped(rows.slot(item.slot), item))
         before, now = now, time.perf_counter()
-        stats.column_assemble_s[item.slot.name] += now - before
+        seconds[item.slot.name] += now - before
     for label in request.labels:
         columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
     if request.weight is not None:

@@ -87,7 +87,7 @@ def test_a_piece_that_is_added_comes_after_the_others_with_its_extra_columns() -
 
 
 def test_of_no_rows_there_is_nothing() -> None:
-    drawn = DrawnRows.none()
+    drawn = DrawnRows()
     assert not len(drawn.order)
     assert not list(drawn.sources_after(0))
     assert drawn.extra_columns().num_columns == 0
