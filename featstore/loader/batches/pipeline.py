@@ -99,10 +99,20 @@ class Stage(StageQueue[Item], Closing):
     _thread: threading.Thread | None = None
 
     def begin(self, name: str, produce: Callable[..., None], *of: object) -> None:
-        """Starts the thread, which calls `produce` with the stage and these arguments."""
-        thread = threading.Thread(target=produce, args=(self, *of), name=name, daemon=True)
+        """Starts the thread: it calls `produce` with the stage and these arguments, and ends the
+        queue.
+        """
+        thread = threading.Thread(target=self._run, args=(produce, *of), name=name, daemon=True)
         thread.start()
         self._thread = thread
+
+    def _run(self, produce: Callable[..., None], *of: object) -> None:
+        error: BaseException | None = None
+        try:
+            produce(self, *of)
+        except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
+            error = raised
+        self.end(error)
 
     def close(self) -> None:
         """Ends and joins the thread. The caller has to wake whatever else it may wait for."""
@@ -159,31 +169,20 @@ class Pipeline(Closing):
 
 
 def fill(queue: StageQueue[Item], items: Generator[Item, None, None]) -> None:
-    """The body of a stage's thread: puts the items until the queue is closed."""
-    error: BaseException | None = None
-    try:
-        with closing(items):
-            while (item := next(items, None)) is not None and queue.put(item):
-                del item  # Frees its memory before the next one is made.
-    except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
-        error = raised
-    queue.end(error)
+    """Puts the items until the queue is closed, and closes them."""
+    with closing(items):
+        while (item := next(items, None)) is not None and queue.put(item):
+            del item  # Frees its memory before the next one is made.
 
 
 def _assemble(
     assembled: StageQueue[deque[Block]], assembler: Assembler, decoded: StageQueue[Mixture]
 ) -> None:
-    """The body of the assembling thread."""
-    error: BaseException | None = None
-    try:
-        is_open = True
-        while is_open and (mixture := decoded.get()) is not None:
-            blocks = deque(assembler.blocks(mixture))
-            del mixture  # Frees the rows as read before the next ones are waited for.
-            is_open = assembled.put(blocks)
-            del blocks  # Frees their memory before the next ones are waited for.
-        if is_open:
-            assembled.put(deque(assembler.rest()))
-    except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
-        error = raised
-    assembled.end(error)
+    is_open = True
+    while is_open and (mixture := decoded.get()) is not None:
+        blocks = deque(assembler.blocks(mixture))
+        del mixture  # Frees the rows as read before the next ones are waited for.
+        is_open = assembled.put(blocks)
+        del blocks  # Frees their memory before the next ones are waited for.
+    if is_open:
+        assembled.put(deque(assembler.rest()))

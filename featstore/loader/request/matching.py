@@ -147,23 +147,19 @@ class SelectedFiles(Files):
 class _SelectedValues(ValuesView[Listed]):
     """Without looking for each path."""
 
-    def __init__(self, files: SelectedFiles) -> None:
-        super().__init__(files)
-        self._files = files
+    _mapping: SelectedFiles
 
     def __iter__(self) -> Iterator[Listed]:
-        return self._files.listed()
+        return self._mapping.listed()
 
 
 class _SelectedItems(ItemsView[str, Listed]):
     """Without looking for each path."""
 
-    def __init__(self, files: SelectedFiles) -> None:
-        super().__init__(files)
-        self._files = files
+    _mapping: SelectedFiles
 
     def __iter__(self) -> Iterator[tuple[str, Listed]]:
-        return ((item[0].path, item) for item in self._files.listed())
+        return ((item[0].path, item) for item in self._mapping.listed())
 
 
 def are_decided(files: Files) -> bool:
