@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import overload
 
 from featstore.base.byte_sizes import parse_bytes
@@ -198,7 +199,7 @@ class Listing:
             plan=plan_digest(counting(), seed=seed, epoch=0, shuffle=shuffle),
             table=table.hexdigest(),
             num_splits=num_splits,
-            largest={path: item for _, path, item in largest},
+            largest={path: item for _, path, item in sorted(largest, key=itemgetter(1))},
         )
 
     def part(self, part: MiniEpoch, num_splits: int) -> tuple[Files, Sequence[Split]]:
