@@ -11,7 +11,13 @@ from itertools import islice
 import numpy as np
 
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixtures import Mixture, Splits, Stream, WindowShare, next_window
+from featstore.loader.batches.mixtures import (
+    Mixture,
+    Splits,
+    WindowShare,
+    WindowStream,
+    next_window,
+)
 from featstore.loader.batches.split_reader import Window
 from featstore.loader.batches.stats import Stats
 from featstore.loader.plan.shuffle import RowOrder, round_size
@@ -80,12 +86,12 @@ class _Mixer:
 
     def __init__(self, splits: Splits, terms: MixTerms, budget: Budget, stats: Stats) -> None:
         self._splits, self._terms, self._budget, self._stats = splits, terms, budget, stats
-        self._coming = deque[Stream]()  # Open, but not mixed with the others yet.
+        self._coming = deque[WindowStream]()  # Open, but not mixed with the others yet.
         self._error: BaseException | None = None  # Of opening the split after these.
-        self._noted: Stream | None = None  # The last one that did not fit.
+        self._noted: WindowStream | None = None  # The last one that did not fit.
         self._ahead_due = 0  # How many windows are to be read ahead.
         self._is_exhausted = False  # Whether all work is taken.
-        self.streams: list[Stream] = []
+        self.streams: list[WindowStream] = []
 
     @property
     def _open_rows(self) -> int:
@@ -148,7 +154,7 @@ class _Mixer:
         share = max(1, len(section) // self._terms.num_sharing)
         return round_size(first - section.start, len(section), min(self._terms.width, share))
 
-    def _may_mix(self, stream: Stream) -> bool:
+    def _may_mix(self, stream: WindowStream) -> bool:
         if not self._is_of_section(stream):
             return False
         total = sum(each.size_bytes for each in self.streams) + stream.size_bytes
@@ -165,7 +171,7 @@ class _Mixer:
                 )
         return False
 
-    def _is_of_section(self, stream: Stream) -> bool:
+    def _is_of_section(self, stream: WindowStream) -> bool:
         """Whether a split may be mixed with those that are open, if there are any."""
         if not self.streams:
             return True
@@ -197,7 +203,7 @@ class _Mixer:
                 break
             stream.read_ahead()
 
-    def _due_ahead(self) -> Iterator[Stream]:
+    def _due_ahead(self) -> Iterator[WindowStream]:
         """The splits whose next windows may be read ahead, in the order in which they are needed.
         Where an open split has no further window, it is the next split, which takes its place.
 
@@ -217,7 +223,7 @@ class _Mixer:
                 elif following.may_read_ahead:
                     yield following
 
-    def _coming_ahead(self) -> Iterator[Stream]:
+    def _coming_ahead(self) -> Iterator[WindowStream]:
         """The splits of this section that take the next places, opened when they are asked for."""
         number = 0
         while number < len(self._coming) or self._opens_ahead():
@@ -298,7 +304,7 @@ class _Mixer:
         shares = [self._share(stream, count) for stream, count in zip(streams, counts, strict=True)]
         return shares, draws
 
-    def _share(self, stream: Stream, num_rows: int) -> WindowShare:
+    def _share(self, stream: WindowStream, num_rows: int) -> WindowShare:
         """The next rows of a stream."""
         share = stream.draw(num_rows)
         if share.is_end:
@@ -339,7 +345,7 @@ class _Mixer:
             raise self._error
         while (item := next(self._splits.work, None)) is not None:
             if (reader := self._splits.opened(item)) is not None:
-                self._coming.append(Stream(reader))
+                self._coming.append(WindowStream(reader))
                 return True
         self._is_exhausted = True
         return False

@@ -102,7 +102,7 @@ def read_in_order(splits: Splits) -> Generator[Mixture, None, None]:
                     )  # Otherwise its rows stay in memory while the next ones are read.
 
 
-class Stream:
+class WindowStream:
     """A split whose rows are mixed: its reader, its open window, how many of the window's rows are
     drawn, and the window after it if that is read already. Its files are closed when its last
     window is read.
