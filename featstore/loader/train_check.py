@@ -1,6 +1,5 @@
 """Checks a training config without training: what `featstore train check` prints."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, astuple, dataclass, field, replace
@@ -146,45 +145,45 @@ class TrainCheck:
         at = "" if self.version is None else f", version {self.version}"
         epoch_bytes = round(self.stored_bytes_per_row * self.num_rows)
         share = epoch_bytes / max(1, self.files_bytes)
-        return (
+        lines = [
             f"{self.table}{at}: {self.num_rows:,} rows in {self.num_files:,} files, "
-            f"{self.num_splits:,} splits\n{self._shares()}"
+            f"{self.num_splits:,} splits",
+            *self._shares(),
             f"a row: {self.stored_bytes_per_row:,.1f} bytes stored, "
             f"{self.batch_bytes_per_row:,.1f} in a batch (means over {self.num_footers:,} files); "
-            f"an epoch reads {format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files"
-            f"{self._cached(epoch_bytes)}{self._looked_at()}"
-            + "".join(f"\n{text} (unless `where` leaves them out)" for text in self.null_labels)
-        )
+            f"an epoch reads {format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files",
+            *self._notes(epoch_bytes),
+        ]
+        return "\n".join(lines)
 
-    def _looked_at(self) -> str:
-        """In how many files null labels were looked for; empty if these are all."""
-        roles = {column.role for column in self.columns}
-        if self.num_footers == self.num_files or roles.isdisjoint(("label", "weight")):
-            return ""
-        return f"\nnull labels and weights: looked for in {self.num_footers:,} of the files"
+    def _notes(self, epoch_bytes: int) -> Iterator[str]:
+        """What there is to say of whole files that the cache cannot hold where it holds the
+        selected columns, and of null labels.
+        """
+        if self.cache_bytes is not None and epoch_bytes <= self.cache_bytes < self.files_bytes:
+            yield (
+                f"staging: whole files take {format_bytes(self.files_bytes)}, more than the budget "
+                f"of {format_bytes(self.cache_bytes)}: if they are staged whole, each epoch "
+                "downloads again what was evicted; mode ranges keeps the selected columns, and "
+                "what lies between"
+            )
+        has_numbers = any(column.role in ("label", "weight") for column in self.columns)
+        if has_numbers and self.num_footers != self.num_files:
+            yield f"null labels and weights: looked for in {self.num_footers:,} of the files"
+        for text in self.null_labels:
+            yield f"{text} (unless `where` leaves them out)"
 
-    def _cached(self, epoch_bytes: int) -> str:
-        """What of whole files does not fit into the cache, where the selected columns do."""
-        if self.cache_bytes is None or not epoch_bytes <= self.cache_bytes < self.files_bytes:
-            return ""
-        return (
-            f"\nstaging: whole files take {format_bytes(self.files_bytes)}, more than the budget "
-            f"of {format_bytes(self.cache_bytes)}: if they are staged whole, each epoch downloads "
-            "again what was evicted; mode ranges keeps the selected columns, and what lies between"
-        )
-
-    def _shares(self) -> str:
-        """The splits of ranks that train in step; empty if those of eight are nearly equal."""
-        if self.order != DYNAMIC or not uneven_shares(self.num_splits, _NUM_RANKS[-1]):
-            return ""
-        shares = ", ".join(
-            f"{ranks} ranks {_span(*splits_of_shares(self.num_splits, ranks))}"
-            for ranks in _NUM_RANKS
-        )
-        return (
-            f"splits of ranks in step: {shares}; {EVEN_SPLITS} for each are even enough "
-            "(dispatch.split_rows)\n"
-        )
+    def _shares(self) -> Iterator[str]:
+        """The splits of ranks that train in step; nothing if those of eight are nearly equal."""
+        if self.order == DYNAMIC and uneven_shares(self.num_splits, _NUM_RANKS[-1]):
+            shares = ", ".join(
+                f"{ranks} ranks {_span(*splits_of_shares(self.num_splits, ranks))}"
+                for ranks in _NUM_RANKS
+            )
+            yield (
+                f"splits of ranks in step: {shares}; {EVEN_SPLITS} for each are even enough "
+                "(dispatch.split_rows)"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,28 +311,19 @@ def _cache_bytes(staging: Staging | None, snapshot: Snapshot) -> int | None:
 def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
     for item in request.slots:
         yield _slot_column(item, sizes)
-    roles = [("label", label) for label in request.labels]
-    roles += [("weight", request.weight)] if request.weight is not None else []
-    for role, number in roles:
+    others = [("label", label.field) for label in request.labels]
+    others += [("weight", request.weight.field)] if request.weight is not None else []
+    others += [("extra", extra) for extra in request.extras]
+    for role, column in others:
+        is_extra, stored = role == "extra", sizes.bytes_per_row(column.name)
         yield CheckedColumn(
-            name=number.name,
+            name=column.name,
             role=role,
-            kind=str(number.field.type),
-            batch="[B]",
-            dtype="float32",
-            stored_bytes_per_row=sizes.bytes_per_row(number.name),
-            batch_bytes_per_row=4,
-        )
-    for extra in request.extras:
-        stored = sizes.bytes_per_row(extra.name)
-        yield CheckedColumn(
-            name=extra.name,
-            role="extra",
-            kind=str(extra.type),
-            batch="Arrow",
-            dtype=str(extra.type),
+            kind=str(column.type),
+            batch="Arrow" if is_extra else "[B]",
+            dtype=str(column.type) if is_extra else "float32",
             stored_bytes_per_row=stored,
-            batch_bytes_per_row=_arrow_bytes(extra.type, stored),
+            batch_bytes_per_row=_arrow_bytes(column.type, stored) if is_extra else 4,
         )
 
 
@@ -367,18 +357,15 @@ def _span(least: int, most: int) -> str:
 
 def _head(job: Job, files: Sequence[DataFile], num_rows: int) -> dict[str, list[Any]]:
     """The first rows of the files by column of a batch: slots, labels, weight and extras."""
-    rows: dict[str, list[Any]] = {}
     job = replace(job, batch_size=num_rows, shuffle=None)
     with closing(rows_in_place(job, job.cut(files))) as slices:
         if (found := next(slices, None)) is None:
-            return rows
+            return {}
         batch = found.batch()
-    for (_, name), column in batch.made().items():
-        if isinstance(column, Jagged):
-            values, ends = column.values.tolist(), column.offsets.tolist()
-            rows[name] = [values[first:end] for first, end in itertools.pairwise(ends)]
-        else:
-            rows[name] = column.tolist()
+    rows = {
+        name: [row.tolist() for row in column] if isinstance(column, Jagged) else column.tolist()
+        for (_, name), column in batch.made().items()
+    }
     return rows | {name: batch.extras[name].to_pylist() for name in batch.extras.column_names}
 
 
