@@ -1,4 +1,6 @@
-"""Slices blocks into batches of an exact number of rows, each with its progress."""
+"""Slices blocks into batches of an exact number of rows, each with its progress. Blocks in the file's
+order are divided where batches end before that.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,8 @@
 """Which worker reads which rows. The orders `static`, `rank` and `replay` give a worker its claims
 without asking a store. In order `dynamic` workers of one pace take fair shares.
+
+Sections of an epoch are the files of one value of a partition key, such as one day. With
+`shuffle.within` they are read in the order of their values, and rows are mixed within them only.
 """
 
 import json

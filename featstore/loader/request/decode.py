@@ -1,4 +1,6 @@
-"""From rows as read to the columns of a block: first the filters, then each slot's options."""
+"""From rows as read to the columns of a block: first the filters, then each slot's options, which
+cut lists, hash ids into buckets, pad, and convert the dtype.
+"""
 
 import time
 from collections import Counter

@@ -1,4 +1,6 @@
-"""The data files that a request reads: those whose partitions can match its `where`."""
+"""The table that an argument names, and the data files that a request reads of it: those whose
+partitions can match its `where`.
+"""
 
 from array import array
 from collections.abc import (

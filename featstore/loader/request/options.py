@@ -1,6 +1,5 @@
-"""The options of a selected slot in training: which there are, and which slots allow them.
-
-`decode.py` applies them.
+"""Options as a config or a caller gives them: objects, mappings, lists, functions; and those of a
+selected slot: which there are, and which slots allow them. `decode.py` applies them.
 """
 
 import importlib

@@ -1,4 +1,6 @@
-"""The request of a loader, checked against the table's schema before any file is opened."""
+"""The request of a loader, checked against the table's schema before any file is opened; and how
+negatives are downsampled: a hash chooses which rows with label 0 are kept.
+"""
 
 import hashlib
 import json

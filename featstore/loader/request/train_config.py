@@ -1,4 +1,6 @@
-"""Reads a training config, YAML or a mapping, into the arguments of `FeatureLoader`."""
+"""Reads a training config, YAML or a mapping, into the arguments of `FeatureLoader`, or of one for
+each of its `tables`, batches of which are drawn by weight.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
