@@ -8,7 +8,6 @@ with the label `stage`, numbers of a column `featstore_loader_slot_..._total` wi
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from featstore.base.errors import import_extra
@@ -68,11 +67,17 @@ class TextFile:
         """Writes the file. OSError if it cannot be written."""
         client = import_extra("prometheus_client", "TextFile")
         registry = client.CollectorRegistry(auto_describe=False)
-        families = _families({self._name: stats}, slots=self._slots)
-        registry.register(SimpleNamespace(collect=lambda: families))
+        registry.register(_Collected(_families({self._name: stats}, slots=self._slots)))
         worker = stats["worker"]
         path = self._directory / f"{self._name}-{worker['rank']}-{worker['index']}.prom"
         client.write_to_textfile(str(path), registry)
+
+
+class _Collected:
+    """What prometheus_client asks for metrics, and keeps by its hash."""
+
+    def __init__(self, families: Iterable["CounterMetricFamily"]) -> None:
+        self.collect = lambda: families
 
 
 def _core() -> Any:

@@ -1,5 +1,5 @@
-"""Slices blocks into batches of an exact number of rows, each with its progress. Before that, blocks
-in the file's order are divided where batches end.
+"""Slices blocks into batches of an exact number of rows, each with its progress. Blocks in the
+file's order are first divided where batches end.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
