@@ -29,7 +29,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from featstore.dispatch.orders import WorkerInfo
+from featstore.dispatch.orders import MiniEpoch, WorkerInfo
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.table_source import TableSource
 from featstore.table.open import open_snapshot
@@ -200,7 +200,15 @@ def _loader(url: str, order: str) -> Any:
     assert isinstance(loader._source, TableSource)
     job = loader._source.job
     for number in range(2):
-        part = job.part(job.ordering.mini_epoch(number, 0, 0, worker_info))
+        part = job.part(
+            MiniEpoch(
+                seed=0,
+                epoch=0,
+                worker_info=worker_info,
+                number=number,
+                num_mini_epochs=MINI_EPOCHS,
+            )
+        )
         if number == 0:
             del part
     return loader, part

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -88,6 +88,33 @@ def entry_of(
     """
     terms = DecodeTerms(num_threads=num_threads, column_cache=column_cache)
     return entry_request(file, partial(sources.opened, file), selection, terms)
+
+
+@contextmanager
+def entries_ahead(
+    stager: Stager,
+    files: Sequence[DataFile],
+    selection: Selection,
+    num_threads: int,
+    column_cache: ColumnCache | None = None,
+) -> Iterator[tuple[DecodedCache, list[EntryRequest]]]:
+    """The cache of decoded columns in the stager's directory, and the entries of data files, to be
+    opened in this order. While one is built in the block, the files of the next ones are staged.
+
+    Args:
+        stager: Stages files that are not read in place.
+        files: The data files.
+        selection: The columns.
+        num_threads: In how many threads columns are decoded.
+        column_cache: As of `DecodeTerms`.
+    """
+    cache = stager.cache
+    with SourcesAhead(
+        stager, files, lambda file: not cache.has(name_of_entry(file, selection))
+    ) as sources:
+        wanted = [entry_of(file, selection, sources, num_threads, column_cache) for file in files]
+        budget_bytes = stager.options.num_budget_bytes
+        yield DecodedCache(cache, budget_bytes, let_go=sources.close), wanted
 
 
 def entry_request(

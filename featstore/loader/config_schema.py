@@ -15,16 +15,14 @@ from featstore.base.json_schema import (
     or_null,
 )
 from featstore.dispatch.options import Dispatch
+from featstore.loader.batches.stats import OnStats
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.request.mixed_tables import ENTRY_KEYS, STOPS
-from featstore.loader.request.negatives import Negatives
-from featstore.loader.request.request import LABEL_KEYS, LabelRequest
-from featstore.loader.request.slot_options import SLOT_KEYS, SlotRequest
-from featstore.loader.request.train_config import KEYS, MIX_KEYS
+from featstore.loader.request.options import SLOT_KEYS, SlotRequest
+from featstore.loader.request.request import LABEL_KEYS, LabelRequest, Negatives
+from featstore.loader.request.train_config import ENTRY_KEYS, KEYS, MIX_KEYS, STOPS
 from featstore.staging.options import Staging
 
 # What a config gives as a mapping of fields (`as_options`).

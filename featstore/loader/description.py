@@ -2,7 +2,7 @@
 table, into a `LoaderDescription`. No loader is made here, and no store is asked.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -14,14 +14,21 @@ from featstore.base.byte_sizes import parse_bytes
 from featstore.base.errors import ConfigError, require_boolean, require_integer
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.loader.batches.bad_files import SKIP, checked
+from featstore.loader.batches.stats import OnStats, on_stats_options
 from featstore.loader.batches.transform import checked_transform
 from featstore.loader.iteration.job import BatchOptions, EpochOptions, Job, ProcessOptions
 from featstore.loader.iteration.staging_share import divided, limited, staging_for
 from featstore.loader.iteration.step_agreement import require_in_step, tail_of
-from featstore.loader.on_stats import OnStats, on_stats_options
 from featstore.loader.plan.follow import Follow, Following
-from featstore.loader.plan.ordering import DYNAMIC, RANK, STATIC, Ordering
-from featstore.loader.plan.sections import in_sections, matching_in_sections, section_key
+from featstore.loader.plan.ordering import (
+    DYNAMIC,
+    RANK,
+    STATIC,
+    Ordering,
+    in_sections,
+    matching_in_sections,
+    section_key,
+)
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import (
     Cut,
@@ -32,44 +39,32 @@ from featstore.loader.plan.splitting import (
 )
 from featstore.loader.request.matching import (
     SelectedFiles,
-    matching,
+    TableLike,
     matching_files,
+    naming_table,
     require_fresh_files,
+    resolved,
     selected,
 )
-from featstore.loader.request.option_values import as_options
-from featstore.loader.request.request import Request, resolve
-from featstore.loader.request.tables import TableLike, naming_table, snapshot_of
+from featstore.loader.request.options import as_options
+from featstore.loader.request.request import Request
+from featstore.loader.request.train_config import (
+    ALL_EXHAUSTED,
+    FIRST_EXHAUSTED,
+    MixedTables,
+    column_arguments,
+    naming,
+    num_passes,
+    require_alike,
+    table_names,
+)
 from featstore.selection.where import parse_where
 from featstore.staging.options import Staging
-from featstore.statistics.stale_groups import ERROR, reading
+from featstore.statistics.stale_groups import ERROR
 from featstore.table.open import data_files_of, open_snapshot, open_without_files
 from featstore.table.snapshot import FileList, Snapshot
 
 Group = TypeVar("Group")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColumnOptions:
-    """Which columns and rows are read, as of `resolve`."""
-
-    slots: Any
-    labels: Any = ()
-    weight: Any = None
-    extras: Any = ()
-    where: Any = None
-    negatives: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceOptions:
-    """Where files come from and where workers meet; the other parameters of `FeatureLoader`."""
-
-    dispatch: Dispatch = field(default_factory=Dispatch)
-    staging: Staging | None = None
-    follow: Follow | None = None
-    stale_groups: str = ERROR
-    on_stats: OnStats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +97,17 @@ class LoaderDescription:
         if staging is not None:
             if staging.directory is None:
                 staging = divided(staging, num_loaders)
-            staging = staging_for(staging, with_largest(job))
-            job = replace(job, most_open=limited(staging, with_largest(job)).most_open)
+            job, staging = _staged(job, staging)
         return replace(self, job=job, staging=staging)
 
 
-def with_largest(job: Job) -> Job:
-    """The job with its largest files, where it lists its files later: what staging has to hold."""
-    return job if job.census is None else replace(job, files=job.census.largest)
+def _staged(job: Job, staging: Staging | None) -> tuple[Job, Staging | None]:
+    """The job with as many splits open as staging can hold, and the staging options; None if no
+    file is staged. Of a job that lists its files later, the largest ones are known.
+    """
+    largest = job if job.census is None else replace(job, files=job.census.largest)
+    options = staging_for(staging, largest)
+    return replace(job, most_open=limited(options, largest).most_open), options
 
 
 def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> LoaderDescription:
@@ -120,17 +118,14 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
         _FIELDS.get(key, key): _READERS[key](value) if key in _READERS else value
         for key, value in keywords.items()
     }
-    columns, source = _group(ColumnOptions, given), _group(SourceOptions, given)
     epochs, process = _group(EpochOptions, given), _group(ProcessOptions, given)
-    batches, dispatch = _group(BatchOptions, given), source.dispatch
+    batches, dispatch = _group(BatchOptions, given), given.get("dispatch", Dispatch())
     require_in_step(batches.tail, dispatch.in_step)
     with naming_table(table):
         # Data files that can be streamed later are left out if they will be.
         opened = open_without_files if epochs.ordering.kind == RANK else open_snapshot
-        snapshot = reading(snapshot_of(table, opened), source.stale_groups)
-        request = resolve(snapshot.schema, **vars(columns))
-        if snapshot.groups:
-            require_fresh_files(snapshot, matching(snapshot, request), request)
+        stale_groups = given.get("stale_groups", ERROR)
+        snapshot, request = resolved(table, column_arguments(given), stale_groups, opened)
         key = section_key(epochs.shuffle, snapshot.schema, epochs.ordering)
         size = split_size(dispatch)
         cut = partial(make_splits, size=size, accepts_bad=process.on_bad_file == SKIP)
@@ -148,16 +143,15 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             terms=dispatch.terms,
             in_step=None if dispatch.in_step == AUTO else bool(dispatch.in_step),
             ends_finished=dispatch.finished == END,
-            follow=_followed(source.follow, snapshot, request, key, epochs),
+            follow=_followed(given.get("follow"), snapshot, request, key, epochs),
         )
-        largest = with_largest(job)
-        staging = staging_for(source.staging, largest)
+        job, staging = _staged(job, given.get("staging"))
         return LoaderDescription(
-            job=replace(job, most_open=limited(staging, largest).most_open),
+            job=job,
             url=snapshot.url,
             dispatch=dispatch,
             staging=staging,
-            on_stats=source.on_stats,
+            on_stats=given.get("on_stats"),
         )
 
 
@@ -267,3 +261,51 @@ def _followed(
         require=partial(require_fresh_files, request=request),
         reads_stale=snapshot.reads_stale,
     )
+
+
+def mixed_descriptions(tables: MixedTables) -> list[LoaderDescription]:
+    """One description for each table, of loaders that one loop reads in turn.
+
+    Raises:
+        ConfigError: The tables have different columns, two entries read the same rows, a table has
+            no rows, or the tail does not go with `stop`; and everything that `described` raises,
+            with the table's name.
+    """
+    names = table_names(tables.configs)
+    own = {"num_epochs": num_passes(tables.stop), "on_stats": None}
+    found = []
+    for name, config in zip(names, tables.configs, strict=True):
+        with naming(name):
+            found.append(described(**{**config, **own}))
+    if tables.stop == ALL_EXHAUSTED and (tail := found[0].job.tail).agrees:
+        raise ConfigError(
+            f"tail: {tail.name!r} with stop {ALL_EXHAUSTED}: ranks read different numbers of "
+            f"passes, so they cannot agree on a last step: expected tail join, or stop "
+            f"{FIRST_EXHAUSTED}"
+        )
+    require_alike([each.job.request for each in found], names)
+    _require_mixable(names, found)
+    shared = []
+    for name, each in zip(names, found, strict=True):
+        with naming(name):
+            shared.append(each.shared(len(found)))
+    return shared
+
+
+def _require_mixable(names: Sequence[str], found: Sequence[LoaderDescription]) -> None:
+    """ConfigError if a table has no rows, so that an epoch would end at its first turn, or if two
+    entries read the same rows: they would share them through the store, each row once for both.
+    """
+    seen: dict[str, str] = {}
+    for name, each in zip(names, found, strict=True):
+        if not each.job.has_rows:
+            raise ConfigError(
+                f"{name}: expected rows to draw batches of, found none in its data files: leave "
+                "the entry out until the table has some"
+            )
+        other = seen.setdefault(each.job.key, name)
+        if other is not name:
+            raise ConfigError(
+                f"{name}: expected other rows than those of {other}, found the same table with "
+                "the same `where`: make them one entry, with the sum of the weights"
+            )

@@ -1,15 +1,14 @@
 """Batches on a device, copied there ahead of the training loop."""
 
-import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 
 from featstore.base.closing import when_gone
 from featstore.base.errors import StateError, require_integer
-from featstore.loader.batches.pipeline import StageQueue, fill
+from featstore.loader.batches.pipeline import Stage, fill
 from featstore.loader.iteration.batch_iterator import RunsAhead
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.packed import PackedColumns, pack
@@ -57,7 +56,7 @@ class Feeding:
 
     def __init__(self, source: Iterable[Batch], copy: Copy, prefetch: int) -> None:
         self._source, self._copy = source, copy
-        self._queue, self._has_ended = StageQueue[_Sent](ahead=prefetch - 1), False
+        self._queue, self._has_ended = Stage[_Sent](ahead=prefetch - 1), False
         self._iteration: RunsAhead | None = None
         self._state_of: Callable[[], dict[str, Any]] | None = None
         self._state: dict[str, Any] | None = None
@@ -122,12 +121,8 @@ class Feeding:
         state_of, copy = self._state_of, self._copy
         self._state = state_of() if state_of else None
         copies = ((copy(batch), state_of() if state_of else None) for batch in batches)
-        # A daemon, for the reason given in batches/pipeline.py.
-        thread = threading.Thread(
-            target=fill, args=(self._queue, copies), name="featstore-feed", daemon=True
-        )
-        self._end = when_gone(self, _Ending(self._queue, self._iteration, thread))
-        thread.start()
+        self._end = when_gone(self, partial(_end, self._queue, self._iteration))
+        self._queue.begin("featstore-feed", fill, copies)
 
 
 class CudaCopies:
@@ -140,7 +135,7 @@ class CudaCopies:
         """Packs the batch into one pinned buffer, unless it is in one, and starts to copy it."""
         columns = batch.columns
         if not (isinstance(columns, PackedColumns) and columns.is_pinned):
-            columns = pack(columns, _pinned)
+            columns = pack(columns, partial(torch.empty, dtype=torch.uint8, pin_memory=True))
         with torch.cuda.stream(self._stream):
             moved = columns.moved(device=self._device, non_blocking=True)
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -154,39 +149,23 @@ class CudaCopies:
             stream.wait_event(copied)
             for buffer in moved.buffers:
                 buffer.record_stream(stream)
-            return _batch(moved, batch)
+            return batch.with_columns(moved)
 
         return end
 
 
 def _plain_copy(device: torch.device) -> Copy:
     def begin(batch: Batch) -> Callable[[], Batch]:
-        moved = _batch(pack(batch.columns).moved(device=device), batch)
+        moved = batch.with_columns(pack(batch.columns).moved(device=device))
         return lambda: moved
 
     return begin
 
 
-def _batch(columns: PackedColumns, batch: Batch) -> Batch:
-    return Batch(columns, num_rows=len(batch), extras=batch.extras, is_padding=batch.is_padding)
-
-
-def _pinned(num_bytes: int) -> torch.Tensor:
-    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
-
-
-class _Ending:
-    """Ends and joins the thread of a feed. Has no reference to the feed, whose finalizer it is."""
-
-    def __init__(
-        self, queue: StageQueue[Any], iteration: RunsAhead | None, thread: threading.Thread
-    ) -> None:
-        self._queue, self._iteration, self._thread = queue, iteration, thread
-
-    def __call__(self) -> None:
-        self._queue.close()
-        if self._iteration is not None:
-            self._iteration.close()
-        if self._thread is not threading.current_thread():
-            with suppress(RuntimeError):  # It was never started.
-                self._thread.join()
+def _end(queue: Stage[_Sent], iteration: RunsAhead | None) -> None:
+    """Ends and joins the thread of a feed, which may wait for a batch of the iteration. Has no
+    reference to the feed, whose finalizer it is.
+    """
+    if iteration is not None:
+        iteration.close()
+    queue.close()

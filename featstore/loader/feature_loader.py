@@ -11,6 +11,7 @@ from featstore.base.errors import ConfigError, require_integer
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import ERROR
+from featstore.loader.batches.stats import OnStats, on_stats_options
 from featstore.loader.batches.transform import Transform
 from featstore.loader.description import described
 from featstore.loader.device import DeviceFeed
@@ -18,13 +19,12 @@ from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.step_agreement import JOIN
 from featstore.loader.mixed_source import MixedIterator, MixedSource
 from featstore.loader.mixed_state import merge_any_states
-from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.request.negatives import Negatives
-from featstore.loader.request.tables import TableLike
-from featstore.loader.request.train_config import load_train_config
+from featstore.loader.request.matching import TableLike
+from featstore.loader.request.request import Negatives
+from featstore.loader.request.train_config import load_train_config, mixed_tables
 from featstore.loader.table_source import TableSource
 from featstore.loader.tensorflow_dataset import tensorflow_dataset
 from featstore.staging.options import Staging
@@ -186,7 +186,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         if "tables" not in config:
             return cls(**config)
         loader = cls.__new__(cls)
-        loader._source = MixedSource.of(config)
+        on_stats = on_stats_options(config.get("on_stats"))
+        loader._source = MixedSource(mixed_tables(config), on_stats)
         return loader
 
     merge_states = staticmethod(merge_any_states)

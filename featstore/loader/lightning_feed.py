@@ -13,11 +13,14 @@ from featstore.tensors.batch import Batch
 class Stateful(Protocol):
     """A source of batches that says how far it is: a loader, or a StatefulDataLoader over one."""
 
-    def __iter__(self) -> Iterator[Batch]: ...
+    def __iter__(self) -> Iterator[Batch]:
+        """Begins an iteration, from a state that was loaded."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """How far the iteration is."""
 
-    def load_state_dict(self, state: Any) -> None: ...
+    def load_state_dict(self, state: Any) -> None:
+        """Makes the next iteration continue from a state."""
 
 
 class TrainerEpoch:
@@ -69,7 +72,7 @@ class LightningFeed:
                 "checkpoint would not say which rows were trained on; give it the loader itself, "
                 "or StatefulDataLoader(loader, batch_size=None, num_workers=...)"
             )
-        self._source = source
+        self._source, self._is_loader = source, isinstance(source, FeatureLoader)
         self._state: dict[str, Any] | None = None
         self.batch_sampler = TrainerEpoch()
 
@@ -78,7 +81,7 @@ class LightningFeed:
         epoch = self.batch_sampler.epoch
         if epoch is not None and isinstance(loader, FeatureLoader):
             loader.set_epoch(epoch * loader.num_epochs)
-        batches, counts_at_once = iter(self._source), not _is_loader(self._source)
+        batches, counts_at_once = iter(self._source), not self._is_loader
         while True:
             state = self._source.state_dict() if counts_at_once else None
             batch = next(batches, None)
@@ -109,11 +112,7 @@ class LightningFeed:
                 what the source's own `load_state_dict` raises.
         """
         self._state = self.batch_sampler.epoch = None
-        self._source.load_state_dict(_own(state, _is_loader(self._source)))
-
-
-def _is_loader(source: Stateful) -> bool:
-    return isinstance(source, FeatureLoader)
+        self._source.load_state_dict(_own(state, self._is_loader))
 
 
 def _own(state: Mapping[str, Any], can_merge: bool) -> Any:

@@ -6,18 +6,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
-from featstore.base.errors import ConfigError, DispatchError, StateError
-from featstore.loader.batches.stats import summed_stats
-from featstore.loader.description import LoaderDescription, described
-from featstore.loader.iteration.rendezvous import Meeting
-from featstore.loader.mixed_state import MixedState, Turns, naming, num_passes
-from featstore.loader.on_stats import OnStats, StatsCalls, on_stats_options
-from featstore.loader.request.mixed_tables import (
+from featstore.base.errors import DispatchError, StateError
+from featstore.loader.batches.stats import OnStats, summed_stats
+from featstore.loader.description import mixed_descriptions
+from featstore.loader.mixed_state import MixedState, Turns
+from featstore.loader.request.train_config import (
     ALL_EXHAUSTED,
-    FIRST_EXHAUSTED,
     MixedTables,
-    mixed_tables,
-    require_alike,
+    naming,
+    num_passes,
     table_names,
 )
 from featstore.loader.table_source import Life, TableSource
@@ -28,36 +25,6 @@ _LOG = logging.getLogger(__name__)
 # other workers may have taken the few splits of a small table, and be in a later pass. Chosen, not
 # measured.
 _MOST_EMPTY = 8
-
-
-def mixed_descriptions(tables: MixedTables) -> list[LoaderDescription]:
-    """One description for each table, of loaders that one loop reads in turn.
-
-    Raises:
-        ConfigError: The tables have different columns, two entries read the same rows, a table has
-            no rows, or the tail does not go with `stop`; and everything that `described` raises,
-            with the table's name.
-    """
-    names = table_names(tables.configs)
-    own = {"num_epochs": num_passes(tables.stop), "on_stats": None}
-    found = []
-    for name, config in zip(names, tables.configs, strict=True):
-        with naming(name):
-            found.append(described(**{**config, **own}))
-    if tables.stop == ALL_EXHAUSTED and (tail := found[0].job.tail).agrees:
-        raise ConfigError(
-            f"tail: {tail.name!r} with stop {ALL_EXHAUSTED}: ranks read different numbers of "
-            f"passes, so they cannot agree on a last step: expected tail join, or stop "
-            f"{FIRST_EXHAUSTED}"
-        )
-    require_alike([each.job.request for each in found], names)
-    _require_rows(found, names)
-    _require_apart(found, names)
-    shared = []
-    for name, each in zip(names, found, strict=True):
-        with naming(name):
-            shared.append(each.shared(len(found)))
-    return shared
 
 
 class MixedIterator:
@@ -124,11 +91,13 @@ class MixedIterator:
         for table, iterator in enumerate(self._iterators):
             iteration = iterator.begin()
             iteration.pauses = passes > 1
-            if iteration.delivery.epoch > iteration.meeting.first_epoch:
+            if iteration.delivery.state.epoch > iteration.meeting.first_epoch:
                 self._exhausted.add(table)
         meeting = self._iterators[0].begin().meeting
         self._epoch = meeting.first_epoch // passes
-        self._drawn = self._given = self._delivered = self._owner.turns_at(meeting)
+        self._drawn = self._given = self._delivered = self._owner.turns(
+            meeting.number, meeting.first_epoch
+        )
         self._has_begun = True
 
     def run_ahead(self) -> "MixedIterator":
@@ -286,16 +255,11 @@ class MixedSource(Life[MixedIterator]):
     num_epochs = 1
 
     def __init__(self, tables: MixedTables, on_stats: OnStats | None) -> None:
-        super().__init__()
+        super().__init__(on_stats)
         self.names, self.stop = table_names(tables.configs), tables.stop
         self.sources = [TableSource(each) for each in mixed_descriptions(tables)]
-        self._weights, self._stats_calls = tuple(tables.weights), StatsCalls(on_stats)
+        self._weights = tuple(tables.weights)
         self._restored: MixedState | None = None
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "MixedSource":
-        """The source of a config with `tables`, as `load_train_config` returns it."""
-        return cls(mixed_tables(config), on_stats_options(config.get("on_stats")))
 
     def __str__(self) -> str:
         return f"tables={self.names}, stop={self.stop}"
@@ -335,7 +299,7 @@ class MixedSource(Life[MixedIterator]):
         return MixedState(
             stop=self.stop,
             epoch=first_epoch // num_passes(self.stop),
-            turns=self._turns(self._restored, first_epoch),
+            turns=self.turns(0, first_epoch),
             tables=tuple(states),
         ).to_json()
 
@@ -380,56 +344,23 @@ class MixedSource(Life[MixedIterator]):
             for source in self.sources:
                 ending.callback(source.close)
 
-    def tell_stats(self, *, is_last: bool) -> None:
-        """Calls the function `on_stats` if it is time to. Called by `MixedIterator`.
-
-        Args:
-            is_last: Whether the iteration has ended by itself.
-        """
-        self._stats_calls.tell(self.stats, is_last=is_last)
-
-    def turns_at(self, meeting: Meeting) -> Turns:
+    def turns(self, number: int, first_epoch: int) -> Turns:
         """The turns with which an iteration begins: those of the loaded state, if it is of the same
-        epoch and weights. Called by `MixedIterator`.
+        epoch and weights.
 
         Args:
-            meeting: The iteration of the first table.
+            number: The number of the iteration over the first table, since the last restore.
+            first_epoch: The epoch of that table with which it begins.
         """
-        saved = self._restored if meeting.number == 0 else None
-        return self._turns(saved, meeting.first_epoch)
-
-    def _turns(self, saved: MixedState | None, first_epoch: int) -> Turns:
-        begin = Turns.begin(self._weights)
-        if saved is None or saved.epoch != first_epoch // num_passes(self.stop):
-            return begin
-        return saved.turns if saved.turns.weights == begin.weights else begin
+        begin, saved = Turns.begin(self._weights), self._restored
+        is_saved = (
+            saved is not None
+            and number == 0
+            and saved.epoch == first_epoch // num_passes(self.stop)
+            and saved.turns.weights == begin.weights
+        )
+        return saved.turns if saved is not None and is_saved else begin
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker process gets: everything except the iteration."""
         return self.__dict__ | {"iteration": None}
-
-
-def _require_rows(descriptions: Sequence[LoaderDescription], names: Sequence[str]) -> None:
-    """ConfigError if a table has no rows: no batch could be drawn of it, and an epoch would end at
-    its first turn.
-    """
-    for name, each in zip(names, descriptions, strict=True):
-        if not each.job.has_rows:
-            raise ConfigError(
-                f"{name}: expected rows to draw batches of, found none in its data files: leave "
-                "the entry out until the table has some"
-            )
-
-
-def _require_apart(descriptions: Sequence[LoaderDescription], names: Sequence[str]) -> None:
-    """ConfigError if two entries read the same rows: they would share them through the store, each
-    row once for both.
-    """
-    seen: dict[str, str] = {}
-    for name, each in zip(names, descriptions, strict=True):
-        other = seen.setdefault(each.job.key, name)
-        if other is not name:
-            raise ConfigError(
-                f"{name}: expected other rows than those of {other}, found the same table with "
-                "the same `where`: make them one entry, with the sum of the weights"
-            )

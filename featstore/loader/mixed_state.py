@@ -3,22 +3,18 @@
 The format is a contract (docs/contracts.md, tests/golden/mixed_state.json).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
 from typing import Any
 
-from featstore.base.errors import FeatstoreError, StateError
+from featstore.base.errors import StateError
 from featstore.loader.iteration.state import MIXED_FORMAT, LoaderState, merge_states
-from featstore.loader.request.mixed_tables import ALL_EXHAUSTED
+from featstore.loader.request.train_config import ALL_EXHAUSTED, naming, num_passes
 
 FORMAT = 1
-# The loader of a table that may be read several times in an epoch has this many epochs for each:
-# the epochs of the loader are `epoch * MOST_PASSES + pass`.
-MOST_PASSES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -154,20 +150,6 @@ class MixedState:
         return MixedState(stop=self.stop, epoch=epoch, turns=turns, tables=tuple(tables))
 
 
-def num_passes(stop: str) -> int:
-    """How many passes over a table an epoch may have."""
-    return MOST_PASSES if stop == ALL_EXHAUSTED else 1
-
-
-@contextmanager
-def naming(table: str) -> Iterator[None]:
-    """Puts the table's name before the message of an error."""
-    try:
-        yield
-    except FeatstoreError as error:
-        raise type(error)(f"{table}: {error}") from error
-
-
 def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merges the states that all workers saved at one step into one state.
 
@@ -190,7 +172,13 @@ def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     parsed = [MixedState.from_json(state) for state in states]
     first = parsed[0]
     for state in parsed:
-        _require_same(state, first)
+        for key, own, other in (
+            ("stop", state.stop, first.stop),
+            ("epoch", state.epoch, first.epoch),
+            ("number of tables", len(state.tables), len(first.tables)),
+        ):
+            if own != other:
+                raise StateError(f"merge_states: the states differ in {key}: {own} and {other}")
     merged = [_merged(i, parsed) for i in range(len(first.tables))]
     return MixedState(
         stop=first.stop,
@@ -199,16 +187,6 @@ def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         ended=all(state.ended for state in parsed),
         tables=tuple(merged),
     ).to_json()
-
-
-def _require_same(state: MixedState, first: MixedState) -> None:
-    for key, own, other in (
-        ("stop", state.stop, first.stop),
-        ("epoch", state.epoch, first.epoch),
-        ("number of tables", len(state.tables), len(first.tables)),
-    ):
-        if own != other:
-            raise StateError(f"merge_states: the states differ in {key}: {own} and {other}")
 
 
 def _merged(i: int, states: Sequence[MixedState]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ worker does: `rows` is `featstore_loader_rows_total`, and seconds such as `wait_
 with the label `stage`, numbers of a column `featstore_loader_slot_..._total` with the label `slot`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,17 +67,17 @@ class TextFile:
         """Writes the file. OSError if it cannot be written."""
         client = import_extra("prometheus_client", "TextFile")
         registry = client.CollectorRegistry(auto_describe=False)
-        registry.register(_Collected(lambda: _families({self._name: stats}, slots=self._slots)))
+        registry.register(_Collected(_families({self._name: stats}, slots=self._slots)))
         worker = stats["worker"]
         path = self._directory / f"{self._name}-{worker['rank']}-{worker['index']}.prom"
         client.write_to_textfile(str(path), registry)
 
 
 class _Collected:
-    """What prometheus_client asks for metrics."""
+    """What prometheus_client asks for metrics, and keeps by its hash."""
 
-    def __init__(self, collect: Callable[[], Iterable["CounterMetricFamily"]]) -> None:
-        self.collect = collect
+    def __init__(self, families: Iterable["CounterMetricFamily"]) -> None:
+        self.collect = lambda: families
 
 
 def _core() -> Any:

@@ -9,23 +9,19 @@ from featstore.base.errors import ConfigError, StagingError
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.base.text_table import text_table
-from featstore.decoded.decoded_cache import DecodedCache
-from featstore.decoded.decoding import entry_of, name_of_entry
-from featstore.decoded.file_sources import SourcesAhead
+from featstore.decoded.decoding import entries_ahead
 from featstore.decoded.staging_source import stage_items, staging_source
 from featstore.files.storage import local_path
-from featstore.loader.request.matching import matching, require_fresh_files
-from featstore.loader.request.mixed_tables import mixed_tables
-from featstore.loader.request.option_values import as_options
-from featstore.loader.request.request import Request, resolve
-from featstore.loader.request.train_config import column_arguments, load_of_table
+from featstore.loader.request.matching import matching, resolved
+from featstore.loader.request.options import as_options
+from featstore.loader.request.request import Request
+from featstore.loader.request.train_config import column_arguments, load_of_table, mixed_tables
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits
 from featstore.staging.counts import StagingStats
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
-from featstore.statistics.stale_groups import ERROR, reading
-from featstore.table.open import open_snapshot
+from featstore.statistics.stale_groups import ERROR
 from featstore.table.snapshot import DataFile
 
 
@@ -84,12 +80,9 @@ def _warm(config: Mapping[str, Any]) -> WarmReport:
     """Stages what is read of one table."""
     options = as_options(Staging, config.get("staging"), "staging") or Staging()
     options.require_directory()
-    snapshot = reading(open_snapshot(str(config["table"])), config.get("stale_groups", ERROR))
-    negatives = config.get("negatives")
-    request = resolve(snapshot.schema, **column_arguments(config), negatives=negatives)
-    found = matching(snapshot, request)
-    require_fresh_files(snapshot, found, request)
-    files = [file for file, _ in found.values()]
+    stale_groups = config.get("stale_groups", ERROR)
+    snapshot, request = resolved(config["table"], column_arguments(config), stale_groups)
+    files = [file for file, _ in matching(snapshot, request).values()]
     chosen = [file for file in files if options.stages(file.url)]
     with Stager(options, staging_source(request.selection)) as stager:
         if options.decoded:
@@ -157,13 +150,10 @@ def clear(directory: str) -> str:
 
 def _decoded(files: Sequence[DataFile], request: Request, stager: Stager) -> int:
     """Makes the decoded columns of files, one after the other. Returns their bytes."""
-    num_bytes, selection = 0, request.selection
-    with SourcesAhead(
-        stager, files, lambda file: not stager.cache.has(name_of_entry(file, selection))
-    ) as sources:
-        cache = DecodedCache(stager.cache, stager.options.num_budget_bytes, let_go=sources.close)
-        for file in files:
-            [entry] = cache.open_all([entry_of(file, selection, sources, num_cores())])
+    num_bytes = 0
+    with entries_ahead(stager, files, request.selection, num_cores()) as (cache, wanted):
+        for each in wanted:
+            [entry] = cache.open_all([each])
             num_bytes += entry.held_bytes
             entry.close()
     return num_bytes

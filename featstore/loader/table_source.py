@@ -1,6 +1,5 @@
 """The life of a loader of one table: its iterations, its state, and what it keeps between them."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
@@ -10,12 +9,14 @@ from torch.utils.data import get_worker_info
 from featstore.base.closing import when_gone
 from featstore.base.errors import StateError
 from featstore.base.named_errors import NamedErrors
+from featstore.base.processes import OwnProcess
 from featstore.base.text_table import short_names
 from featstore.decoded.decoding import DecodedFiles
 from featstore.decoded.staging_source import staging_source
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import SKIP
+from featstore.loader.batches.stats import OnStats, StatsCalls
 from featstore.loader.description import LoaderDescription
 from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.feed import Resources
@@ -24,7 +25,6 @@ from featstore.loader.iteration.rendezvous import Rendezvous
 from featstore.loader.iteration.staging_share import decoded_room, limited, share_of
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.worker import LoaderWorker, require_exact_states
-from featstore.loader.on_stats import StatsCalls
 from featstore.loader.plan.ordering import STATIC
 from featstore.staging.stager import Stager
 from featstore.tensors.buffer_pool import BufferPools
@@ -33,9 +33,11 @@ from featstore.tensors.buffer_pool import BufferPools
 class UnderWay(Protocol):
     """An iteration."""
 
-    def acknowledge(self) -> None: ...
+    def acknowledge(self) -> None:
+        """Counts the batches that the consumer has as delivered."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends it. May be called more than once."""
 
 
 Current = TypeVar("Current", bound=UnderWay)
@@ -43,15 +45,29 @@ Current = TypeVar("Current", bound=UnderWay)
 
 class Life(Generic[Current]):
     """What loaders of one table and of several have in common: the iteration under way in this
-    process.
+    process, and whom it tells of its metrics.
+
+    Args:
+        on_stats: What is called with metrics.
 
     Attributes:
         iteration: It; None before the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_stats: OnStats | None) -> None:
         self.iteration: Current | None = None
-        self._pid = os.getpid()
+        self._process, self._stats_calls = OwnProcess(), StatsCalls(on_stats)
+
+    def stats(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def tell_stats(self, *, is_last: bool) -> None:
+        """Calls the function `on_stats` if it is time to.
+
+        Args:
+            is_last: Whether the iteration has ended by itself.
+        """
+        self._stats_calls.tell(self.stats, is_last=is_last)
 
     def ack(self) -> None:
         """Counts the last batch as delivered."""
@@ -68,8 +84,8 @@ class Life(Generic[Current]):
 
     def _adopt(self) -> None:
         """After a fork, drops the objects whose threads exist only in the parent."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
+        if not self._process.is_this():
+            self._process = OwnProcess()
             self._drop()
 
     def _drop(self) -> None:
@@ -90,7 +106,7 @@ class TableSource(Life[Iteration]):
     """
 
     def __init__(self, description: LoaderDescription, clock: Clock = SYSTEM_CLOCK) -> None:
-        super().__init__()
+        super().__init__(description.on_stats)
         self.job, self._staging = description.job, description.staging
         self.num_epochs = self.job.num_epochs
         self.named_errors = NamedErrors(description.url)
@@ -98,7 +114,6 @@ class TableSource(Life[Iteration]):
             description.dispatch, self.job.key, self.job.num_epochs, clock
         )
         self._resources = Resources()
-        self._stats_calls = StatsCalls(description.on_stats)
         self._restored: LoaderState | None = None
         self._share: LoaderState | None = None
         when_gone(self, self._rendezvous.remove)
@@ -134,14 +149,6 @@ class TableSource(Life[Iteration]):
         resources = self._resources_here()
         self.iteration = Iteration(self.job, meeting, start, resources)
         return self.iteration
-
-    def tell_stats(self, *, is_last: bool) -> None:
-        """Calls the function `on_stats` if it is time to.
-
-        Args:
-            is_last: Whether the iteration has ended by itself.
-        """
-        self._stats_calls.tell(self.stats, is_last=is_last)
 
     def num_batches(self) -> int:
         """The length of the next iteration."""
@@ -248,20 +255,12 @@ class TableSource(Life[Iteration]):
         with self.named_errors:
             if self.iteration is not None:
                 self.iteration.close()
-            self._name_left_open()
+            if self._in_step and self.job.ordering.is_dynamic:
+                self._rendezvous.log_left_open()
             if (stager := self._resources.stager) is not None:
                 stager.close()
             self._resources = replace(self._resources, stager=None, pools=BufferPools())
             self._rendezvous.close()
-
-    def _name_left_open(self) -> None:
-        """Logs the rows that ranks in step left unread in the last iteration."""
-        if (
-            self._in_step
-            and self.job.ordering.is_dynamic
-            and (left_open := self._rendezvous.left_open()) is not None
-        ):
-            left_open.log_unread()
 
     @property
     def _in_step(self) -> bool:

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from featstore.base.errors import ConfigError, MissingDependencyError
+from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import Request
-from featstore.loader.request.slot_options import SlotRequest
 from featstore.tensors.numpy_batch import JaggedArray, NumpyBatch
 
 
@@ -37,12 +37,22 @@ def tensorflow_dataset(batches: Iterable[NumpyBatch], request: Request) -> Any:
                 f"to_tf(): slot {item.slot.name!r}: expected a dtype that numpy has, found "
                 "bfloat16: select float16, or cast in the dataset's map()"
             )
-    tf = _tensorflow()
+    try:
+        tf = import_module("tensorflow")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "to_tf(): tensorflow is not installed: pip install tensorflow"
+        ) from error
     has_weight = request.weight is not None or request.negatives is not None
 
     def parts() -> Iterator[Any]:
         for batch in batches:
-            yield _parts(batch, has_weight=has_weight)
+            slots = {
+                name: tuple(column) if isinstance(column, JaggedArray) else column
+                for name, column in batch.slots.items()
+            }
+            weight = (batch.weight,) if has_weight else ()
+            yield slots, dict(batch.labels), *weight
 
     slots = {item.slot.name: _slot_spec(tf, item) for item in request.slots}
     number = tf.TensorSpec((None,), tf.float32)
@@ -61,23 +71,6 @@ def tensorflow_dataset(batches: Iterable[NumpyBatch], request: Request) -> Any:
         return (made, *others)
 
     return dataset.map(ragged) if jagged else dataset
-
-
-def _tensorflow() -> Any:
-    try:
-        return import_module("tensorflow")
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "to_tf(): tensorflow is not installed: pip install tensorflow"
-        ) from error
-
-
-def _parts(batch: NumpyBatch, *, has_weight: bool) -> Any:
-    slots = {
-        name: tuple(column) if isinstance(column, JaggedArray) else column
-        for name, column in batch.slots.items()
-    }
-    return (slots, dict(batch.labels), batch.weight) if has_weight else (slots, dict(batch.labels))
 
 
 def _slot_spec(tf: Any, item: SlotRequest) -> Any:

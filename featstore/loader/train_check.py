@@ -1,8 +1,8 @@
 """Checks a training config without training: what `featstore train check` prints."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import closing
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,25 +11,24 @@ from featstore.base.errors import MissingValueError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
 from featstore.base.text_table import text_table
-from featstore.loader.description import described
-from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.description import described, mixed_descriptions
+from featstore.loader.iteration.hand_over import rows_in_place
+from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Rendezvous
-from featstore.loader.mixed_source import mixed_descriptions
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.ordering import DYNAMIC, EVEN_SPLITS, splits_of_shares, uneven_shares
 from featstore.loader.request.decode import null_error
 from featstore.loader.request.matching import matching_files
-from featstore.loader.request.mixed_tables import mixed_tables
+from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import RAISE, Request
-from featstore.loader.request.slot_options import SlotRequest
-from featstore.loader.request.train_config import load_of_table
+from featstore.loader.request.train_config import load_of_table, mixed_tables
 from featstore.spec.value_names import ValueNames
 from featstore.staging.budget import format_bytes
 from featstore.staging.options import Staging
 from featstore.statistics.values_file import find_names
 from featstore.table.open import open_snapshot
-from featstore.table.snapshot import Snapshot
-from featstore.tensors.batch import Batch, Jagged
+from featstore.table.snapshot import DataFile, Snapshot
+from featstore.tensors.batch import Jagged
 
 _OFFSET_BYTES = 8
 _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
@@ -63,12 +62,6 @@ class CheckedColumn:
     dtype: str
     stored_bytes_per_row: float
     batch_bytes_per_row: float
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Its row of the table of text."""
-        sizes = (f"{self.stored_bytes_per_row:,.1f}", f"{self.batch_bytes_per_row:,.1f}")
-        return (self.name, self.role, self.kind, self.batch, self.dtype, *sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +114,10 @@ class TrainCheck:
 
     def text(self, width: int | None = None) -> str:
         """The check as text, with tables of `width` characters at most if given."""
-        rows = [column.cells for column in self.columns]
+        rows = [
+            (*texts, f"{stored:,.1f}", f"{batch:,.1f}")
+            for *texts, stored, batch in map(astuple, self.columns)
+        ]
         parts = [text_table(rows, _HEADERS, align=_ALIGN, width=width), self._summary()]
         if self.head is not None:
             num_rows = max((len(values) for values in self.head.values()), default=0)
@@ -149,45 +145,45 @@ class TrainCheck:
         at = "" if self.version is None else f", version {self.version}"
         epoch_bytes = round(self.stored_bytes_per_row * self.num_rows)
         share = epoch_bytes / max(1, self.files_bytes)
-        return (
+        lines = [
             f"{self.table}{at}: {self.num_rows:,} rows in {self.num_files:,} files, "
-            f"{self.num_splits:,} splits\n{self._shares()}"
+            f"{self.num_splits:,} splits",
+            *self._shares(),
             f"a row: {self.stored_bytes_per_row:,.1f} bytes stored, "
             f"{self.batch_bytes_per_row:,.1f} in a batch (means over {self.num_footers:,} files); "
-            f"an epoch reads {format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files"
-            f"{self._cached(epoch_bytes)}{self._looked_at()}"
-            + "".join(f"\n{text} (unless `where` leaves them out)" for text in self.null_labels)
-        )
+            f"an epoch reads {format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files",
+            *self._notes(epoch_bytes),
+        ]
+        return "\n".join(lines)
 
-    def _looked_at(self) -> str:
-        """In how many files null labels were looked for; empty if these are all."""
-        roles = {column.role for column in self.columns}
-        if self.num_footers == self.num_files or roles.isdisjoint(("label", "weight")):
-            return ""
-        return f"\nnull labels and weights: looked for in {self.num_footers:,} of the files"
+    def _notes(self, epoch_bytes: int) -> Iterator[str]:
+        """What there is to say of whole files that the cache cannot hold where it holds the
+        selected columns, and of null labels.
+        """
+        if self.cache_bytes is not None and epoch_bytes <= self.cache_bytes < self.files_bytes:
+            yield (
+                f"staging: whole files take {format_bytes(self.files_bytes)}, more than the budget "
+                f"of {format_bytes(self.cache_bytes)}: if they are staged whole, each epoch "
+                "downloads again what was evicted; mode ranges keeps the selected columns, and "
+                "what lies between"
+            )
+        has_numbers = any(column.role in ("label", "weight") for column in self.columns)
+        if has_numbers and self.num_footers != self.num_files:
+            yield f"null labels and weights: looked for in {self.num_footers:,} of the files"
+        for text in self.null_labels:
+            yield f"{text} (unless `where` leaves them out)"
 
-    def _cached(self, epoch_bytes: int) -> str:
-        """What of whole files does not fit into the cache, where the selected columns do."""
-        if self.cache_bytes is None or not epoch_bytes <= self.cache_bytes < self.files_bytes:
-            return ""
-        return (
-            f"\nstaging: whole files take {format_bytes(self.files_bytes)}, more than the budget "
-            f"of {format_bytes(self.cache_bytes)}: if they are staged whole, each epoch downloads "
-            "again what was evicted; mode ranges keeps the selected columns, and what lies between"
-        )
-
-    def _shares(self) -> str:
-        """The splits of ranks that train in step; empty if those of eight are nearly equal."""
-        if self.order != DYNAMIC or not uneven_shares(self.num_splits, _NUM_RANKS[-1]):
-            return ""
-        shares = ", ".join(
-            f"{ranks} ranks {_span(*splits_of_shares(self.num_splits, ranks))}"
-            for ranks in _NUM_RANKS
-        )
-        return (
-            f"splits of ranks in step: {shares}; {EVEN_SPLITS} for each are even enough "
-            "(dispatch.split_rows)\n"
-        )
+    def _shares(self) -> Iterator[str]:
+        """The splits of ranks that train in step; nothing if those of eight are nearly equal."""
+        if self.order == DYNAMIC and uneven_shares(self.num_splits, _NUM_RANKS[-1]):
+            shares = ", ".join(
+                f"{ranks} ranks {_span(*splits_of_shares(self.num_splits, ranks))}"
+                for ranks in _NUM_RANKS
+            )
+            yield (
+                f"splits of ranks in step: {shares}; {EVEN_SPLITS} for each are even enough "
+                "(dispatch.split_rows)"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +268,7 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
     keeps_all = request.negatives is None and (request.where is None or matching.are_decided)
     if nulls and keeps_all:
         raise nulls[0]
-    first = _head({**config, "table": snapshot}, head) if head else None
+    first = _head(replace(made.job, files=matching), files, head) if head else None
     return TrainCheck(
         config=redact(config_url),
         table=redact(snapshot.url),
@@ -315,28 +311,19 @@ def _cache_bytes(staging: Staging | None, snapshot: Snapshot) -> int | None:
 def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
     for item in request.slots:
         yield _slot_column(item, sizes)
-    roles = [("label", label) for label in request.labels]
-    roles += [("weight", request.weight)] if request.weight is not None else []
-    for role, number in roles:
+    others = [("label", label.field) for label in request.labels]
+    others += [("weight", request.weight.field)] if request.weight is not None else []
+    others += [("extra", extra) for extra in request.extras]
+    for role, column in others:
+        is_extra, stored = role == "extra", sizes.bytes_per_row(column.name)
         yield CheckedColumn(
-            name=number.name,
+            name=column.name,
             role=role,
-            kind=str(number.field.type),
-            batch="[B]",
-            dtype="float32",
-            stored_bytes_per_row=sizes.bytes_per_row(number.name),
-            batch_bytes_per_row=4,
-        )
-    for extra in request.extras:
-        stored = sizes.bytes_per_row(extra.name)
-        yield CheckedColumn(
-            name=extra.name,
-            role="extra",
-            kind=str(extra.type),
-            batch="Arrow",
-            dtype=str(extra.type),
+            kind=str(column.type),
+            batch="Arrow" if is_extra else "[B]",
+            dtype=str(column.type) if is_extra else "float32",
             stored_bytes_per_row=stored,
-            batch_bytes_per_row=_arrow_bytes(extra.type, stored),
+            batch_bytes_per_row=_arrow_bytes(column.type, stored) if is_extra else 4,
         )
 
 
@@ -368,33 +355,17 @@ def _span(least: int, most: int) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _head(config: Mapping[str, Any], num_rows: int) -> dict[str, list[Any]]:
-    """The first rows of a batch by column: slots, labels, weight and extras."""
-    alone = {
-        "batch_size": num_rows,
-        "num_epochs": 1,
-        "drop_last": False,
-        "order": "static",
-        "shuffle": None,
-        "staging": {"ahead_files": 1},
-        "dispatch": "memory://",
-        "follow": False,
-        "on_stats": None,
-        "progress": False,
+def _head(job: Job, files: Sequence[DataFile], num_rows: int) -> dict[str, list[Any]]:
+    """The first rows of the files by column of a batch: slots, labels, weight and extras."""
+    job = replace(job, batch_size=num_rows, shuffle=None)
+    with closing(rows_in_place(job, job.cut(files))) as slices:
+        if (found := next(slices, None)) is None:
+            return {}
+        batch = found.batch()
+    rows = {
+        name: [row.tolist() for row in column] if isinstance(column, Jagged) else column.tolist()
+        for (_, name), column in batch.made().items()
     }
-    with FeatureLoader(**{**config, **alone}) as loader:
-        batch = next(iter(loader), None)
-        return {} if batch is None else _rows(batch)
-
-
-def _rows(batch: Batch) -> dict[str, list[Any]]:
-    rows: dict[str, list[Any]] = {}
-    for (_, name), column in batch.made().items():
-        if isinstance(column, Jagged):
-            values, ends = column.values.tolist(), column.offsets.tolist()
-            rows[name] = [values[first:end] for first, end in itertools.pairwise(ends)]
-        else:
-            rows[name] = column.tolist()
     return rows | {name: batch.extras[name].to_pylist() for name in batch.extras.column_names}
 
 

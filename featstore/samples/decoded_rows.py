@@ -8,15 +8,15 @@ import pyarrow as pa
 from featstore.decoded.decoded_file import Piece
 from featstore.loader.request.decode import NO_EXTRAS, block_extras, shaped
 from featstore.loader.request.matching import Partition
+from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import LabelRequest, Request
-from featstore.loader.request.slot_options import SlotRequest
 from featstore.ops.arrays import array_of as arrow_of
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import Places, max_pieces, row_bits_of
 from featstore.reading.reader import Rows
 from featstore.tensors.batch import Batch, Column
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key
 from featstore.tensors.gathering import gather_batches, joined
 from featstore.tensors.packed import PackedColumns, TensorColumns, column_from, values_of
 

@@ -14,11 +14,10 @@ from tqdm import tqdm
 
 from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.redaction import redact
-from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
+from featstore.decoded.decoded_cache import EntryRequest
 from featstore.decoded.decoded_file import Piece, has_columns, no_rows, piece_of
-from featstore.decoded.decoding import entry_of, name_of_entry
+from featstore.decoded.decoding import entries_ahead
 from featstore.decoded.entry_file import FileState, MappedEntry
-from featstore.decoded.file_sources import SourcesAhead
 from featstore.decoded.staging_source import staging_source
 from featstore.loader.request.matching import Listed, Partition
 from featstore.loader.request.request import Request
@@ -92,21 +91,13 @@ class OpenSamples(Closing):
     def _open(self, plan: SamplePlan, *, progress: bool) -> None:
         directory = str(self._stager.cache.root.parent)
         self.plan = replace(plan, staging=replace(plan.staging, directory=directory))
-        cache = self._stager.cache
-        sources = SourcesAhead(
-            self._stager,
-            [file for file, _ in plan.files],
-            lambda file: not cache.has(name_of_entry(file, plan.selection)),
-        )
-        self._cache = DecodedCache(cache, plan.staging.num_budget_bytes, let_go=sources.close)
-        column_cache = ColumnCache()
-        wanted = [
-            entry_of(file, plan.selection, sources, plan.num_threads, column_cache)
-            for file, _ in plan.files
-        ]
-        num_rows = [file.num_rows for file, _ in plan.files]
+        column_cache, files = ColumnCache(), [file for file, _ in plan.files]
+        num_rows = [file.num_rows for file in files]
         with (
-            sources,
+            entries_ahead(self._stager, files, plan.selection, plan.num_threads, column_cache) as (
+                self._cache,
+                wanted,
+            ),
             tqdm(
                 desc="decoding",
                 total=sum(num_rows),

@@ -21,16 +21,20 @@ from featstore.base.errors import (
 )
 from featstore.base.host import num_cores
 from featstore.base.named_errors import NamedErrors
-from featstore.loader.request.matching import matching_files, require_fresh_files
-from featstore.loader.request.option_values import as_options
-from featstore.loader.request.request import Request, resolve
-from featstore.loader.request.tables import TableLike, naming_table, snapshot_of
+from featstore.loader.request.matching import (
+    TableLike,
+    matching_files,
+    naming_table,
+    resolved,
+)
+from featstore.loader.request.options import as_options
+from featstore.loader.request.request import Request
 from featstore.samples.decoded_rows import SampleBatch
 from featstore.samples.indices import positions_of
 from featstore.samples.lookups import can_be_ids, ids_of_type
 from featstore.samples.open_samples import OpenSamples, SamplePlan
 from featstore.staging.options import Staging
-from featstore.statistics.stale_groups import ERROR, reading
+from featstore.statistics.stale_groups import ERROR
 from featstore.table.snapshot import Snapshot
 from featstore.tensors import shared_batches  # noqa: F401  registers how workers send batches
 from featstore.tensors.batch import Batch
@@ -106,21 +110,18 @@ class SampleDataset(Dataset[Batch], Closing):
     ) -> None:
         self._is_closed = False
         with naming_table(table):
-            snapshot = reading(snapshot_of(table), stale_groups)
+            columns = {
+                "slots": slots,
+                "labels": labels,
+                "weight": weight,
+                "extras": extras,
+                "where": where,
+            }
+            snapshot, request = resolved(table, columns, stale_groups)
             self._named_errors = NamedErrors(snapshot.url)
-            request = resolve(
-                snapshot.schema,
-                slots=slots,
-                labels=labels,
-                weight=weight,
-                extras=extras,
-                where=where,
-            )
-            files = matching_files(snapshot, request)
-            require_fresh_files(snapshot, files, request)
             self._plan = SamplePlan(
                 request=request,
-                files=tuple(files.values()),
+                files=tuple(matching_files(snapshot, request).values()),
                 staging=as_options(Staging, staging, "staging") or Staging(),
                 num_threads=num_cores()
                 if decode_threads == _AUTO

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from featstore.base.errors import ConfigError
-from featstore.loader.request.option_values import as_options
+from featstore.loader.request.options import as_options
 from featstore.loader.request.train_config import column_arguments, load_of_table
 from featstore.samples.sample_dataset import SampleDataset
 from featstore.staging.budget import format_bytes
@@ -52,6 +52,7 @@ def warm_decoded(config_url: str, *, table: str | None = None) -> DecodedReport:
     options = as_options(Staging, config.get("staging"), "staging") or Staging()
     options.require_directory()
     chosen = {**column_arguments(config), "staging": options}
+    chosen.pop("negatives", None)  # A training run leaves rows out, a SampleDataset does not.
     with SampleDataset(str(config["table"]), **chosen, progress=True) as dataset:
         return DecodedReport(
             num_samples=len(dataset),

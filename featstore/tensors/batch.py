@@ -13,7 +13,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from featstore.base.errors import ConfigError, MissingDependencyError, nearest
 from featstore.base.text_table import short_names
-from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key, Keys
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key, Keys
 
 Device = torch.device | str | int
 # The values of one slot, (num_values,), and the number of values of each row, int64 (num_rows,).
@@ -51,10 +51,10 @@ class Jagged:
         return (self[row] for row in range(len(self)))
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Jagged":
-        values, offsets = (
-            part.to(device, non_blocking=non_blocking) for part in (self.values, self.offsets)
+        return Jagged(
+            self.values.to(device, non_blocking=non_blocking),
+            self.offsets.to(device, non_blocking=non_blocking),
         )
-        return Jagged(values, offsets)
 
     def to_nested(self) -> torch.Tensor:
         """The rows as a torch nested tensor of jagged layout, which shares the values' memory."""
@@ -141,7 +141,7 @@ class Batch:
     def __getitem__(self, slot: str) -> Any:
         """The slot's Tensor or Jagged. KeyError, with the nearest names, for an unknown slot."""
         self.last_asked = slot
-        columns = self._made or self._all()  # Called hundreds of times per batch.
+        columns = self._made or self.made()  # Called hundreds of times per batch.
         try:
             return columns[SLOT, slot]
         except KeyError:
@@ -180,7 +180,10 @@ class Batch:
 
     def made(self) -> Mapping[Key, Column]:
         """Every column by its role (`slot`, `label`, `weight`) and name."""
-        return self._all()
+        made = self._made
+        if made is None:
+            made = self._made = self._columns.made()
+        return made
 
     @cached_property
     def labels(self) -> Mapping[str, torch.Tensor]:
@@ -248,25 +251,31 @@ class Batch:
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Batch":
         """The batch on a device, packed, in one copy per buffer. `extras` are not moved."""
-        return self._with(
+        return self.with_columns(
             self._columns.moved(device=torch.device(device), non_blocking=non_blocking)
         )
 
     def pin_memory(self) -> "Batch":
         """The batch packed in page-locked memory, from which copies to a device need not block."""
-        return self._with(self._columns.moved(pin=True))
+        return self.with_columns(self._columns.moved(pin=True))
 
     def clone(self) -> "Batch":
         """A packed copy that shares no memory with anything and may be written."""
-        return self._with(self._columns.packed())
+        return self.with_columns(self._columns.packed())
+
+    def with_columns(self, columns: Columns, *, is_padding: bool | None = None) -> "Batch":
+        """The batch with other columns of as many rows. For code that moves a batch as a whole.
+
+        Args:
+            columns: The columns.
+            is_padding: None: as this batch.
+        """
+        padding = self.is_padding if is_padding is None else is_padding
+        return Batch(columns, num_rows=len(self), extras=self.extras, is_padding=padding)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (
-            self._columns.packed(),
-            len(self),
-            _to_ipc(self.extras),
-            self.is_padding,
-        )
+        extras = bytes(to_ipc(self.extras))
+        return _received, (self._columns.packed(), len(self), extras, self.is_padding)
 
     def _dense_column(self, name: str) -> torch.Tensor:
         """The slot's values: (B, width)."""
@@ -297,7 +306,7 @@ class Batch:
         return column.reshape(-1), lengths
 
     def _of_slots(self) -> dict[str, Any]:
-        columns = self._all()
+        columns = self.made()
         return {name: columns[SLOT, name] for name in self.slots}
 
     def _names(self, role: str) -> tuple[str, ...]:
@@ -305,16 +314,7 @@ class Batch:
 
     def _column(self, key: Key) -> Any:
         self.last_asked = key[1]
-        return self._all()[key]
-
-    def _all(self) -> Mapping[Key, Column]:
-        made = self._made
-        if made is None:
-            made = self._made = self._columns.made()
-        return made
-
-    def _with(self, columns: Columns) -> "Batch":
-        return Batch(columns, num_rows=len(self), extras=self.extras, is_padding=self.is_padding)
+        return self.made()[key]
 
 
 def _is_ids(column: Column) -> bool:
@@ -328,21 +328,24 @@ def _names_of(what: str, slots: Sequence[str]) -> list[str]:
     return list(slots)
 
 
-def _to_ipc(table: pa.Table) -> bytes | int:
-    """The table in Arrow's stream format, or its number of rows if it has no columns. Pickle would
-    store the whole memory beneath a slice; the stream format stores only the slice.
+def to_ipc(table: pa.Table) -> pa.Buffer:
+    """The table in Arrow's stream format; empty if it has no columns. Pickle would store the whole
+    memory beneath a slice; the stream format stores only the slice.
     """
-    if not table.num_columns:
-        return int(table.num_rows)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
+    if table.num_columns:
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    return sink.getvalue()
 
 
-def _received(columns: Columns, num_rows: int, extras: bytes | int, is_padding: bool) -> Batch:
-    table = pa.table({}) if isinstance(extras, int) else pa.ipc.open_stream(extras).read_all()
-    return Batch(columns, num_rows=num_rows, extras=table, is_padding=is_padding)
+def of_ipc(data: Any) -> pa.Table:
+    """The table of `to_ipc`, whose columns are views of the data."""
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_all() if len(data) else pa.table({})
+
+
+def _received(columns: Columns, num_rows: int, extras: bytes, is_padding: bool) -> Batch:
+    return Batch(columns, num_rows=num_rows, extras=of_ipc(extras), is_padding=is_padding)
 
 
 def keyed_jagged(names: Sequence[str], bags: Sequence[Bag]) -> Any:

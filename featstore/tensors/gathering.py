@@ -22,9 +22,8 @@ from featstore.reading.gather import (
     of_one_dtype,
 )
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import Key
-from featstore.tensors.packed import PackedColumns, TensorPlace
-from featstore.tensors.views import tensor_of, torch_dtype
+from featstore.tensors.column_arrays import Key
+from featstore.tensors.packed import PackedColumns, TensorPlace, tensor_of, torch_dtype
 
 
 @dataclass(frozen=True, kw_only=True)

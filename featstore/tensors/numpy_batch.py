@@ -11,7 +11,7 @@ import torch
 
 from featstore.reading.buffers import Array
 from featstore.tensors.batch import Batch, Column, Jagged
-from featstore.tensors.views import array_of
+from featstore.tensors.packed import array_of
 
 
 class JaggedArray(NamedTuple):

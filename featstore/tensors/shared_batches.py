@@ -1,32 +1,243 @@
 """Sends a batch to another process in one shared-memory buffer, which the process that made the
 batch writes once.
 
-Buffers are reused if the system allows it (shared_buffers.py). Otherwise torch passes new memory
-for each batch, as one file descriptor for any number of slots. The extras lie behind the columns,
-in Arrow's stream format, and are read without a copy.
+Buffers are reused if the system allows it: one process writes a buffer, another reads it in place
+and marks it as free afterwards. New memory would cost as much as writing to it, since the kernel
+clears each page and maps it in each process. A buffer is an anonymous file in memory
+(memfd_create(2)). Its first byte says whether another process uses it. The reader opens it through
+the writer's descriptor (/proc/PID/fd), so the writer has to be alive then.
+
+Otherwise torch passes new memory for each batch, as one file descriptor for any number of slots.
+The extras lie behind the columns, in Arrow's stream format, and are read without a copy.
 """
 
 import errno
+import mmap
+import os
+import sys
+import threading
+import weakref
 from dataclasses import dataclass
+from functools import lru_cache
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from featstore.base.errors import SharedMemoryError, WorkerError
 from featstore.base.intervals import aligned
+from featstore.base.processes import OwnProcess
 from featstore.reading.buffers import Array
-from featstore.tensors.batch import Batch
+from featstore.tensors.batch import Batch, of_ipc, to_ipc
 from featstore.tensors.packed import PackedColumns, pack
-from featstore.tensors.shared_buffers import (
-    Address,
-    SharedBuffer,
-    SharedBufferPool,
-    are_supported,
-    opened,
-)
+
+_HEADER_BYTES = 64  # The byte that says who uses the buffer, and padding to a cache line.
+_FREE, _SENT = 0, 1
+# How many free buffers are kept: one is written, one is on its way, one is given back.
+_MAX_FREE = 3
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where another process finds a buffer.
+
+    Attributes:
+        process: The writer's process id.
+        descriptor: The buffer's descriptor in that process.
+        file: Device and inode of the buffer, to recognize a descriptor that is another file now.
+        num_bytes: Size of the buffer with its header.
+    """
+
+    process: int
+    descriptor: int
+    file: tuple[int, int]
+    num_bytes: int
+
+
+class _Forks:
+    """Counts the forks of this process. A forked copy still sees memory that was mapped before, so
+    that memory is never written again.
+    """
+
+    num_forks = 0
+
+    @classmethod
+    def count(cls) -> None:
+        cls.num_forks += 1
+
+
+os.register_at_fork(before=_Forks.count)
+
+
+class SharedBuffer:
+    """A shared-memory buffer that this process made, for one receiver at a time.
+
+    Raises:
+        OSError: There is not enough memory, or no descriptor.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        size = _HEADER_BYTES + num_bytes
+        # The kernel would not refuse the memory, but kill some process later.
+        if size > (available_bytes := _available_bytes()):
+            raise OSError(
+                errno.ENOMEM,
+                f"of {available_bytes} bytes of memory that are available it would take {size}",
+            )
+        self._descriptor = os.memfd_create("featstore-batch")
+        try:
+            os.posix_fallocate(self._descriptor, 0, size)
+            self._mapped = mmap.mmap(
+                self._descriptor, size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
+            )
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        found = os.fstat(self._descriptor)
+        self.address = Address(os.getpid(), self._descriptor, (found.st_dev, found.st_ino), size)
+        self._used: weakref.ref[Array] | None = None
+        self._place, self._num_forks, self._sending = 0, _Forks.num_forks, threading.Lock()
+        weakref.finalize(self, os.close, self._descriptor)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.address.num_bytes - _HEADER_BYTES
+
+    @property
+    def is_free(self) -> bool:
+        """Whether neither this process nor another one uses the memory. In this process a weak
+        reference to the array that was handed out shows it: views in torch and numpy keep that
+        array alive.
+        """
+        return self._mapped[0] == _FREE and (self._used is None or self._used() is None)
+
+    @property
+    def was_forked(self) -> bool:
+        """Whether a forked copy of this process may see the memory."""
+        return self._num_forks != _Forks.num_forks
+
+    def memory(self, num_bytes: int) -> Array:
+        """The buffer's memory: uint8 (num_bytes,). The buffer is not free as long as the array, or
+        a tensor of it, is referred to. A numpy slice of the array does not count.
+        """
+        memory = np.frombuffer(self._mapped, np.uint8, num_bytes, _HEADER_BYTES)
+        self._used, self._place = weakref.ref(memory), memory.ctypes.data
+        return memory
+
+    def may_be_sent(self, place: int) -> bool:
+        """Marks the buffer as sent, if it may be.
+
+        Args:
+            place: Address of the memory that is to be sent.
+
+        Returns:
+            Whether it was marked: the address is the buffer's, no other process has it, and this
+            process made it.
+        """
+        with self._sending:
+            if (
+                self.address.process != os.getpid()
+                or self._mapped[0] != _FREE
+                or self._place != place
+            ):
+                return False
+            self._mapped[0] = _SENT
+            return True
+
+
+def _available_bytes() -> int:
+    """Memory that can be used before the kernel kills a process (proc_meminfo(5))."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return sys.maxsize
+
+
+class SharedBufferPool:
+    """The buffers of a process, reused once they are free. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._process, self._taking = OwnProcess(), threading.Lock()
+        self._buffers: list[SharedBuffer] = []
+
+    def take(self, num_bytes: int) -> tuple[SharedBuffer, Array]:
+        """A free buffer, and `num_bytes` of its memory. OSError if there is not enough memory."""
+        # After a fork the buffers belong to the parent.
+        if not self._process.is_this():
+            self._process, self._buffers, self._taking = OwnProcess(), [], threading.Lock()
+        with self._taking:
+            free = [buffer for buffer in self._buffers if buffer.is_free]
+            taken = [buffer for buffer in self._buffers if buffer not in free]
+            fit = [
+                buffer for buffer in free if buffer.num_bytes >= num_bytes and not buffer.was_forked
+            ]
+            fit = fit[:_MAX_FREE] or [SharedBuffer(num_bytes + num_bytes // 16)]
+            self._buffers = taken + fit
+            return fit[0], fit[0].memory(num_bytes)
+
+
+def opened(address: Address, num_bytes: int) -> Array:
+    """Opens a buffer in the receiving process.
+
+    Args:
+        address: The buffer.
+        num_bytes: How many of its bytes are used.
+
+    Returns:
+        The same memory: uint8 (num_bytes,). When nothing refers to it any more, in the sense of
+        `SharedBuffer.memory`, the writer may reuse it.
+
+    Raises:
+        OSError: The process that sent it is gone.
+    """
+    descriptor = os.open(
+        f"/proc/{address.process}/fd/{address.descriptor}", os.O_RDWR | os.O_CLOEXEC
+    )
+    try:
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino) != address.file:
+            raise FileNotFoundError(f"process {address.process} is another one by now")
+        mapped = mmap.mmap(descriptor, address.num_bytes)
+    finally:
+        os.close(descriptor)
+    memory = np.frombuffer(mapped, np.uint8, num_bytes, _HEADER_BYTES)
+    weakref.finalize(memory, _give_back, mapped, _Forks.num_forks).atexit = False
+    return memory
+
+
+def _give_back(mapped: mmap.mmap, num_forks: int) -> None:
+    """Marks the buffer as free. Not in a forked copy of the process, nor if there is one, which may
+    still use the memory: in both a fork was counted since.
+    """
+    if num_forks == _Forks.num_forks:
+        mapped[0] = _FREE
+
+
+def are_supported() -> bool:
+    """Whether this process can make such buffers, and its parent can open them."""
+    return (
+        hasattr(os, "memfd_create") and hasattr(mmap, "MAP_POPULATE") and _is_seen_by(os.getppid())
+    )
+
+
+@lru_cache(maxsize=1)
+def _is_seen_by(process: int) -> bool:
+    """Whether this process may open its own descriptors, and those of `process`, through /proc. The
+    right is mutual, so `process` may open ours then.
+    """
+    try:
+        next(Path(f"/proc/{process}/fd").iterdir())
+        descriptor = os.memfd_create("featstore-probe")
+        try:
+            os.close(os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False
+    return True
+
 
 _BUFFERS = SharedBufferPool()
 
@@ -60,7 +271,7 @@ def shared(batch: Batch) -> Batch:
     Raises:
         SharedMemoryError: There is not enough shared memory.
     """
-    extras, shared_buffer = _stream(batch.extras), None
+    extras, shared_buffer = to_ipc(batch.extras), None
     memory, array = torch.empty(0, dtype=torch.uint8), np.empty(0, np.uint8)
 
     def allocate(num_bytes: int) -> torch.Tensor:
@@ -117,23 +328,11 @@ def _shared_memory(num_bytes: int) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
-def _stream(table: pa.Table) -> pa.Buffer:
-    """The table in Arrow's stream format, which stores a slice without the memory around it; empty
-    if it has no columns.
-    """
-    sink = pa.BufferOutputStream()
-    if table.num_columns:
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-    return sink.getvalue()
-
-
 def _batch_of(columns: SharedColumns, memory: Array, num_rows: int, is_padding: bool) -> Batch:
     """The batch of these columns. The extras are views of the memory behind the columns, and keep
     it alive as the tensors do.
     """
-    behind = memory[aligned(len(columns.buffers[0])) :]
-    extras = pa.ipc.open_stream(pa.py_buffer(behind)).read_all() if len(behind) else pa.table({})
+    extras = of_ipc(memory[aligned(len(columns.buffers[0])) :])
     return Batch(columns, num_rows=num_rows, extras=extras, is_padding=is_padding)
 
 

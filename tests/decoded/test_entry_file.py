@@ -13,7 +13,7 @@ import pytest
 from featstore.base.errors import StagingError
 from featstore.decoded.entry_file import DamagedEntryError, EntryWriter, FileState, MappedEntry
 from featstore.staging.cache import Cache, Download, Limits, Pin
-from featstore.tensors.writable import writable
+from featstore.tensors.column_arrays import writable
 
 NAME = "a" * 40
 TABLE = pa.table({"row": range(50_000)})

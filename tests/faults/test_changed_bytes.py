@@ -16,9 +16,8 @@ from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.explore.table import Table, open_table
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.loader.batches.split_reader import SplitReader
+from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.work import Work
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.request.matching import Partition

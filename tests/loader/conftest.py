@@ -13,8 +13,7 @@ from featstore.base.schema import SlotSchema
 from featstore.decoded.file_sources import files_in_place
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
-from featstore.loader.batches.split_reader import Window
-from featstore.loader.batches.work import Work
+from featstore.loader.batches.split_reader import Window, Work
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.iteration import Iteration
 from featstore.loader.iteration.job import Job

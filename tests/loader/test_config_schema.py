@@ -15,8 +15,8 @@ from featstore.base.documents import load_yaml
 from featstore.base.errors import ConfigError
 from featstore.loader.config_schema import OPTIONS, train_schema
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.request.options import SLOT_KEYS, SlotRequest
 from featstore.loader.request.request import LABEL_KEYS, LabelRequest
-from featstore.loader.request.slot_options import SLOT_KEYS, SlotRequest
 from featstore.loader.request.train_config import KEYS, MIX_KEYS
 from featstore.table.snapshot import Snapshot
 

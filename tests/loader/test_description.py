@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 
 from featstore.base.errors import ConfigError
-from featstore.loader.description import _FIELDS, ColumnOptions, SourceOptions, described
+from featstore.loader.description import _FIELDS, described
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.job import BatchOptions, EpochOptions, ProcessOptions
-from featstore.loader.request.train_config import KEYS
+from featstore.loader.request.train_config import COLUMN_KEYS, KEYS
 from tests.loader.conftest import source_of
 
 OF_JOB = (EpochOptions, BatchOptions, ProcessOptions)
+# What says where files come from, where workers meet, and whom a loader tells.
+OF_SOURCE = ("dispatch", "staging", "follow", "stale_groups", "on_stats")
 
 
 def test_every_parameter_is_in_one_group() -> None:
-    names = [each.name for kind in (*OF_JOB, ColumnOptions, SourceOptions) for each in fields(kind)]
+    names = [each.name for kind in OF_JOB for each in fields(kind)] + [*COLUMN_KEYS, *OF_SOURCE]
     assert sorted(names) == sorted(_FIELDS.get(key, key) for key in KEYS if key != "table")
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from featstore.dispatch.options import Dispatch
+from featstore.loader.batches.stats import OnStats
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.on_stats import OnStats
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.request.negatives import Negatives
+from featstore.loader.request.request import Negatives
 from featstore.loader.request.train_config import KEYS
 from featstore.staging.options import Staging
 

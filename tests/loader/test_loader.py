@@ -29,9 +29,8 @@ from featstore.decoded.file_sources import FileSource
 from featstore.decoded.staging_source import staging_source
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
-from featstore.loader.batches.split_reader import SplitReader
+from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.work import Work
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.request.matching import Partition

@@ -11,7 +11,7 @@ import pytest
 
 from featstore import FeatureLoader
 from featstore.base.errors import ConfigError
-from featstore.loader.on_stats import OnStats, StatsCalls
+from featstore.loader.batches.stats import OnStats, StatsCalls
 from tests.loader.conftest import rows_of
 from tests.process import our_threads
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from featstore import FeatureLoader
 from featstore.base.errors import MissingDependencyError
-from featstore.loader.on_stats import OnStats
+from featstore.loader.batches.stats import OnStats
 from featstore.loader.prometheus import LoaderCollector, TextFile
 from tests.parquet_files import put_parquet
 

@@ -3,6 +3,7 @@
 import io
 import time
 from collections.abc import Generator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from featstore.loader.batches.stats import Stats
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.hand_over import RowBar
+from featstore.staging.counts import StagingStats
 from tests.parquet_files import put_parquet
 from tests.terminal import Terminal
 
@@ -174,9 +176,10 @@ def test_the_time_until_an_item_is_taken_is_counted() -> None:
 
 def test_a_bar_shows_rows_waiting_and_staged_bytes() -> None:
     terminal, stats = Terminal(), Stats()
-    bar = RowBar("train", 1000, wait_s=0.0, file=terminal)
+    stager: Any = SimpleNamespace(stats=lambda: StagingStats(staged_bytes=3_000_000))
+    bar = RowBar(stats, stager, 1000, file=terminal)
     stats.seconds["wait_s"] = 1e9
-    bar.show(500, stats, 3_000_000)
+    bar.show(500)
     bar.close()
     assert "train:  50%" in terminal.getvalue()
     assert "500/1.00k" in terminal.getvalue()
@@ -185,8 +188,8 @@ def test_a_bar_shows_rows_waiting_and_staged_bytes() -> None:
 
 def test_a_bar_is_silent_where_nobody_looks() -> None:
     nowhere = io.StringIO()
-    bar = RowBar("train", file=nowhere)
-    bar.show(500, Stats(), 0)
+    bar = RowBar(Stats(), file=nowhere)
+    bar.show(500)
     bar.close()
     assert nowhere.getvalue() == ""
 

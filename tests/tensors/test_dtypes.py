@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.tensors.views import array_of, tensor_of, torch_dtype
-from featstore.tensors.writable import bfloat16_bits
+from featstore.tensors.column_arrays import bfloat16_bits
+from featstore.tensors.packed import array_of, tensor_of, torch_dtype
 
 
 @given(st.lists(st.floats(width=32), max_size=50))

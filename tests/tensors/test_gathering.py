@@ -10,7 +10,7 @@ from featstore.reading.buffers import Ragged
 from featstore.reading.gather import places_of
 from featstore.tensors.batch import Columns, Jagged
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import LABEL, SLOT
+from featstore.tensors.column_arrays import LABEL, SLOT
 from featstore.tensors.gathering import gather_batches
 
 IDS, TAGS, PAIR, CLICK = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair"), (LABEL, "click")

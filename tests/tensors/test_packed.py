@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.tensors.column_keys import SLOT
+from featstore.tensors.column_arrays import SLOT
 from featstore.tensors.packed import TensorColumns, pack
 
 

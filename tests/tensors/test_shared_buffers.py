@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from featstore.tensors.shared_buffers import SharedBuffer, SharedBufferPool, are_supported, opened
+from featstore.tensors.shared_batches import SharedBuffer, SharedBufferPool, are_supported, opened
 from tests.forks import in_a_fork
 
 pytestmark = pytest.mark.skipif(
@@ -135,7 +135,7 @@ def test_a_process_that_was_forked_off_takes_none_of_its_parents_pieces(
 
 MAKER = """
 import pickle, sys
-from featstore.tensors.shared_buffers import SharedBufferPool
+from featstore.tensors.shared_batches import SharedBufferPool
 buffer, memory = SharedBufferPool().take(8)
 memory[:] = 7
 assert buffer.may_be_sent(memory.ctypes.data)

@@ -5,7 +5,7 @@ import torch
 
 from featstore.reading.buffers import Ragged, Values
 from featstore.tensors.batch import Jagged
-from featstore.tensors.column_keys import LABEL, SLOT, Key
+from featstore.tensors.column_arrays import LABEL, SLOT, Key
 from featstore.tensors.packed import TensorColumns, column_from, values_of
 
 

@@ -8,7 +8,7 @@ import torch
 
 from featstore.native import kernels
 from featstore.tensors.batch import Jagged
-from featstore.tensors.views import split, untrack
+from featstore.tensors.packed import split, untrack
 
 
 def test_views_are_consecutive_and_share_memory() -> None:

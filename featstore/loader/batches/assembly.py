@@ -10,20 +10,21 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from featstore.loader.batches.aligning import BatchAligner
 from featstore.loader.batches.bad_files import Skip, is_bad_file
+from featstore.loader.batches.batch_slices import BatchAligner
 from featstore.loader.batches.blocks import Block, ColumnDemand
 from featstore.loader.batches.drawn_rows import NO_COLUMNS, DrawnRows, copied
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import Mixture, WindowShare
+from featstore.loader.batches.mixtures import Mixture, WindowShare
 from featstore.loader.batches.progress import BlockSource
 from featstore.loader.batches.split_reader import Window
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.decode import block_columns, block_extras
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import Array, Values
+from featstore.reading.reader import Rows
 from featstore.tensors.buffer_pool import BufferPools
-from featstore.tensors.column_keys import Key, Keys
+from featstore.tensors.column_arrays import Key, Keys
 from featstore.tensors.packed import UnpackedColumns
 
 
@@ -86,7 +87,7 @@ class Assembler:
         self._aligner = BatchAligner(batch_size, self._pools.joined, self._demand)
         self._left_out: set[tuple[int, int, int]] = set()
         self._windows: dict[Window, _Converted] = {}
-        self._rest = DrawnRows.none()
+        self._rest = DrawnRows()
         self._keys = Keys()
 
     def blocks(self, mixture: Mixture) -> list[Block]:
@@ -94,7 +95,15 @@ class Assembler:
         in the file's order, or one for each whole batch if rows are shuffled.
         """
         with self._stats.timed("assemble_s"):
-            return self._named(self._blocks(mixture))
+            if mixture.draws is None:
+                return self._named(self._in_order(mixture.shares[0].window))
+            drawn = self._add(mixture.shares, mixture.draws)
+            blocks = self._budgeted(drawn, mixture.shares)
+            for share in mixture.shares:
+                if share.is_end:
+                    self._windows.pop(share.window, None)
+                    self._budget.let_go(share.window.held_bytes)
+            return self._named(blocks)
 
     def rest(self) -> list[Block]:
         """The blocks of the rows that wait for more, once no more come."""
@@ -102,9 +111,13 @@ class Assembler:
             return self._named(self._aligner.rest() + self._gathered(self._rest, is_end=True))
 
     def all_blocks(self, mixtures: Iterable[Mixture]) -> Iterator[Block]:
-        """The blocks of all rows of the mixtures."""
+        """The blocks of all rows of the mixtures, each of which gives back what it holds of the
+        budget when the next one is asked for.
+        """
         for mixture in mixtures:
-            yield from self.blocks(mixture)
+            for block in self.blocks(mixture):
+                yield block
+                self._budget.exchange(block.held_bytes, 0)
         yield from self.rest()
 
     def _named(self, blocks: list[Block]) -> list[Block]:
@@ -116,17 +129,6 @@ class Assembler:
                 self._keys = block.keys
         return blocks
 
-    def _blocks(self, mixture: Mixture) -> list[Block]:
-        if mixture.draws is None:
-            return self._in_order(mixture.shares[0].window)
-        drawn = self._add(mixture.shares, mixture.draws)
-        blocks = self._budgeted(drawn, mixture.shares)
-        for share in mixture.shares:
-            if share.is_end:
-                self._windows.pop(share.window, None)
-                self._budget.let_go(share.window.held_bytes)
-        return blocks
-
     def _in_order(self, window: Window) -> list[Block]:
         """The blocks of a window in the file's order. They take the window's place in the budget,
         which the last one holds. Rows that wait for a batch hold nothing of it.
@@ -135,18 +137,21 @@ class Assembler:
         if window.work.claim.key not in self._left_out:
             with self._leaving_out(window):
                 blocks = self._aligner.add(self._view(window))
-        size_bytes = sum(block.size_bytes for block in blocks)
-        size_bytes = self._budget.exchange(window.held_bytes, size_bytes)
+        self._exchange(window.held_bytes, blocks)
+        return blocks
+
+    def _exchange(self, held_bytes: int, blocks: list[Block]) -> None:
+        """Gives bytes of the budget back for what blocks take, which the last of them holds."""
+        size_bytes = self._budget.exchange(held_bytes, sum(block.size_bytes for block in blocks))
         if blocks:
             blocks[-1].held_bytes = size_bytes
-        return blocks
 
     def _view(self, window: Window) -> Block:
         index, places = window.select()
         rows = window.rows if index is None else window.rows.take(index)
         source = _source(WindowShare(window=window, begin=0, end=window.num_rows), places)
         return Block.of(
-            block_columns(rows, self._request, self._stats),
+            self._columns(rows),
             (source,),
             num_rows=rows.num_rows,
             extras=block_extras(rows, self._request, window.work.partition),
@@ -188,13 +193,17 @@ class Assembler:
             order, passes = np.zeros(window.num_rows, np.int64), np.zeros(window.num_rows, bool)
             order[places], passes[places] = index, True
         return _Converted(
-            pieces=[block_columns(piece, self._request, self._stats) for piece in pieces],
+            pieces=[self._columns(piece) for piece in pieces],
             piece_rows=[piece.num_rows for piece in pieces],
             extras=block_extras(rows, self._request, window.work.partition),
             rows=order,
             passes=passes,
             ascends=bool((index[1:] > index[:-1]).all()),
         )
+
+    def _columns(self, rows: Rows) -> dict[Key, Values]:
+        stats = self._stats
+        return block_columns(rows, self._request, stats.counts, stats.column_assemble_s)
 
     def _add(self, shares: Sequence[WindowShare], draws: Array) -> DrawnRows:
         """The rows that wait, and after them those of the shares."""
@@ -243,15 +252,12 @@ class Assembler:
         )
         with self._budget.held(needed_bytes) as held_bytes:
             blocks = self._gathered(drawn, is_end=False)
-        size_bytes = sum(block.size_bytes for block in blocks)
-        size_bytes = self._budget.exchange(held_bytes, size_bytes)
-        if blocks:
-            blocks[-1].held_bytes = size_bytes
+        self._exchange(held_bytes, blocks)
         return blocks
 
     def _gathered(self, drawn: DrawnRows, *, is_end: bool) -> list[Block]:
         """The blocks of whole batches, and at the end of the rest. Keeps what is left."""
-        before, self._rest = self._rest, DrawnRows.none()
+        before, self._rest = self._rest, DrawnRows()
         delivered = np.flatnonzero(drawn.passes)
         num_rows = len(delivered)
         if not num_rows:

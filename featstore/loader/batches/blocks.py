@@ -15,10 +15,9 @@ from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import places_of, rebased
 from featstore.tensors.batch import Column, Jagged
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import Key, Keys
+from featstore.tensors.column_arrays import Key, Keys
 from featstore.tensors.gathering import gather_batches, joined
-from featstore.tensors.packed import PackedColumns, UnpackedColumns, pack
-from featstore.tensors.views import split, tensor_of, untrack
+from featstore.tensors.packed import PackedColumns, UnpackedColumns, pack, split, tensor_of, untrack
 
 # The tensors of up to 32 batches are made by one call, as long as their offsets, which each of them
 # keeps alive, take at most 16 MiB. More batches per call cost less each, but their offsets are no
@@ -259,8 +258,8 @@ class Block:
         if self.whole is not None and isinstance(self.columns, UnpackedColumns):
             return self.columns.made()
         if self.slices is None:
-            return Slices(self, self.begin, len(self), 1, pool).tensors(0)
-        return self.slices.tensors(self.number)
+            return Slices(self, self.begin, len(self), 1, pool).made()[0]
+        return self.slices.made()[self.number]
 
 
 class Slices:
@@ -289,11 +288,7 @@ class Slices:
     def __len__(self) -> int:
         return len(self._cuts) - 1
 
-    def tensors(self, number: int) -> Tensors:
-        """The columns of one slice."""
-        return self.make()[number]
-
-    def make(self) -> list[Tensors]:
+    def made(self) -> list[Tensors]:
         """The columns of all slices, made once."""
         if self._tensors is None:
             # The first slice may be asked for in inference mode, while the training loop needs

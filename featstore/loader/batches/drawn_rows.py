@@ -13,10 +13,9 @@ from featstore.loader.batches.progress import BlockSource
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import places_of
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import Key
+from featstore.tensors.column_arrays import Key
 from featstore.tensors.gathering import gather_batches
-from featstore.tensors.packed import PackedColumns, UnpackedColumns
-from featstore.tensors.views import array_of, tensor_of
+from featstore.tensors.packed import PackedColumns, UnpackedColumns, array_of, tensor_of
 
 NO_COLUMNS = pa.table({})
 
@@ -37,8 +36,8 @@ class DrawnRows:
         ascends: Whether the rows of each piece ascend.
     """
 
-    passes: Array
-    order: Array
+    passes: Array = field(default_factory=lambda: np.ones(0, bool))
+    order: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     pieces: list[dict[Key, Values]] = field(default_factory=list)
     piece_rows: list[int] = field(default_factory=list)
     extras: list[pa.Table] = field(default_factory=list)
@@ -54,11 +53,6 @@ class DrawnRows:
         )
         self.piece_rows.append(num_rows)
         self.extras.append(extras)
-
-    @classmethod
-    def none(cls) -> "DrawnRows":
-        """No rows."""
-        return cls(np.ones(0, bool), np.zeros(0, np.int64))
 
     def columns(
         self,

@@ -171,9 +171,8 @@ class FilteredReader:
         """Which row groups can match by their statistics: bool (num_row_groups,); None if `where`
         does not depend on rows, or there are no statistics.
         """
-        if self._filter is None or self._request.where is None or self._partition.is_decided:
-            return None
-        if not self._filter.parts:
+        is_by_rows = self._request.where is not None and not self._partition.is_decided
+        if self._filter is None or not (is_by_rows and self._filter.parts):
             return None
         return may_match(
             self._filter.parts, self._request, lambda field: partition_value(field, self._partition)
@@ -196,6 +195,26 @@ class FilteredReader:
         mask = passing(rows, self._first_rows[index], self._request, self._partition, self._counts)
         self._counts["row_groups_skipped"] += not mask.any()
         return rows, mask
+
+
+class WindowCache:
+    """Keeps the rows of the last window that was read. Used in static order, where the next claim
+    is often of the same window. For one thread and one selection.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[str, range, bytes | None] | None = None
+        self._rows: Filtered | None = None
+
+    def read(
+        self, path: str, row_groups: range, order: Array | None, reader: FilteredReader
+    ) -> Filtered:
+        """Like `FilteredReader.read`, for the file at this path of the table."""
+        key = path, row_groups, None if order is None else order.tobytes()
+        if self._rows is None or self._key != key:
+            self._rows = None  # Otherwise two windows would be in memory during the next read.
+            self._key, self._rows = key, reader.read(row_groups, order)
+        return self._rows
 
 
 def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:

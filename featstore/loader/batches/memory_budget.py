@@ -3,8 +3,8 @@ the consumer asks for the batch after them.
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from featstore.base.errors import StateError
 
@@ -39,12 +39,19 @@ class Budget:
         num_sharing: Of how many equal parts of `memory_budget` this is one.
 
     Attributes:
+        most_bytes: The whole budget; None is no limit.
+        most_gathered_bytes: How many bytes of open windows are gathered at a time; None is no
+            limit.
+        most_room_bytes: How much working memory decoding may take beyond the decoded rows; None is
+            no limit. A single column may exceed it.
         closed: One byte, 0 until the budget is closed. The kernels, which cannot ask Python, read
             it to stop early.
     """
 
     def __init__(self, max_bytes: int | None, num_sharing: int = 1) -> None:
-        self._max_bytes, self._num_sharing = max_bytes, num_sharing
+        self.most_bytes, self._num_sharing = max_bytes, num_sharing
+        self.most_gathered_bytes = None if max_bytes is None else max_bytes // _GATHERED_SHARE
+        self.most_room_bytes = None if max_bytes is None else max_bytes // _ROOM_SHARE
         self._held_bytes = self._open_bytes = self._drawn_bytes = 0
         self._most_window_bytes = 0 if max_bytes is None else _without_gathered(max_bytes)
         self.closed = bytearray(1)
@@ -67,7 +74,7 @@ class Budget:
         """Whether windows of these bytes may be open at once, see `keep`: half of the budget is for
         what is made of them.
         """
-        return self._max_bytes is None or size_bytes <= self._max_bytes // _SHARE
+        return self.most_bytes is None or size_bytes <= self.most_bytes // _SHARE
 
     def limit_windows(self, open_bytes: int, largest_bytes: int) -> None:
         """Limits what all windows take together: the open ones, and half as much, or one more.
@@ -76,11 +83,11 @@ class Budget:
             open_bytes: What the largest windows of all open splits take.
             largest_bytes: What the largest of these takes.
         """
-        if self._max_bytes is None:
+        if self.most_bytes is None:
             return
         most_bytes = open_bytes + max(largest_bytes, open_bytes // _AHEAD_SHARE)
         with self._changed:
-            self._most_window_bytes = min(most_bytes, _without_gathered(self._max_bytes))
+            self._most_window_bytes = min(most_bytes, _without_gathered(self.most_bytes))
             self._changed.notify_all()
 
     def fits_ahead(self, size_bytes: int, room_bytes: int) -> bool:
@@ -88,28 +95,11 @@ class Budget:
         with self._changed:
             return self._fits_beside(size_bytes, room_bytes)
 
-    @property
-    def most_bytes(self) -> int | None:
-        """The whole budget; None is no limit."""
-        return self._max_bytes
-
-    @property
-    def most_gathered_bytes(self) -> int | None:
-        """How many bytes of open windows are gathered at a time; None is no limit."""
-        return None if self._max_bytes is None else self._max_bytes // _GATHERED_SHARE
-
-    @property
-    def most_room_bytes(self) -> int | None:
-        """How much working memory decoding may take beyond the decoded rows; None is no limit. A
-        single column may exceed it.
-        """
-        return None if self._max_bytes is None else self._max_bytes // _ROOM_SHARE
-
     def num_slices(self, size_bytes: int) -> int:
         """Into how many slices a row group of this size is divided; 1: it is decoded at once."""
-        if self._max_bytes is None or size_bytes <= self._max_bytes // _SHARE:
+        if self.most_bytes is None or size_bytes <= self.most_bytes // _SHARE:
             return 1
-        return -(-size_bytes * _NUM_SLICES // self._max_bytes)
+        return -(-size_bytes * _NUM_SLICES // self.most_bytes)
 
     def bytes_to_decode_at_once(self, size_bytes: int) -> int:
         """The least `memory_budget` with which a row group of this size is not divided."""
@@ -124,22 +114,11 @@ class Budget:
         Raises:
             StateError: The budget was closed.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self.is_closed or self._fits(size_bytes))
-            if self.is_closed:
-                raise StateError(CLOSED)
-            self._held_bytes += size_bytes
-            return size_bytes
+        return self._take(size_bytes, lambda: self._fits(size_bytes))
 
-    @contextmanager
-    def held(self, size_bytes: int) -> Iterator[int]:
+    def held(self, size_bytes: int) -> AbstractContextManager[int]:
         """Like `take`, but gives the bytes back if the block raises."""
-        taken = self.take(size_bytes)
-        try:
-            yield taken
-        except BaseException:
-            self.exchange(taken, 0)
-            raise
+        return self._returned_on_failure(self.take(size_bytes))
 
     @contextmanager
     def held_within(self, size_bytes: int) -> Iterator[None]:
@@ -159,27 +138,19 @@ class Budget:
             self._changed.notify_all()
             return size_bytes
 
-    @contextmanager
-    def held_window(self, size_bytes: int, room_bytes: int) -> Iterator[int]:
+    def held_window(self, size_bytes: int, room_bytes: int) -> AbstractContextManager[int]:
         """Like `held`, for a window of shuffled rows and the working memory of decoding it. Leaves
         room for the rows that are gathered meanwhile, and waits for windows that are drawn.
         """
-        with self._changed:
-            self._changed.wait_for(
+        return self._returned_on_failure(
+            self._take(
+                size_bytes + room_bytes,
                 lambda: (
-                    self.is_closed
-                    or not (self._held_bytes or self._drawn_bytes)
+                    not (self._held_bytes or self._drawn_bytes)
                     or self._fits_beside(size_bytes, room_bytes)
-                )
+                ),
             )
-            if self.is_closed:
-                raise StateError(CLOSED)
-            self._held_bytes += size_bytes + room_bytes
-        try:
-            yield size_bytes + room_bytes
-        except BaseException:
-            self.exchange(size_bytes + room_bytes, 0)
-            raise
+        )
 
     def keep(self, held_bytes: int) -> int:
         """Keeps bytes that were taken: those of an open window.
@@ -212,23 +183,39 @@ class Budget:
             self.closed[0] = 1
             self._changed.notify_all()
 
+    def _take(self, size_bytes: int, fits: Callable[[], bool]) -> int:
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_closed or fits())
+            if self.is_closed:
+                raise StateError(CLOSED)
+            self._held_bytes += size_bytes
+            return size_bytes
+
+    @contextmanager
+    def _returned_on_failure(self, held_bytes: int) -> Iterator[int]:
+        try:
+            yield held_bytes
+        except BaseException:
+            self.exchange(held_bytes, 0)
+            raise
+
     def _fits(self, size_bytes: int) -> bool:
         return (
-            self._max_bytes is None
+            self.most_bytes is None
             or not self._held_bytes
-            or self._held_bytes + self._kept_bytes + size_bytes <= self._max_bytes
+            or self._held_bytes + self._kept_bytes + size_bytes <= self.most_bytes
         )
 
     def _fits_beside(self, size_bytes: int, room_bytes: int) -> bool:
         """Whether a window and the working memory of decoding it fit beside all that is held, and
         the window beside the others and what is gathered of them.
         """
-        if self._max_bytes is None:
+        if self.most_bytes is None:
             return True
         kept_bytes = self._kept_bytes + size_bytes
         return (
             kept_bytes <= self._most_window_bytes
-            and kept_bytes + self._held_bytes + room_bytes <= self._max_bytes
+            and kept_bytes + self._held_bytes + room_bytes <= self.most_bytes
         )
 
 

@@ -1,24 +1,25 @@
-"""From claimed splits to rows in the order of delivery: one split after the other, or, if rows are
-shuffled, the rows of several open splits mixed.
+"""From claimed splits to rows in the order of delivery, if rows are shuffled: those of several open
+splits, mixed.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 
 import numpy as np
 
-from featstore.base.errors import DispatchError, StateError
-from featstore.loader.batches.bad_files import Skip, is_bad_file
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.split_reader import SplitReader, Window
+from featstore.loader.batches.mixtures import (
+    Mixture,
+    Splits,
+    WindowShare,
+    WindowStream,
+    next_window,
+)
+from featstore.loader.batches.split_reader import Window
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.work import Work
 from featstore.loader.plan.shuffle import RowOrder, round_size
 from featstore.reading.buffers import Array
 
@@ -30,38 +31,6 @@ _MORE_DRAWS = 1_024
 # open windows, with two mixtures for each of them; but many rows for each call. Chosen, not
 # measured.
 _MIXTURES_PER_WINDOW, _LEAST_MIXED_ROWS = 2, 32_768
-
-OpenSplit = Callable[[Work], SplitReader]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Splits:
-    """The splits to read.
-
-    Attributes:
-        work: The claims. The next one is taken when another split is to be opened.
-        open_split: Opens the split of a claim.
-        skip: Called for a split that cannot be read, whose remaining rows are then left out. None:
-            a file that cannot be read is an error.
-        is_ready: Whether `work` gives the next claim, or ends, without waiting for its files.
-    """
-
-    work: Iterator[Work]
-    open_split: OpenSplit
-    skip: Skip | None = None
-    is_ready: Callable[[], bool] = lambda: True
-
-    def opened(self, item: Work) -> SplitReader | None:
-        """The open split of a claim; None if it cannot be read and is left out."""
-        try:
-            return self.open_split(item)
-        except BaseException as error:
-            item.fail()
-            item.release()
-            if self.skip is None or not is_bad_file(error):
-                raise
-            self.skip(item.claim, item.claim.start_row, error)
-            return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,63 +50,6 @@ class MixTerms:
     width: int
     section_of: Callable[[int], range]
     num_sharing: int = 1
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class WindowShare:
-    """Consecutive rows of one window in a mixture.
-
-    Attributes:
-        window: The window.
-        begin: The first of them, counted in the window's stream, from `window.first_row`.
-        end: The row after the last one.
-    """
-
-    window: Window
-    begin: int
-    end: int
-
-    @property
-    def is_end(self) -> bool:
-        """Whether nothing of the window follows."""
-        return self.end == self.window.num_rows
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Mixture:
-    """Rows of one or more windows, in the order of delivery.
-
-    Made by `read_in_order` or `read_mixed` in the decoding thread. Consumed by the `Assembler` in
-    its thread, which makes blocks of it. Owns its windows, together with the mixtures before and
-    after it that have rows of the same windows.
-
-    Attributes:
-        shares: The rows of each window, one share for each.
-        draws: The share to which each row belongs: uint16 (num_rows,), in the order of delivery.
-            None: there is one share, whose rows are delivered in the file's order.
-    """
-
-    shares: tuple[WindowShare, ...]
-    draws: Array | None
-
-    @classmethod
-    def in_order(cls, window: Window) -> "Mixture":
-        """The rows of a window in the file's order."""
-        return cls(shares=(WindowShare(window=window, begin=0, end=window.num_rows),), draws=None)
-
-
-def read_in_order(splits: Splits) -> Generator[Mixture, None, None]:
-    """Reads all splits, one after the other. Closes every split that it opened, however it ends."""
-    for item in splits.work:
-        if (split := splits.opened(item)) is None:
-            continue
-        with closing(split):
-            while not split.is_finished:
-                windows = split.read()
-                read = partial(next, windows, None)
-                while (window := _next_window(read, split, splits.skip)) is not None:
-                    yield Mixture.in_order(window)
-                    del window  # Otherwise its rows stay in memory while the next ones are read.
 
 
 def read_mixed(
@@ -169,118 +81,22 @@ def read_mixed(
         mixer.close()
 
 
-class _Stream:
-    """A split whose rows are mixed: its reader, its open window, how many of the window's rows are
-    drawn, and the window after it if that is read already. Its files are closed when its last
-    window is read.
-    """
-
-    def __init__(self, reader: SplitReader) -> None:
-        # Of the largest window, not of the next one: whether another split may be opened beside
-        # this one is then the same after a resume at any row.
-        self.reader, self.size_bytes = reader, reader.most_bytes
-        self.window: Window | None = None
-        self.num_drawn = 0
-        self._ahead: Future[Window | None] | None = None
-        self._is_closed = False
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether no window follows the open one."""
-        return self._ahead is None and self.reader.is_finished
-
-    @property
-    def may_read_ahead(self) -> bool:
-        return self._ahead is None and not self.reader.is_finished
-
-    @property
-    def has_rows_ahead(self) -> bool:
-        """Whether the window after the open one is read, and has rows to draw."""
-        if self._ahead is None or self._ahead.exception() is not None:
-            return False
-        window = self._ahead.result()
-        return window is not None and window.end_row > max(
-            window.first_row, self.reader.claim.start_row
-        )
-
-    def read_ahead(self) -> None:
-        """Reads the window after the open one. An error is raised when the window is asked for,
-        since the rows before it are to be delivered.
-        """
-        self._ahead = Future()
-        try:
-            self._ahead.set_result(self._read())
-        except BaseException as error:  # noqa: BLE001  raised by `next_window`
-            self._ahead.set_exception(error)
-
-    def next_window(self) -> Window | None:
-        """The window after the open one; None if the split ends there."""
-        if self._ahead is None:
-            return self._read()
-        ahead, self._ahead = self._ahead, None
-        return ahead.result()
-
-    def _read(self) -> Window | None:
-        window = next(self.reader.read(), None)
-        if self.reader.is_finished:
-            self.close()
-        return window
-
-    def close(self) -> None:
-        """Closes the files and unpins them. May be called more than once."""
-        if not self._is_closed:
-            self._is_closed = True
-            self.reader.close()
-
-    def begin(self, window: Window) -> None:
-        self.window = window
-        # Rows that were delivered before a restart are not drawn again.
-        delivered = self.reader.claim.start_row - window.first_row
-        self.num_drawn = min(max(0, delivered), window.num_rows)
-
-    @property
-    def num_left(self) -> int:
-        return 0 if self.window is None else self.window.num_rows - self.num_drawn
-
-    @property
-    def position(self) -> int:
-        """The next row of the split's stream."""
-        assert self.window is not None
-        return self.window.first_row + self.num_drawn
-
-    def draw(self, num_rows: int) -> WindowShare:
-        assert self.window is not None
-        begin, self.num_drawn = self.num_drawn, self.num_drawn + num_rows
-        share = WindowShare(window=self.window, begin=begin, end=self.num_drawn)
-        if share.is_end:
-            self.window = None  # Owned by the mixture from here on.
-        return share
-
-
 class _Mixer:
     """The open splits, and the draws among them. For one thread."""
 
     def __init__(self, splits: Splits, terms: MixTerms, budget: Budget, stats: Stats) -> None:
         self._splits, self._terms, self._budget, self._stats = splits, terms, budget, stats
-        self._coming = deque[_Stream]()  # Open, but not mixed with the others yet.
+        self._coming = deque[WindowStream]()  # Open, but not mixed with the others yet.
         self._error: BaseException | None = None  # Of opening the split after these.
-        self._noted: _Stream | None = None  # The last one that did not fit.
+        self._noted: WindowStream | None = None  # The last one that did not fit.
         self._ahead_due = 0  # How many windows are to be read ahead.
         self._is_exhausted = False  # Whether all work is taken.
-        self.streams: list[_Stream] = []
+        self.streams: list[WindowStream] = []
 
     @property
     def _open_rows(self) -> int:
         """Rows of the open windows, drawn or not."""
         return sum(stream.window.num_rows for stream in self.streams if stream.window is not None)
-
-    @property
-    def _most_rows(self) -> int:
-        """The most rows of a mixture. What is gathered of them fits into its part of the budget,
-        from whichever windows they come.
-        """
-        num_mixtures = _MIXTURES_PER_WINDOW * len(self.streams)
-        return self._gathered(max(_LEAST_MIXED_ROWS, self._open_rows // num_mixtures))
 
     def _gathered(self, num_rows: int) -> int:
         """As many of these rows as can be gathered from the open windows at a time."""
@@ -338,7 +154,7 @@ class _Mixer:
         share = max(1, len(section) // self._terms.num_sharing)
         return round_size(first - section.start, len(section), min(self._terms.width, share))
 
-    def _may_mix(self, stream: _Stream) -> bool:
+    def _may_mix(self, stream: WindowStream) -> bool:
         if not self._is_of_section(stream):
             return False
         total = sum(each.size_bytes for each in self.streams) + stream.size_bytes
@@ -346,10 +162,16 @@ class _Mixer:
             return True
         if stream is not self._noted:
             self._noted = stream
-            self._note_narrow()
+            if self._stats.is_first("interleave_reduced"):
+                _LOG.warning(
+                    "shuffle.interleave: %d instead of %d splits open at once, since the windows "
+                    "of more would take more than half of memory_budget: raise memory_budget, "
+                    "write smaller row groups, or lower shuffle.window_rows (logged once)",
+                    *(len(self.streams), self._most_open),
+                )
         return False
 
-    def _is_of_section(self, stream: _Stream) -> bool:
+    def _is_of_section(self, stream: WindowStream) -> bool:
         """Whether a split may be mixed with those that are open, if there are any."""
         if not self.streams:
             return True
@@ -363,7 +185,7 @@ class _Mixer:
         """
         for stream in self.streams:
             while stream.window is None and not stream.is_finished:
-                window = _next_window(stream.next_window, stream.reader, self._splits.skip)
+                window = next_window(stream.next_window, stream.reader, self._splits.skip)
                 if window is None:
                     continue
                 stream.begin(window)
@@ -381,7 +203,7 @@ class _Mixer:
                 break
             stream.read_ahead()
 
-    def _due_ahead(self) -> Iterator[_Stream]:
+    def _due_ahead(self) -> Iterator[WindowStream]:
         """The splits whose next windows may be read ahead, in the order in which they are needed.
         Where an open split has no further window, it is the next split, which takes its place.
 
@@ -401,7 +223,7 @@ class _Mixer:
                 elif following.may_read_ahead:
                     yield following
 
-    def _coming_ahead(self) -> Iterator[_Stream]:
+    def _coming_ahead(self) -> Iterator[WindowStream]:
         """The splits of this section that take the next places, opened when they are asked for."""
         number = 0
         while number < len(self._coming) or self._opens_ahead():
@@ -426,7 +248,11 @@ class _Mixer:
         """Rows of the open windows. Ends early where a window ends and the next one, or that of the
         split that takes its place, is not read yet.
         """
-        most_rows, num_rows, draws = self._most_rows, 0, list[Array]()
+        num_mixtures = _MIXTURES_PER_WINDOW * len(self.streams)
+        # What is gathered of these rows fits into its part of the budget, from whichever windows
+        # they come.
+        most_rows = self._gathered(max(_LEAST_MIXED_ROWS, self._open_rows // num_mixtures))
+        num_rows, draws = 0, list[Array]()
         # A mixture takes this part of the rows of the open windows, so about as many of them end
         # with it, rounded up, and their next windows should be read by then.
         self._ahead_due = -(-len(self.streams) * most_rows // self._open_rows)
@@ -478,7 +304,7 @@ class _Mixer:
         shares = [self._share(stream, count) for stream, count in zip(streams, counts, strict=True)]
         return shares, draws
 
-    def _share(self, stream: _Stream, num_rows: int) -> WindowShare:
+    def _share(self, stream: WindowStream, num_rows: int) -> WindowShare:
         """The next rows of a stream."""
         share = stream.draw(num_rows)
         if share.is_end:
@@ -493,7 +319,7 @@ class _Mixer:
         has_all = self._replace_ended()
         for stream in self.streams:
             if stream.window is None and stream.has_rows_ahead:
-                window = _next_window(stream.next_window, stream.reader, self._splits.skip)
+                window = next_window(stream.next_window, stream.reader, self._splits.skip)
                 assert window is not None
                 stream.begin(window)
         windows = [stream.window for stream in self.streams]
@@ -506,12 +332,12 @@ class _Mixer:
         ]
         for stream in finished:
             self.streams.remove(stream)
-            stream.close()
+            stream.reader.close()
         return bool(finished)
 
     def close(self) -> None:
         for stream in (*self.streams, *self._coming):
-            stream.close()
+            stream.reader.close()
 
     def _open_next(self) -> bool:
         """Opens the next split. Returns whether there is one."""
@@ -519,33 +345,7 @@ class _Mixer:
             raise self._error
         while (item := next(self._splits.work, None)) is not None:
             if (reader := self._splits.opened(item)) is not None:
-                self._coming.append(_Stream(reader))
+                self._coming.append(WindowStream(reader))
                 return True
         self._is_exhausted = True
         return False
-
-    def _note_narrow(self) -> None:
-        """Counts a split that has to wait until others end. Warns of the first one."""
-        self._stats.counts["interleave_reduced"] += 1
-        if self._stats.counts["interleave_reduced"] == 1:
-            _LOG.warning(
-                "shuffle.interleave: %d instead of %d splits open at once, since the windows of "
-                "more would take more than half of memory_budget: raise memory_budget, write "
-                "smaller row groups, or lower shuffle.window_rows (logged once)",
-                *(len(self.streams), self._most_open),
-            )
-
-
-def _next_window(
-    read: Callable[[], Window | None], split: SplitReader, skip: Skip | None
-) -> Window | None:
-    try:
-        return read()
-    except (DispatchError, StateError):
-        raise
-    except BaseException as error:
-        split.fail()
-        if skip is None or not is_bad_file(error):
-            raise
-        split.skip(skip, error)
-        return None

@@ -13,7 +13,7 @@ from featstore.base.errors import StateError
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import Mixture
+from featstore.loader.batches.mixtures import Mixture
 from featstore.loader.batches.stats import Stats
 
 Item = TypeVar("Item")
@@ -87,12 +87,43 @@ class StageQueue(Generic[Item]):
             self._changed.notify_all()
 
 
+class Stage(StageQueue[Item], Closing):
+    """A queue with the thread that fills it ahead of the consumer. For one consumer; `close` may be
+    called from any thread.
+
+    The thread is a daemon only because the interpreter joins other threads before it runs
+    finalizers, and a finalizer is what closes and joins this one. It has a reference to the stage,
+    and none to the owner of the stage, so that the owner can be garbage-collected while it runs.
+    """
+
+    _thread: threading.Thread | None = None
+
+    def begin(self, name: str, produce: Callable[..., None], *of: object) -> None:
+        """Starts the thread: it calls `produce` with the stage and these arguments, and ends the
+        queue.
+        """
+        thread = threading.Thread(target=self._run, args=(produce, *of), name=name, daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def _run(self, produce: Callable[..., None], *of: object) -> None:
+        error: BaseException | None = None
+        try:
+            produce(self, *of)
+        except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
+            error = raised
+        self.end(error)
+
+    def close(self) -> None:
+        """Ends and joins the thread. The caller has to wake whatever else it may wait for."""
+        super().close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
 class Pipeline(Closing):
     """Decodes mixtures in one thread and assembles their blocks in another, ahead of the consumer.
     For one consumer; `close` may be called from any thread.
-
-    The threads are daemons only because the interpreter joins other threads before it runs
-    finalizers, and a finalizer is what closes and joins these.
 
     Args:
         mixtures: Decodes; runs in its thread, which closes it.
@@ -111,11 +142,9 @@ class Pipeline(Closing):
         waits: str = "wait_s",
     ) -> None:
         self._budget, self._stats, self._waits = budget, stats, waits
-        self._decoded, self._assembled = StageQueue[Mixture](), StageQueue[deque[Block]](ahead=1)
-        self._threads = (
-            _thread("featstore-decode", fill, self._decoded, mixtures),
-            _thread("featstore-assemble", _assemble, assembler, self._decoded, self._assembled),
-        )
+        self._decoded, self._assembled = Stage[Mixture](), Stage[deque[Block]](ahead=1)
+        self._decoded.begin("featstore-decode", fill, mixtures)
+        self._assembled.begin("featstore-assemble", _assemble, assembler, self._decoded)
 
     def blocks(self) -> Iterator[Block]:
         """The blocks in order. An error of either thread is raised here."""
@@ -135,75 +164,25 @@ class Pipeline(Closing):
     def close(self) -> None:
         """Ends and joins the threads. The caller has to wake whatever `mixtures` may wait for."""
         self._budget.close()
-        for queue in (self._decoded, self._assembled):
-            queue.close()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
-
-
-class Prefetcher(Closing, Generic[Item]):
-    """Runs an iterator in a thread, two items ahead of the consumer. For one consumer; `close` may
-    be called from any thread.
-    """
-
-    def __init__(self, items: Generator[Item, None, None], stats: Stats) -> None:
-        self._stats, self._queue = stats, StageQueue[Item](ahead=2)
-        self._thread = _thread("featstore-transform", fill, self._queue, items)
-
-    def items(self) -> Iterator[Item]:
-        """The items in order. An error of the thread is raised here."""
-        while True:
-            with self._stats.timed("wait_s"):
-                item = self._queue.get()
-            if item is None:
-                return
-            yield item
-            del item  # Frees its memory before the next one is waited for.
-
-    def close(self) -> None:
-        """Ends and joins the thread. The caller has to wake whatever the iterator may wait for."""
-        self._queue.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-
-def _thread(name: str, target: Callable[..., None], *of: object) -> threading.Thread:
-    thread = threading.Thread(target=target, args=of, name=name, daemon=True)
-    thread.start()
-    return thread
+        self._decoded.close()
+        self._assembled.close()
 
 
 def fill(queue: StageQueue[Item], items: Generator[Item, None, None]) -> None:
-    """The body of a producing thread: puts the items until the queue is closed.
-
-    It has a reference to the queue, not to the object that owns the thread, so that the owner can
-    be garbage-collected while the thread runs.
-    """
-    error: BaseException | None = None
-    try:
-        with closing(items):
-            while (item := next(items, None)) is not None and queue.put(item):
-                del item  # Frees its memory before the next one is made.
-    except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
-        error = raised
-    queue.end(error)
+    """Puts the items until the queue is closed, and closes them."""
+    with closing(items):
+        while (item := next(items, None)) is not None and queue.put(item):
+            del item  # Frees its memory before the next one is made.
 
 
 def _assemble(
-    assembler: Assembler, decoded: StageQueue[Mixture], assembled: StageQueue[deque[Block]]
+    assembled: StageQueue[deque[Block]], assembler: Assembler, decoded: StageQueue[Mixture]
 ) -> None:
-    """The body of the assembling thread, for which the same holds as for `fill`."""
-    error: BaseException | None = None
-    try:
-        is_open = True
-        while is_open and (mixture := decoded.get()) is not None:
-            blocks = deque(assembler.blocks(mixture))
-            del mixture  # Frees the rows as read before the next ones are waited for.
-            is_open = assembled.put(blocks)
-            del blocks  # Frees their memory before the next ones are waited for.
-        if is_open:
-            assembled.put(deque(assembler.rest()))
-    except BaseException as raised:  # noqa: BLE001  a thread's boundary: the consumer raises it
-        error = raised
-    assembled.end(error)
+    is_open = True
+    while is_open and (mixture := decoded.get()) is not None:
+        blocks = deque(assembler.blocks(mixture))
+        del mixture  # Frees the rows as read before the next ones are waited for.
+        is_open = assembled.put(blocks)
+        del blocks  # Frees their memory before the next ones are waited for.
+    if is_open:
+        assembled.put(deque(assembler.rest()))

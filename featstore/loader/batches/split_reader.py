@@ -2,22 +2,22 @@
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from featstore.base.errors import DataFileError, OutOfMemoryError
 from featstore.decoded.decoded_file import DecodedFile
-from featstore.decoded.file_sources import FileSource
+from featstore.decoded.file_sources import FileSource, Release
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.bad_files import Skip
-from featstore.loader.batches.filtering import Filtered, FilteredReader, RowMask
+from featstore.loader.batches.filtering import Filtered, FilteredReader, RowMask, WindowCache
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.work import Work
 from featstore.loader.plan.shuffle import RowOrder, split_windows
+from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import ColumnCache
@@ -31,24 +31,32 @@ _LOG = logging.getLogger(__name__)
 _MIN_SLICE_ROWS = 1_024
 
 
-class WindowCache:
-    """Keeps the rows of the last window that was read. Used in static order, where the next claim
-    is often of the same window. For one thread and one selection.
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A claim whose files can be read now.
+
+    The feed makes it, in the thread that decodes, once the files are staged or opened in place.
+    One `SplitReader` consumes it; it owns the files' pins, and calls `release` when it is closed.
+
+    Attributes:
+        claim: Which rows of which split.
+        partition: The partition that the split's data file belongs to.
+        files: The data file, and after it those of its slot groups; none if `decoded` is there.
+        decoded: The data file's decoded columns, which are read instead.
+        release: Unpins the staged files, or the decoded columns. Called once, when the files are
+            closed.
+        reserve: Called with a row of the split, before rows up to it are read. Returns the row up
+            to which this worker may deliver; None if the claim is lost.
+        fail: Records that the claim cannot be read.
     """
 
-    def __init__(self) -> None:
-        self._key: tuple[str, range, bytes | None] | None = None
-        self._rows: Filtered | None = None
-
-    def read(
-        self, path: str, row_groups: range, order: Array | None, reader: FilteredReader
-    ) -> Filtered:
-        """Like `FilteredReader.read`, for the file at this path of the table."""
-        key = path, row_groups, None if order is None else order.tobytes()
-        if self._rows is None or self._key != key:
-            self._rows = None  # Otherwise two windows would be in memory during the next read.
-            self._key, self._rows = key, reader.read(row_groups, order)
-        return self._rows
+    claim: Claim
+    partition: Partition
+    files: tuple[FileSource, ...]
+    decoded: DecodedFile | None = None
+    release: Release = lambda: None
+    reserve: Callable[[int], int | None] = lambda through: through
+    fail: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,47 +137,50 @@ class SplitReader:
         column_cache: ColumnCache | None = None,
         take: Take | None = None,
     ) -> None:
-
         self._window_cache, self._budget = window_cache, budget or Budget(None)
         self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
-        self._through = work.claim.start_row
-        self._files: list[OpenFile] = []
-        with stats.timed("decode_s"):
-            try:
-                for source in work.files:
-                    self._files.append(self._open(source, column_cache))
-                self._file: OpenFile | DecodedFile = work.decoded or self._files[0]
-                if work.decoded and column_cache:
-                    column_cache.note(request.selection, has_found=work.decoded.has_columns)
-                self._reader = FilteredReader(
-                    self._file,
-                    self._files[1:],
-                    request,
-                    work.partition,
-                    stats,
-                    num_threads=num_threads,
-                    most_room_bytes=self._budget.most_room_bytes,
-                    take=take,
+        self.claim, self._through = work.claim, work.claim.start_row
+        with stats.timed("decode_s"), ExitStack() as opened:
+            files = [
+                opened.enter_context(
+                    OpenFile(
+                        source.source,
+                        source.path,
+                        is_checked=source.is_checked,
+                        cancelled=self._budget.closed,
+                        column_cache=column_cache,
+                    )
                 )
-                held = {source.path: source.held for source in work.files}
-                for file, columns in self._reader.parts:
-                    require_held(file, columns, held[file.name])
-                self._windows = self._plan_windows()
-            except BaseException:
-                self._close_files()
-                raise
+                for source in work.files
+            ]
+            self._file: OpenFile | DecodedFile = work.decoded or files[0]
+            if work.decoded and column_cache:
+                column_cache.note(request.selection, has_found=work.decoded.has_columns)
+            self._reader = FilteredReader(
+                self._file,
+                files[1:],
+                request,
+                work.partition,
+                stats,
+                num_threads=num_threads,
+                most_room_bytes=self._budget.most_room_bytes,
+                take=take,
+            )
+            held = {source.path: source.held for source in work.files}
+            for file, columns in self._reader.parts:
+                require_held(file, columns, held[file.name])
+            self._windows = self._plan_windows()
+            self._closing = ExitStack()  # Runs from the last line to the first.
+            self._closing.callback(work.release)
+            self._closing.push(opened.pop_all())
         self._skip_delivered()
 
     @property
     def is_finished(self) -> bool:
         if self._has_ended or self._next >= len(self._windows):
             return True
-        return 0 < self._work.claim.end_row <= self._row
-
-    @property
-    def claim(self) -> Claim:
-        return self._work.claim
+        return 0 < self.claim.end_row <= self._row
 
     @property
     def num_windows(self) -> int:
@@ -198,7 +209,7 @@ class SplitReader:
 
     def skip(self, note: Skip, error: DataFileError) -> None:
         """Leaves out the remaining rows of the split, because of `error`."""
-        note(self._work.claim, self._through, error)
+        note(self.claim, self._through, error)
 
     def read(self) -> Iterator[Window]:
         """The next window, in slices if it takes much memory. Not to be called once finished.
@@ -238,12 +249,17 @@ class SplitReader:
         size_bytes = self._reader.size_bytes(row_groups)
         is_shuffled = self._order.shuffle is not None
         num_slices = 1 if is_shuffled else self._budget.num_slices(size_bytes)
-        if num_slices > 1 and len(row_groups) == 1:
-            slices = self._slices(row_groups[0], num_slices)
-            if slices is not None:
-                self._count_sliced(size_bytes)
-                yield from self._sliced(slices, first_row, size_bytes // num_slices)
-                return
+        if num_slices > 1 and (slices := self._slices(row_groups, num_slices)) is not None:
+            if self._stats.is_first("row_groups_sliced"):
+                _LOG.warning(
+                    "%s: a row group of %d bytes is more than half of memory_budget: it is decoded "
+                    "in slices, which takes two to three times as long; set memory_budget to %d or "
+                    "more, select fewer slots, or write smaller row groups (logged once)",
+                    *(self._file.name, size_bytes),
+                    self._budget.bytes_to_decode_at_once(size_bytes),
+                )
+            yield from self._sliced(slices, first_row, size_bytes // num_slices)
+            return
         room_bytes = self._room_bytes(row_groups)
         holding = (
             self._budget.held_window(size_bytes, room_bytes)
@@ -251,8 +267,7 @@ class SplitReader:
             else self._budget.held(size_bytes + room_bytes)
         )
         with holding as held_bytes, self._stats.timed("decode_s"):
-            index = self._work.claim.index
-            order = self._order.permutation(self._row - first_row, index, number)
+            order = self._order.permutation(self._row - first_row, self.claim.index, number)
             if self._reader.reorders:
                 # Each column while it is in the cache. Later its rows would be looked up all over
                 # the window.
@@ -276,31 +291,23 @@ class SplitReader:
         is_shuffled = self._order.shuffle is not None
         room_bytes = self._reader.room_bytes(row_groups, in_order=is_shuffled)
         most = self._budget.most_room_bytes
-        if most is not None and room_bytes > most:
-            self._stats.counts["row_groups_beyond_budget"] += len(row_groups)
-            if self._stats.counts["row_groups_beyond_budget"] == len(row_groups):
-                _LOG.warning(
-                    "%s: decoding one column takes %d bytes of working memory, more than the "
-                    "quarter of memory_budget that is reserved for it (%d): the column is decoded "
-                    "alone; raise memory_budget, or write smaller row groups (logged once)",
-                    *(self._file.name, room_bytes, most),
-                )
+        is_beyond = most is not None and room_bytes > most
+        if is_beyond and self._stats.is_first("row_groups_beyond_budget", len(row_groups)):
+            _LOG.warning(
+                "%s: decoding one column takes %d bytes of working memory, more than the "
+                "quarter of memory_budget that is reserved for it (%d): the column is decoded "
+                "alone; raise memory_budget, or write smaller row groups (logged once)",
+                *(self._file.name, room_bytes, most),
+            )
         return room_bytes
 
-    def _count_sliced(self, size_bytes: int) -> None:
-        self._stats.counts["row_groups_sliced"] += 1
-        if self._stats.counts["row_groups_sliced"] == 1:
-            _LOG.warning(
-                "%s: a row group of %d bytes is more than half of memory_budget: it is decoded in "
-                "slices, which takes two to three times as long; set memory_budget to %d or more, "
-                "select fewer slots, or write smaller row groups (logged once)",
-                *(self._file.name, size_bytes, self._budget.bytes_to_decode_at_once(size_bytes)),
-            )
-
-    def _slices(self, row_group: int, num_slices: int) -> Iterator[Rows] | None:
-        num_rows = self._file.row_group_rows[row_group]
+    def _slices(self, row_groups: range, num_slices: int) -> Iterator[Rows] | None:
+        """A row group in slices; None for several of them, and one that is read at once."""
+        num_rows = self._num_rows(row_groups)
         slice_rows = max(_MIN_SLICE_ROWS, -(-num_rows // num_slices))
-        return self._reader.slices(row_group, slice_rows) if slice_rows < num_rows else None
+        if len(row_groups) != 1 or slice_rows >= num_rows:
+            return None
+        return self._reader.slices(row_groups[0], slice_rows)
 
     def _sliced(self, slices: Iterator[Rows], first_row: int, size_bytes: int) -> Iterator[Window]:
         """A row group's slices up to the claim's end, without those that were delivered before.
@@ -321,7 +328,7 @@ class SplitReader:
         """The first slice after `row` that was not delivered before, and the row after it."""
         for rows in slices:
             row += rows.num_rows
-            if row > self._work.claim.start_row or row >= self._end_row(self._row):
+            if row > self.claim.start_row or row >= self._end_row(self._row):
                 return rows, row
         raise DataFileError(
             f"{self._file.name}: expected {self._row} rows, as its footer says, found fewer"
@@ -353,28 +360,14 @@ class SplitReader:
         )
 
     def close(self) -> None:
-        """Closes the files and unpins those that are staged."""
-        self._close_files()
-        self._work.release()
-
-    def _open(self, source: FileSource, column_cache: ColumnCache | None) -> OpenFile:
-        return OpenFile(
-            source.source,
-            source.path,
-            is_checked=source.is_checked,
-            cancelled=self._budget.closed,
-            column_cache=column_cache,
-        )
-
-    def _close_files(self) -> None:
-        for file in self._files:
-            file.close()
+        """Closes the files and unpins those that are staged. May be called more than once."""
+        self._closing.close()
 
     def _plan_windows(self) -> list[range]:
         """The windows of the split as ranges of the file's row groups; one empty window for a file
         without rows. DataFileError if the file has not as many rows as the table says.
         """
-        split, rows = self._work.claim.split, self._file.row_group_rows
+        split, rows = self.claim.split, self._file.row_group_rows
         windows = split_windows(split, rows, self._order.window_rows)
         if (found := sum(self._num_rows(window) for window in windows)) != split.num_rows:
             raise DataFileError(
@@ -386,7 +379,7 @@ class SplitReader:
         """Skips windows that were delivered before, except the last one of the claim, with which
         its end is reported.
         """
-        claim = self._work.claim
+        claim = self.claim
         while self._next < len(self._windows) - 1:
             after = self._row + self._num_rows(self._windows[self._next])
             if after > claim.start_row or 0 < claim.end_row <= after:
@@ -394,7 +387,7 @@ class SplitReader:
             self._next, self._row = self._next + 1, after
 
     def _end_row(self, row: int) -> int:
-        return min(row, self._work.claim.end_row or row)
+        return min(row, self.claim.end_row or row)
 
     def _num_rows(self, window: range) -> int:
         return sum(self._file.row_group_rows[index] for index in window)

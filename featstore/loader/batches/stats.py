@@ -1,11 +1,14 @@
-"""Metrics of a loader: counts, seconds, and what an epoch waited for."""
+"""Metrics of a loader: counts, seconds, what an epoch waited for, and whom they are told to."""
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from featstore.base.errors import ConfigError
+from featstore.loader.request.options import as_options, function_of
 
 Item = TypeVar("Item")
 # Below this share of waiting, which includes the wait for the first batch, faster data would hardly
@@ -70,7 +73,7 @@ class EpochTimes:
 class Stats:
     """Counts and seconds by name.
 
-    Each name is written by one thread, so no lock is needed. Names that run/delivery.py or
+    Each name is written by one thread, so no lock is needed. Names that delivery.py or
     bad_files.py count are written under their locks.
     """
 
@@ -81,6 +84,11 @@ class Stats:
     column_decode_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     column_assemble_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     verdict: str = ""
+
+    def is_first(self, name: str, number: int = 1) -> bool:
+        """Counts `number` more. Returns whether they are the first, which are warned of."""
+        self.counts[name] += number
+        return self.counts[name] == number
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -140,7 +148,7 @@ class Stats:
 
     def slots(self) -> dict[str, dict[str, int | float]]:
         """For each column that was read: its `bytes` as stored in the files, and its parts of the
-        busy seconds of the stages `decode` and `assemble`, divided as rows/filtering.py says.
+        busy seconds of the stages `decode` and `assemble`, divided as filtering.py says.
         """
         return {
             name: {
@@ -294,3 +302,69 @@ def _sum(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         is_group = isinstance(values[0], Mapping)
         found[name] = _sum(values) if is_group else sum(values)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnStats:
+    """What is done with the metrics of a loader while it runs.
+
+    Attributes:
+        call: A function of `FeatureLoader.stats()`, or its name as `package.module:function`.
+        every_s: Seconds from one call to the next, at least.
+
+    Raises:
+        ConfigError: There is no such function, or `every_s` is below 0.
+    """
+
+    call: Callable[[dict[str, Any]], object] | str
+    every_s: float = 15.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "call", function_of("on_stats.call", self.call))
+        if (
+            isinstance(self.every_s, bool)
+            or not isinstance(self.every_s, int | float)
+            or not self.every_s >= 0
+        ):
+            raise ConfigError(
+                f"on_stats.every_s: expected seconds, 0 or more, found {self.every_s!r}"
+            )
+
+
+def on_stats_options(
+    option: OnStats | Mapping[str, Any] | Callable[[dict[str, Any]], object] | str | None,
+) -> OnStats | None:
+    """The options, as a config or a caller gives them."""
+    if isinstance(option, str) or callable(option):
+        return OnStats(call=option)
+    return as_options(OnStats, option, "on_stats")
+
+
+class StatsCalls:
+    """Calls the function at the pace of the batches, in the thread that asks for them.
+
+    Args:
+        options: The function and its pace; None calls nothing.
+        clock: Tells seconds.
+    """
+
+    def __init__(
+        self, options: OnStats | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options, self._clock = options, clock
+        self._next_s = clock()
+
+    def tell(self, stats: Callable[[], dict[str, Any]], *, is_last: bool) -> None:
+        """Calls the function if it is time to, or the iteration has ended. Raises what it raises.
+
+        Args:
+            stats: Makes the metrics.
+            is_last: Whether the iteration has ended by itself.
+        """
+        if self._options is None:
+            return
+        now_s = self._clock()
+        if is_last or now_s >= self._next_s:
+            self._next_s = now_s + self._options.every_s
+            assert callable(self._options.call)
+            self._options.call(stats())

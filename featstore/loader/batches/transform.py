@@ -1,9 +1,13 @@
-"""Applies a user's function to each batch, in a thread of its own."""
+"""Applies a user's function to each batch, in a thread of its own. For debugging, detects writes to
+batches in place.
+"""
 
+import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from featstore.base.errors import BatchError
@@ -11,15 +15,15 @@ from featstore.dispatch.terms import Claim
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import ClaimKey
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.write_check import WriteCheck
-from featstore.loader.request.option_values import function_of
+from featstore.loader.request.options import function_of
 from featstore.tensors.batch import Batch, Column, Jagged
-from featstore.tensors.column_keys import SLOT
-from featstore.tensors.packed import TensorColumns
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT
+from featstore.tensors.packed import TensorColumns, array_of
 
 # Takes a batch, and returns it, another batch, or slots by name that are added to it or replace its
 # own.
 Transform = Callable[[Batch], Batch | Mapping[str, Column]]
+_ACCESS = {SLOT: "batch[{!r}]", LABEL: "batch.labels[{!r}]", WEIGHT: "batch.weight ({!r})"}
 
 
 def checked_transform(transform: Transform | str | None) -> Transform | None:
@@ -68,11 +72,11 @@ def _applied(
     debug: bool,
 ) -> Batch:
     batch = rows.batch()
-    check = WriteCheck(batch) if debug else None
+    check = write_check(batch) if debug else None
     try:
         result = _result(batch, transform(batch))
         if check is not None:
-            check.require_unwritten()
+            check()
         return result
     except Exception as error:  # a boundary: the function is the user's
         slot = f", after asking for {batch.last_asked!r}" if batch.last_asked is not None else ""
@@ -108,11 +112,7 @@ def _result(batch: Batch, result: Any) -> Batch:
         _require_column(name, column, len(batch))
     columns = dict(batch.made()) | {(SLOT, name): column for name, column in result.items()}
     slots_first = sorted(columns, key=lambda key: key[0] != SLOT)
-    return Batch(
-        TensorColumns({key: columns[key] for key in slots_first}),
-        num_rows=batch.num_rows,
-        extras=batch.extras,
-    )
+    return batch.with_columns(TensorColumns({key: columns[key] for key in slots_first}))
 
 
 def _require_column(name: Any, column: Any, num_rows: int) -> None:
@@ -138,3 +138,30 @@ def _require_column(name: Any, column: Any, num_rows: int) -> None:
     found_rows = len(column) if isinstance(column, Jagged) or column.dim() else None
     if found_rows != num_rows:
         raise ValueError(f"slot {name!r}: expected {num_rows} rows, found {found_rows}")
+
+
+def write_check(batch: Batch) -> Callable[[], None]:
+    """Takes checksums of a batch's columns, to detect writes to them: they are views of memory that
+    other batches share. This makes all columns, and keeps the batch.
+
+    Returns:
+        Raises BatchError, with the column's name, if a column has changed.
+    """
+    columns = dict(batch.made())
+    sums = {key: _checksum(column) for key, column in columns.items()}
+
+    def require_unwritten() -> None:
+        for (role, name), column in columns.items():
+            if _checksum(column) != sums[role, name]:
+                raise BatchError(
+                    f"{_ACCESS[role].format(name)} was written in place: it is a view of decoded "
+                    "memory that other batches share; write to a copy, batch.clone() of all "
+                    "columns or .clone() of this one"
+                )
+
+    return require_unwritten
+
+
+def _checksum(column: Column) -> tuple[int, ...]:
+    tensors = (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
+    return tuple(zlib.crc32(np.ascontiguousarray(array_of(tensor)).tobytes()) for tensor in tensors)

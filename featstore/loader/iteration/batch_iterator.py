@@ -30,9 +30,11 @@ class Owner(Protocol):
     def begin_iteration(self, worker: LoaderWorker) -> Iteration:
         """Begins a new iteration over the loader's epochs, which replaces the current one."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """As of `FeatureLoader`."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As of `FeatureLoader`."""
 
     def tell_stats(self, *, is_last: bool) -> None:
         """Called for each batch before it is handed out, and at the end of the iteration."""
@@ -42,15 +44,20 @@ class Owner(Protocol):
 class RunsAhead(Iterator[Batch], Protocol):
     """An iteration that a thread may run ahead of its consumer: of a loader, or of a mixture."""
 
-    def run_ahead(self) -> Self: ...
+    def run_ahead(self) -> Self:
+        """From now on a thread other than the consumer's asks for batches."""
 
-    def give(self) -> None: ...
+    def give(self) -> None:
+        """Records that the consumer got the next batch."""
 
-    def acknowledge(self) -> None: ...
+    def acknowledge(self) -> None:
+        """Counts the batches that the consumer has as delivered."""
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """The state in which the batch that was given last counts as delivered."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends the iteration before its end. May be called more than once, from any thread."""
 
 
 class BatchIterator:
@@ -96,9 +103,9 @@ class BatchIterator:
 
     def _next_of_epoch(self) -> Batch | None:
         """The next batch; None at a pause."""
-        iteration = self.begin()
-        _require_open(iteration)
+        iteration = self._iteration or self.begin()
         if iteration.delivery.is_closed:
+            _require_open(iteration)
             raise StopIteration
         iteration.delivery.require_own_process()
         try:
@@ -113,7 +120,10 @@ class BatchIterator:
                 self._owner.tell_stats(is_last=True)
                 raise StopIteration
             self._owner.tell_stats(is_last=False)
-            return iteration.hand_over(made)  # The last step.
+            # The last step: nothing can fail after it before the consumer has the batch. A thread
+            # that runs ahead would wait for the delivery of one that the consumer never gets.
+            iteration.delivery.add(made.progress, made.check)
+            return made.batch
         except BaseException as error:
             was_closed = iteration.delivery.is_closed
             # A loop that is behind still gets the batches from before the error.
@@ -132,13 +142,11 @@ class BatchIterator:
 
     def give(self) -> None:
         """Records that the consumer got the next batch."""
-        if self._iteration is not None:
-            self._iteration.delivery.give()
+        self.begin().delivery.give()
 
     def acknowledge(self) -> None:
         """Counts the batches that the consumer has as delivered."""
-        if self._iteration is not None:
-            self._iteration.acknowledge()
+        self.begin().acknowledge()
 
     def close(self) -> None:
         """Ends the iteration before its end. May be called more than once, from any thread."""

@@ -5,12 +5,13 @@ acknowledged, and reported to the dispatch store. Imports no torch.
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice, takewhile
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from featstore.base.errors import DispatchError
+from featstore.base.processes import OwnProcess
 from featstore.dispatch.delivered import Done, Rows
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import ClaimKey, Progress, Segment, delivered
@@ -18,26 +19,7 @@ from featstore.loader.iteration.state import LoaderState
 
 Kind = Literal["complete", "advanced", "failed"]
 Limits = Mapping[ClaimKey, int | None]
-
-_FORKED = (
-    "this iteration is of process {parent}, and was copied into {child} by a fork: iterate anew in "
-    "this process, under a dispatch store that both reach, or start DataLoader workers, which "
-    "share each epoch"
-)
-
-
-class Checked(Protocol):
-    """A batch that must not be written to."""
-
-    def require_unwritten(self) -> None:
-        """BatchError if it was written to."""
-
-
-class _Pending(NamedTuple):
-    """Progress that is delivered once everything before it is."""
-
-    progress: Progress
-    check: Checked | None
+Check = Callable[[], None]  # BatchError if a batch was written to.
 
 
 class Report(NamedTuple):
@@ -66,7 +48,7 @@ class Claims:
     """
 
     def __init__(self, tells: bool) -> None:
-        self._tells = tells
+        self.tells = tells
         self.open: dict[ClaimKey, Claim] = {}
         self._through: dict[ClaimKey, int] = {}
         self._advanced: dict[ClaimKey, int] = {}
@@ -99,7 +81,7 @@ class Claims:
         """Records that the segment is delivered."""
         key = segment.claim_key
         self._through[key] = segment.through
-        if not self._tells or key in self._lost:
+        if not self.tells or key in self._lost:
             return
         if segment.is_complete:
             self._advanced.pop(key, None)
@@ -131,11 +113,6 @@ class Claims:
         self.complete.pop(key, None)
         return is_new
 
-    def clear(self) -> None:
-        for notes in (self.open, self._through, self._advanced, self.complete, self.failed):
-            notes.clear()
-        self._lost.clear()
-
 
 class Delivery:
     """The queue of progress between the making of batches and their delivery, and the state of what
@@ -166,12 +143,13 @@ class Delivery:
         # that a signal handler that interrupts this thread finds them consistent.
         self._position: tuple[LoaderState, dict[int, Rows]] = start, dict(start.done)
         self._ended: LoaderState | None = None
-        self._pending: deque[_Pending] = deque()
+        # Progress that is delivered once everything before it is.
+        self._pending: deque[tuple[Progress, Check | None]] = deque()
         self._num_given = 0  # How many of the first pending items the consumer was given.
         self._stop_epoch: int | None = None
         self._left_of: tuple[Limits | None, int | None] = None, None
         self._counts, self._claims = counts, Claims(tells)
-        self._pid, self.closed = os.getpid(), threading.Event()
+        self._process, self.closed = OwnProcess(), threading.Event()
         # Each changes once, from False to True, so it may be read without the lock.
         self.is_ahead = self.is_closed = self.is_stopped = False
 
@@ -180,25 +158,24 @@ class Delivery:
         with self._lock:
             self.is_ahead = True
 
-    def add(self, progress: Progress, check: Checked | None = None) -> bool:
+    def add(self, progress: Progress, check: Check | None = None) -> bool:
         """Adds progress after everything that was added before. Ignored after a stop.
 
         Progress without a batch is delivered at once if nothing is pending before it.
 
         Args:
             progress: What is delivered with the batch.
-            check: The batch, if it is to be checked for writes when it is acknowledged.
+            check: Called when the batch is acknowledged.
 
         Returns:
             Whether a claim is complete and has to be reported. Never for a batch, which is not yet
             delivered.
         """
-        if os.getpid() != self._pid:
-            self.require_own_process()
+        self.require_own_process()
         with self._lock:
             if self._stop_epoch is not None:
                 return False
-            self._pending.append(_Pending(progress, check))
+            self._pending.append((progress, check))
             if progress.is_batch:
                 if not self.is_ahead:
                     self._num_given = len(self._pending)
@@ -210,8 +187,8 @@ class Delivery:
         """Records that the consumer got the next pending batch."""
         self.require_own_process()
         with self._lock:
-            for number, pending in enumerate(islice(self._pending, self._num_given, None)):
-                if pending.progress.is_batch:
+            for number, (progress, _) in enumerate(islice(self._pending, self._num_given, None)):
+                if progress.is_batch:
                     self._num_given += number + 1
                     return
 
@@ -224,14 +201,15 @@ class Delivery:
         Raises:
             BatchError: A batch was written to. It stays pending, and so does everything after it.
         """
-        if os.getpid() != self._pid:
-            self.require_own_process()
+        self.require_own_process()
         with self._lock:
             while self._num_given:
-                if (check := self._pending[0].check) is not None:
-                    check.require_unwritten()
+                progress, check = self._pending[0]
+                if check is not None:
+                    check()
                 self._num_given -= 1
-                self._deliver(self._pending.popleft().progress)
+                self._pending.popleft()
+                self._deliver(progress)
             self._deliver_without_batch()
             return bool(self._claims.complete)
 
@@ -243,8 +221,7 @@ class Delivery:
 
         Args:
             epoch: The epoch with which the next iteration begins.
-            limits: As of `Claims.num_rows_left`.
-            num_own_rows: As of `Claims.num_rows_left`.
+            limits, num_own_rows: As of `Claims.num_rows_left`.
         """
         self.require_own_process()
         with self._lock:
@@ -256,20 +233,17 @@ class Delivery:
 
         Args:
             is_last: Whether the iteration ends, so that the next epoch is of another one.
-            keeps_done: Whether the state keeps what is delivered of this one even if it is not the
-                last.
+            keeps_done: Whether the state keeps what is delivered of this one even if not.
             plan: The fields of a state that change with the plan of a followed table.
         """
         self.require_own_process()
         with self._lock:
             epoch = self._position[0].epoch + 1
             self._turn(epoch, is_last=is_last, keeps_done=keeps_done, **plan)
-            self._claims.clear()
+            self._claims = Claims(self._claims.tells)
 
     def reopen(self) -> None:
-        """Takes the end of the iteration back, since rows of its last epoch are unread: the state
-        is again that of the last epoch.
-        """
+        """Takes the end of the iteration back, since rows of its last epoch are unread."""
         self.require_own_process()
         with self._lock:
             if self._ended is not None:
@@ -307,17 +281,6 @@ class Delivery:
         return True
 
     @property
-    def epoch(self) -> int:
-        """The epoch that is being delivered."""
-        with self._lock:
-            return self._position[0].epoch
-
-    @property
-    def done(self) -> Done:
-        """A copy of what is delivered of the epoch's splits."""
-        return self.state.done
-
-    @property
     def state(self) -> LoaderState:
         """The state after what was delivered last."""
         self.require_own_process()
@@ -337,8 +300,8 @@ class Delivery:
             at, done = self._position
             given = list(islice(self._pending, self._num_given))
             rest = islice(self._pending, self._num_given, None)
-            given += takewhile(lambda pending: not pending.progress.is_batch, rest)
-            segments = [segment for pending in given for segment in pending.progress.segments]
+            given += takewhile(lambda pending: not pending[0].is_batch, rest)
+            segments = [segment for progress, _ in given for segment in progress.segments]
             return replace(at, done=done | _changes(done, segments))
 
     def claim(self, claim: Claim) -> None:
@@ -363,12 +326,6 @@ class Delivery:
         with self._lock:
             self._counts["leases_lost"] += self._claims.lose(key)
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether a claim could not be read, and that is not yet reported."""
-        with self._lock:
-            return bool(self._claims.failed)
-
     def untold(self, *kinds: Kind) -> list[Report]:
         """The reports of these kinds that are due. Each is due until `told` is called with it."""
         with self._lock:
@@ -389,12 +346,16 @@ class Delivery:
     @property
     def is_forked(self) -> bool:
         """Whether this is a copy in a forked process."""
-        return os.getpid() != self._pid
+        return not self._process.is_this()
 
     def require_own_process(self) -> None:
         """DispatchError in a forked process, which has neither the threads nor the rows."""
-        if os.getpid() != self._pid:
-            raise DispatchError(_FORKED.format(parent=self._pid, child=os.getpid()))
+        if not self._process.is_this():
+            raise DispatchError(
+                f"this iteration is of process {self._process.id}, and was copied into "
+                f"{os.getpid()} by a fork: iterate anew in this process, under a dispatch store "
+                "that both reach, or start DataLoader workers, which share each epoch"
+            )
 
     def _deliver(self, progress: Progress) -> None:
         _, done = self._position
@@ -407,8 +368,8 @@ class Delivery:
 
     def _deliver_without_batch(self) -> None:
         """Delivers progress without a batch that has no batch before it any more."""
-        while self._pending and not self._pending[0].progress.is_batch:
-            self._deliver(self._pending.popleft().progress)
+        while self._pending and not self._pending[0][0].is_batch:
+            self._deliver(self._pending.popleft()[0])
         if self._pending:
             return
         if self._stop_epoch is not None and not self.is_stopped:

@@ -203,14 +203,14 @@ class DynamicEpoch:
         if in_step:
             meeting.left_open.log_unread()
         plan = job.plan(epoch)
-        self._size = EpochSize.of(plan, delivery.done)
+        self._size = EpochSize.of(plan, delivery.state.done)
         self._coordinator = Coordinator(
             meeting.address,
             plan=plan,
             prefix=meeting.prefix,
             worker=worker,
             terms=replace(job.terms, in_step=in_step),
-            done=delivery.done,
+            done=delivery.state.done,
             clock=meeting.clock,
             boundaries=self._boundaries,
             is_staged=None if is_staged is None else lambda path: is_staged(job.files[path][0]),
@@ -231,7 +231,7 @@ class DynamicEpoch:
             yield self._fair(claims, num_left) if self._has_one_pace else claims
             if self._delivery.is_closed:
                 break
-            if self._delivery.has_failed:
+            if self._delivery.untold("failed"):
                 self._reports.settle()  # A failed split is offered again, until it is quarantined.
             num_left = self._coordinator.num_unclaimed() if self._has_one_pace else 0
         if not self._delivery.is_closed:

@@ -5,7 +5,7 @@ consumer.
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -21,13 +21,14 @@ from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.bad_files import SKIP, Skip
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
 from featstore.loader.batches.blocks import ColumnDemand
+from featstore.loader.batches.filtering import WindowCache
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import MixTerms, Mixture, Splits, read_in_order, read_mixed
-from featstore.loader.batches.pipeline import Pipeline, Prefetcher
-from featstore.loader.batches.split_reader import SplitReader, WindowCache
+from featstore.loader.batches.mixing import MixTerms, read_mixed
+from featstore.loader.batches.mixtures import Mixture, Splits, read_in_order
+from featstore.loader.batches.pipeline import Pipeline, Stage, fill
+from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.transform import transformed
-from featstore.loader.batches.work import Work
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import Reports
 from featstore.loader.iteration.job import Job
@@ -146,13 +147,16 @@ class Feed:
         else:
             claim_of = self._delivery.claim_of
             made = transformed(slices, job.transform, claim_of, self._stats, debug=job.debug)
-            ahead = Prefetcher(self._stats.paced(made, "transform_room_s"), self._stats)
+            made = self._stats.paced(made, "transform_room_s")
+            ahead = Stage[BatchSlice](ahead=2)
+            ahead.begin("featstore-transform", fill, made)
             self._begin(ahead)
-            yield from ahead.items()
+            yield from self._stats.each("wait_s", iter(ahead.get, None))
             ahead.close()
         self._reports.await_delivery()
         pipeline.close()
-        column_cache.warn_if_none(", ".join(_tables_of(job)))
+        for file, _ in islice(job.files.values(), 1):
+            column_cache.warn_if_none(redact(file.table_url))
         with self._opening:
             self._open.clear()
 
@@ -309,23 +313,11 @@ class Feed:
         decoded: DecodedFile | None = None,
     ) -> Work:
         claim, _, partition = claimed
-        coordinator = self._reports.coordinator
-        if coordinator is None:
-            return Work(
-                claim=claim, partition=partition, files=files, decoded=decoded, release=release
-            )
-        return Work(
-            claim=claim,
-            partition=partition,
-            files=files,
-            decoded=decoded,
-            release=release,
+        work = Work(claim=claim, partition=partition, files=files, decoded=decoded, release=release)
+        if (coordinator := self._reports.coordinator) is None:
+            return work
+        return replace(
+            work,
             reserve=partial(coordinator.reserve, claim),
             fail=partial(self._delivery.fail, claim),
         )
-
-
-def _tables_of(job: Job) -> set[str]:
-    """The table of a file that the job reads, if it reads any."""
-    listed = (job.files[path][0] for path in islice(job.files, 1))
-    return {redact(file.table_url) for file in listed}

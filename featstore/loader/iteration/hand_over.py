@@ -4,37 +4,37 @@ without rows with padding.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TextIO
 
-import torch
 from tqdm import tqdm
 
 from featstore.base.errors import DispatchError, StateError
 from featstore.decoded.file_sources import files_in_place
+from featstore.dispatch.plan import Split
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim
 from featstore.dispatch.unfinished import open_leases, silent_leases
 from featstore.loader.batches.assembly import Assembler
+from featstore.loader.batches.bad_files import SKIP, BadFiles
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
-from featstore.loader.batches.mixing import Splits, read_in_order
-from featstore.loader.batches.progress import Progress
-from featstore.loader.batches.split_reader import SplitReader
+from featstore.loader.batches.memory_budget import Budget
+from featstore.loader.batches.mixtures import Splits, read_in_order
+from featstore.loader.batches.progress import ClaimKey, Progress
+from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.work import Work
-from featstore.loader.batches.write_check import WriteCheck
-from featstore.loader.iteration.delivery import Delivery
+from featstore.loader.batches.transform import transformed, write_check
+from featstore.loader.iteration.delivery import Check, Delivery
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import Agreed, Counted, Steps
+from featstore.loader.iteration.worker import LoaderWorker
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.staging.stager import Stager
-from featstore.tensors.batch import Batch, Column, Columns
-from featstore.tensors.column_keys import WEIGHT, Key, Keys
+from featstore.tensors.batch import Batch
 from featstore.tensors.shared_batches import shared
 
 
@@ -44,67 +44,45 @@ class MadeBatch(NamedTuple):
     Attributes:
         batch: The batch.
         progress: What is delivered with it.
-        check: The batch, if it is to be checked for writes when it is acknowledged.
+        check: Called when it is acknowledged.
     """
 
     batch: Batch
     progress: Progress
-    check: WriteCheck | None = None
+    check: Check | None = None
 
 
 class HandOver:
-    """Hands batches over to the consumer of one iteration, in its thread.
+    """Makes the batches of one iteration, in its consumer's thread.
 
     Args:
-        delivery: Where the batches become pending.
         stats: Where they are counted.
-        stager: The progress bar shows the bytes that it has staged.
         row_bar: The progress bar; None: no bar.
         is_shared: Whether batches go to another process, in shared memory.
         debug: Whether to check for writes to a batch when it is acknowledged.
     """
 
     def __init__(
-        self,
-        delivery: Delivery,
-        stats: Stats,
-        stager: Stager | None,
-        *,
-        row_bar: "RowBar | None",
-        is_shared: bool,
-        debug: bool,
+        self, stats: Stats, row_bar: "RowBar | None", *, is_shared: bool, debug: bool
     ) -> None:
-        self._delivery, self._stats, self._stager = delivery, stats, stager
-        self._row_bar, self._is_shared, self._debug = row_bar, is_shared, debug
+        self._stats, self._row_bar = stats, row_bar
+        self._is_shared, self._debug = is_shared, debug
 
     def made(self, rows: BatchSlice) -> MadeBatch:
         """The slice's batch, counted."""
-        batch = self._sendable(rows.batch())
-        check = WriteCheck(batch) if self._debug else None
+        batch = rows.batch()
+        if self._is_shared:
+            batch = shared(batch)
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
         if self._row_bar is not None:
-            staged_bytes = self._stager.stats().staged_bytes if self._stager else 0
-            self._row_bar.show(batch.num_rows, self._stats, staged_bytes)
-        return MadeBatch(batch, rows.progress, check)
+            self._row_bar.show(batch.num_rows)
+        return MadeBatch(batch, rows.progress, write_check(batch) if self._debug else None)
 
     def made_padding(self, padding: Batch) -> MadeBatch:
         """A batch that delivers no rows, and is counted apart."""
         self._stats.counts["padding_batches"] += 1
-        return MadeBatch(self._sendable(padding), Progress(()))
-
-    def hand_over(self, made: MadeBatch) -> Batch:
-        """The batch, which is pending until it is acknowledged.
-
-        Called when nothing can fail any more before the consumer has it: otherwise a thread that
-        runs ahead would wait for the delivery of a batch that the consumer never gets.
-        """
-        self._delivery.add(made.progress, made.check)
-        return made.batch
-
-    def _sendable(self, batch: Batch) -> Batch:
-        """The batch; in shared memory if it goes to another process."""
-        return shared(batch) if self._is_shared else batch
+        return MadeBatch(shared(padding) if self._is_shared else padding, Progress(()))
 
 
 class RowBar:
@@ -114,31 +92,32 @@ class RowBar:
     For one consumer; `close` may be called from any thread.
 
     Args:
-        label: The text before the bar.
+        stats: Where it is counted how long the consumer waited.
+        stager: Stages the bytes; None: nothing is staged.
         num_rows: The total; None: unknown.
-        wait_s: How long the consumer had waited before the bar was made.
         file: Where it is shown; None is standard error.
     """
 
     def __init__(
         self,
-        label: str,
+        stats: Stats,
+        stager: Stager | None = None,
         num_rows: int | None = None,
-        *,
-        wait_s: float = 0.0,
         file: TextIO | None = None,
     ) -> None:
         self._bar = tqdm(
-            desc=label, total=num_rows, unit=" rows", unit_scale=True, disable=None, file=file
+            desc="train", total=num_rows, unit=" rows", unit_scale=True, disable=None, file=file
         )
-        self._wait_s_before = wait_s
+        self._stats, self._stager = stats, stager
+        self._wait_s_before = stats.seconds["wait_s"]
 
-    def show(self, num_rows: int, stats: Stats, staged_bytes: int) -> None:
+    def show(self, num_rows: int) -> None:
         """Advances the bar by `num_rows`."""
         if self._bar.disable:
             return
         elapsed_s = max(self._bar.format_dict["elapsed"], 1e-9)
-        share = (stats.seconds["wait_s"] - self._wait_s_before) / elapsed_s
+        share = (self._stats.seconds["wait_s"] - self._wait_s_before) / elapsed_s
+        staged_bytes = self._stager.stats().staged_bytes if self._stager else 0
         staged = f", {staged_bytes / 1e6:,.0f} MB staged" if staged_bytes else ""
         self._bar.set_postfix_str(f"waited {min(share, 1):.0%}{staged}", refresh=False)
         self._bar.update(num_rows)
@@ -208,7 +187,13 @@ class RankSteps:
         """
         self._num_steps += 1
         if rows is None:
-            return self._padding() if self._steps.pads(self._num_steps) else None
+            if not self._steps.pads(self._num_steps):
+                return None
+            # From a local name, as below.
+            last = self._last
+            if last is None:
+                last = self._last = some_rows(self._parts()).batch()
+            return self._hand_over.made_padding(self._job.tail.padding(last))
         if not self._steps.makes(self._num_steps, rows.num_ahead(self._job.batch_size)):
             # The ranks stop while this one has rows left. The iteration ends once everything that
             # was handed over before is delivered.
@@ -253,44 +238,6 @@ class RankSteps:
                 "the state of a checkpoint in all ranks to read them"
             )
 
-    def _padding(self) -> MadeBatch:
-        last = self._last
-        if last is None:
-            last = self._last = some_rows(self._parts()).batch()
-        return self._hand_over.made_padding(padding_of(last))
-
-
-@dataclass(frozen=True)
-class WeightlessColumns:
-    """The same columns with all weights zero."""
-
-    columns: Columns
-
-    @property
-    def keys(self) -> Keys:
-        return self.columns.keys
-
-    def made(self) -> dict[Key, Column]:
-        return {key: _weightless(key, column) for key, column in self.columns.made().items()}
-
-    def packed(self) -> "WeightlessColumns":
-        return WeightlessColumns(self.columns.packed())
-
-    def moved(self, **how: Any) -> "WeightlessColumns":
-        return WeightlessColumns(self.columns.moved(**how))
-
-
-def _weightless(key: Key, column: Column) -> Column:
-    if key[0] == WEIGHT and isinstance(column, torch.Tensor):
-        return torch.zeros_like(column)
-    return column
-
-
-def padding_of(batch: Batch) -> Batch:
-    """A padding batch: the rows of `batch`, with `is_padding` true, and weights, if any, zero."""
-    columns = WeightlessColumns(batch.columns)
-    return Batch(columns, num_rows=len(batch), extras=batch.extras, is_padding=True)
-
 
 def some_rows(jobs: Iterable[Job]) -> BatchSlice:
     """Rows of the first split that has any, read in place, for a rank that has delivered none that
@@ -300,21 +247,47 @@ def some_rows(jobs: Iterable[Job]) -> BatchSlice:
         StateError: No split has rows.
     """
     for job in jobs:
-        order = RowOrder(seed=job.seed, epoch=0, shuffle=None)
-        open_split = partial(SplitReader, request=job.request, order=order, stats=Stats())
-        for index, split in enumerate(job.splits):
-            file, partition = job.files[split.path]
-            claim = Claim(index=index, split=split, fence=0, start_row=0)
-            work = Work(claim=claim, partition=partition, files=files_in_place(file))
-            assembler = Assembler(job.request, job.batch_size, Stats())
-            splits = Splits(work=iter([work]), open_split=open_split)
-            with closing(read_in_order(splits)) as mixtures:
-                for some in slice_batches(
-                    assembler.all_blocks(mixtures), job.batch_size, drop_last=False
-                ):
-                    if some.blocks:
-                        return some
+        for split in job.splits:
+            with closing(rows_in_place(job, [split])) as slices:
+                if (rows := next(slices, None)) is not None:
+                    return rows
     raise StateError(
         "tail pad: this rank has no rows to pad with, and no split has any: choose tail join, or "
         "another `where`"
     )
+
+
+def rows_in_place(job: Job, splits: Iterable[Split]) -> Generator[BatchSlice, None, None]:
+    """The rows of splits as batches in the order of the files, read where these are stored, without
+    a store and in this thread.
+    """
+    share, stats = job.share_of_host(LoaderWorker.here()), Stats()
+    budget, skip = Budget(share.budget_bytes), None
+    if job.on_bad_file == SKIP:
+        skip = BadFiles(stats).skip
+    claims: dict[ClaimKey, Claim] = {}
+
+    def work() -> Iterator[Work]:
+        for index, split in enumerate(splits):
+            claim = Claim(index=index, split=split, fence=0, start_row=0)
+            claims[claim.key] = claim
+            file, partition = job.files[split.path]
+            yield Work(claim=claim, partition=partition, files=files_in_place(file))
+
+    open_split = partial(
+        SplitReader,
+        request=job.request,
+        order=RowOrder(seed=job.seed, epoch=0, shuffle=None),
+        stats=stats,
+        num_threads=share.num_threads,
+        budget=budget,
+    )
+    assembler = Assembler(job.request, job.batch_size, stats, skip, budget)
+    with closing(read_in_order(Splits(work=work(), open_split=open_split, skip=skip))) as mixtures:
+        blocks = assembler.all_blocks(mixtures)
+        slices = slice_batches(blocks, job.batch_size, drop_last=False)
+        if job.transform is not None:
+            slices = transformed(slices, job.transform, claims.__getitem__, stats, debug=job.debug)
+        for rows in slices:
+            if rows.blocks:
+                yield rows

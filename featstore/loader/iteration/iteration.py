@@ -11,7 +11,7 @@ from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.base.redaction import redact
 from featstore.dispatch.delivered import Done
 from featstore.dispatch.orders import WorkerInfo
-from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.recording import Recording
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.bad_files import SKIP
@@ -22,12 +22,11 @@ from featstore.loader.iteration.dynamic_epoch import DynamicEpoch, Reports
 from featstore.loader.iteration.feed import Feed, Resources
 from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RankSteps, RowBar, agreement
 from featstore.loader.iteration.job import Job
-from featstore.loader.iteration.rendezvous import Meeting
+from featstore.loader.iteration.rendezvous import Meeting, recording_in
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.plan.follow import Follower, NewFiles
 from featstore.loader.plan.ordering import uneven_shares
 from featstore.loader.request.matching import SelectedFiles
-from featstore.tensors.batch import Batch
 
 # The documented name of the logger for the verdicts of epochs.
 _LOG = logging.getLogger("featstore.loader")
@@ -89,15 +88,9 @@ class Iteration:
         )
         self._row_bar = None
         if job.shows(start):
-            wait_s = stats.seconds["wait_s"]
-            self._row_bar = RowBar("train", job.num_rows_left(start), wait_s=wait_s)
+            self._row_bar = RowBar(stats, resources.stager, job.num_rows_left(start))
         self._hand_over = HandOver(
-            self.delivery,
-            stats,
-            resources.stager,
-            row_bar=self._row_bar,
-            is_shared=meeting.worker.is_dataloader,
-            debug=job.debug,
+            stats, self._row_bar, is_shared=meeting.worker.is_dataloader, debug=job.debug
         )
         steps, self.steps = agreement(job, meeting, start), None
         if steps is not None:
@@ -157,7 +150,17 @@ class Iteration:
         for epoch in self._epochs(end):
             self._begun = epoch, self._stats.counts["batches"], self._times()
             if self._job.ordering.is_dynamic:
-                with self._dynamic_epoch(epoch) as dynamic:
+                with DynamicEpoch(
+                    self._job,
+                    self.meeting,
+                    epoch,
+                    worker=self._worker,
+                    in_step=self._in_step,
+                    delivery=self.delivery,
+                    reports=self._reports,
+                    stats=self._stats,
+                    is_staged=self._feed.is_staged if self._feed.stages else None,
+                ) as dynamic:
                     for claims in dynamic.rounds():
                         yield from self._feed.slices(self._job, epoch, claims)
                     if self._in_step and self.steps is None:
@@ -180,7 +183,7 @@ class Iteration:
         self._report_quarantined()
 
     def batch(self, rows: BatchSlice | None) -> MadeBatch | None:
-        """The next batch, to be handed over with `hand_over`.
+        """The next batch, to be added to the delivery.
 
         Args:
             rows: Its rows; None if there are no more.
@@ -191,10 +194,6 @@ class Iteration:
         if self.steps is not None:
             return self.steps.batch(rows)
         return None if rows is None else self._hand_over.made(rows)
-
-    def hand_over(self, made: MadeBatch) -> Batch:
-        """As of `HandOver`."""
-        return self._hand_over.hand_over(made)
 
     def acknowledge(self) -> None:
         """Counts the batch that the consumer has as delivered."""
@@ -245,7 +244,7 @@ class Iteration:
         """The remaining epochs of the iteration. A followed table has one epoch per plan, for which
         the job is replaced.
         """
-        epoch = self.delivery.epoch
+        epoch = self.delivery.state.epoch
         if self._follower is None:
             yield from range(epoch, end)
             return
@@ -276,22 +275,9 @@ class Iteration:
         plan = {"table": self._job.table, "plan": self._job.plan_digest}
         return {"followed": self._follower.followed, **plan}
 
-    def _dynamic_epoch(self, epoch: int) -> DynamicEpoch:
-        return DynamicEpoch(
-            self._job,
-            self.meeting,
-            epoch,
-            worker=self._worker,
-            in_step=self._in_step,
-            delivery=self.delivery,
-            reports=self._reports,
-            stats=self._stats,
-            is_staged=self._feed.is_staged if self._feed.stages else None,
-        )
-
     def _in_order(self, epoch: int) -> Iterator[BatchSlice]:
         """The worker's batch slices of an epoch in order `static`, `rank` or `replay`."""
-        for job, claims in self._turns(epoch, self.delivery.done):
+        for job, claims in self._turns(epoch, self.delivery.state.done):
             if not self.delivery.is_closed:
                 yield from self._feed.slices(job, epoch, claims)
             del job  # The files of a part are freed before those of the next are listed.
@@ -303,7 +289,7 @@ class Iteration:
         end = start.first_epoch + self._job.num_epochs
         return sum(
             (claim.end_row or claim.split.num_rows) - claim.start_row
-            for epoch in range(self.delivery.epoch, end)
+            for epoch in range(self.delivery.state.epoch, end)
             for _, claims in self._turns(epoch, start.done if epoch == start.epoch else {})
             for claim in claims
         )
@@ -315,10 +301,7 @@ class Iteration:
 
     def _recorded(self, epoch: int, loader: str) -> Recording:
         with closing(self.meeting.address.open()) as store:
-            found = recorded_by(store, loader, self.meeting.run_id, epoch)
-        if found is None:
-            raise DispatchError(NOT_RECORDED.format(epoch=epoch, run_id=self.meeting.run_id))
-        return found
+            return recording_in([store], loader, self.meeting.run_id, epoch)
 
     def _times(self) -> EpochTimes:
         return self._stats.times(self._feed.staging_wait_s())
@@ -338,10 +321,8 @@ class Iteration:
         """Warns once of a table of too few splits, in the first worker."""
         worker = self.meeting.worker
         text = uneven_shares(len(self._job.splits), worker.num_workers)
-        if text and worker.index == 0:
-            self._stats.counts["uneven_shares"] += 1
-            if self._stats.counts["uneven_shares"] == 1:
-                _SHARES_LOG.warning("%s (logged once)", text)
+        if text and worker.index == 0 and self._stats.is_first("uneven_shares"):
+            _SHARES_LOG.warning("%s (logged once)", text)
 
     def _num_steps(self) -> tuple[int, int]:
         """Padding batches, and all batches, of the loader."""

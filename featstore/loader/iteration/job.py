@@ -18,8 +18,7 @@ from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import JOIN, Tail
 from featstore.loader.iteration.worker import HostShare, LoaderWorker
 from featstore.loader.plan.follow import Followed, Following, NewFiles
-from featstore.loader.plan.ordering import STATIC, Ordering, rank_claims
-from featstore.loader.plan.sections import section_sizes
+from featstore.loader.plan.ordering import REPLAY, STATIC, Ordering, rank_claims, section_sizes
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import Census, Listing, make_splits
 from featstore.loader.request.matching import SelectedFiles
@@ -158,20 +157,21 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
             This job with its claims, or, in order `rank`, each part in turn with its claims.
         """
         if self.listing is None:
-            recording = (
-                self.ordering.given
-                if self.ordering.given or not self.ordering.is_replay
-                else recorded(self.key)
-            )
-            yield (
-                self,
-                self.ordering.claims(
-                    self.plan(epoch), worker_info, self.batch_size, done, recording
-                ),
-            )
+            recording = self.ordering.given
+            if recording is None and self.ordering.kind == REPLAY:
+                recording = recorded(self.key)
+            plan = self.plan(epoch)
+            yield self, self.ordering.claims(plan, worker_info, self.batch_size, done, recording)
             return
         for number in range(self.ordering.mini_epochs):
-            yield self._turn(self.ordering.mini_epoch(number, self.seed, epoch, worker_info), done)
+            part = MiniEpoch(
+                seed=self.seed,
+                epoch=epoch,
+                worker_info=worker_info,
+                number=number,
+                num_mini_epochs=self.ordering.mini_epochs,
+            )
+            yield self._turn(part, done)
 
     def _turn(self, part: MiniEpoch, done: Done) -> tuple["Job", Iterator[Claim]]:
         job = self.part(part)

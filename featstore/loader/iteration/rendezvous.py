@@ -7,18 +7,17 @@ often they were iterated), and the store numbers the names in the order in which
 """
 
 import hashlib
-import json
 import multiprocessing
 import os
 import re
 import shutil
-import threading
-import time
 import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
+from featstore.base.processes import OwnProcess
 from featstore.base.redaction import redact
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
@@ -29,12 +28,10 @@ from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.dispatch.unfinished import UnreadEpochs
 from featstore.files.looks import exists
 from featstore.files.private_directory import PrivateDirectory
-from featstore.loader.iteration.state import LoaderState, merge_states
+from featstore.loader.iteration.state import LoaderState
+from featstore.loader.iteration.step_agreement import united
 from featstore.loader.iteration.worker import LoaderWorker
 
-# Workers of one DataLoader start within seconds of each other, but import torch, which may take a
-# minute on a busy host.
-_TIMEOUT_S, _PAUSE_S = 120.0, 0.01
 _STORE, _LEFT = "store.sqlite", "left"
 
 
@@ -101,12 +98,8 @@ class Rendezvous:
         num_epochs: int,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-
-        if (
-            options.run_id is None
-            and _torchrun_id() is None
-            and options.store.startswith(("sqlite:", "tcp:", "torch:"))
-        ):
+        run_id = options.run_id or _torchrun_id()
+        if run_id is None and options.store.startswith(("sqlite:", "tcp:", "torch:")):
             raise ConfigError(
                 f"dispatch: expected a run_id with store {redact(options.store)!r}, found none: "
                 "what a run has read stays in the store, so a second run under the same name would "
@@ -114,15 +107,15 @@ class Rendezvous:
                 "(torchrun --rdzv-id does)"
             )
         self._options, self._loader_key, self.num_epochs = options, loader_key, num_epochs
-        self._client = uuid.uuid4().hex
-        self._owner = os.getpid()
+        self._run_id = re.sub(r"[^A-Za-z0-9._-]", "_", run_id or "default")[:128]
+        self._client, self._process = uuid.uuid4().hex, OwnProcess()
         self._in_job = in_job = options.store == AUTO and num_processes(os.environ) > 1
         # The store that is shared beyond this process and its workers: the one that the options
         # name, or that of the job. None if there is none.
         self._shared = _shared_address(options, in_job)
         # Without a shared store, this process alone uses one in memory, and DataLoader workers meet
         # in a sqlite store in a private directory.
-        self._memory = bind(f"memory://{self._client}") if self._shared is None else None
+        self._own = self._shared or bind(f"memory://{self._client}")
         self._private = PrivateDirectory() if self._shared is None else None
         self._first_epoch, self._clock = 0, clock
         # The store of a job outlives a restart of its workers. They read all rows again unless a
@@ -134,8 +127,7 @@ class Rendezvous:
         DataLoader.
         """
         address = self._address(worker)
-        store = address.open()
-        try:
+        with closing(address.open()) as store:
             self._adopt_restore(store)
             count = store.add(f"{self._prefix}iterations/{worker.session}/{worker.index}", 1)
             number = self._number(store, f"{worker.session}/{count}")
@@ -143,10 +135,10 @@ class Rendezvous:
             if worker.is_dataloader:
                 store.set(f"{self._prefix}workers", "seen")
                 store.set(f"{self._prefix}workers/{os.getpid()}", "seen")
-            prefix = self._iteration_prefix(number)
+            prefix = run_prefix(  # Of the keys that all workers of the iteration share.
+                self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}"
+            )
             is_repeated = store.add(f"{prefix}{first_epoch}/starts/{worker.index}", 1) > 1
-        finally:
-            store.close()
         return Meeting(
             address=address,
             prefix=prefix,
@@ -168,28 +160,19 @@ class Rendezvous:
         Raises:
             DispatchError: There is no such recording.
         """
-        for address in self._addresses():
-            with closing(address.open()) as store:
-                found = recorded_by(store, self._loader_key, self._run_id, epoch)
-            if found is not None:
-                return found
-        raise DispatchError(
-            NOT_RECORDED.format(epoch="(any)" if epoch is None else epoch, run_id=self._run_id)
-        )
+        return recording_in(self._stores(), self._loader_key, self._run_id, epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration begin with this epoch."""
         self._adopt_restores()
         self._first_epoch = epoch
-        for address in self._addresses():
-            store = address.open()
+        for store in self._stores():
             store.set(f"{self._prefix}epoch", f"{self._num_iterations(store)} {epoch}")
-            store.close()
 
     def next_iteration(self) -> tuple[int, int]:
         """The number of this process's next iteration, and the epoch with which it begins."""
         self._adopt_restores()
-        with closing((self._shared or self._memory or self._workers_address).open()) as store:
+        with closing(self._own.open()) as store:
             number = self._num_iterations(store)
             return number, self._epoch_of(store, number)
 
@@ -252,9 +235,8 @@ class Rendezvous:
             self._restart, self._first_epoch = map(int, restored.split())
 
     def _adopt_restores(self) -> None:
-        for address in self._addresses():
-            with closing(address.open()) as store:
-                self._adopt_restore(store)
+        for store in self._stores():
+            self._adopt_restore(store)
 
     def _count_restore(self, launch: str, worker: LoaderWorker) -> int:
         """The number of this restore from one state. A worker that missed one, since it had died
@@ -283,50 +265,36 @@ class Rendezvous:
             self._holds(f"workers/{child.pid}") for child in multiprocessing.active_children()
         )
 
-    def left_open(self) -> UnreadEpochs | None:
-        """Epochs that ended for this loader, or for its DataLoader workers, before all rows were
-        read; None if no other rank shares the store.
+    def log_left_open(self) -> None:
+        """Logs the rows that ranks in step left unread in epochs that ended for this loader, or for
+        its DataLoader workers, if other ranks share the store.
         """
-        return (
-            None
-            if self._shared is None
-            else UnreadEpochs(self._shared, f"{self._prefix}{_LEFT}", self._clock)
-        )
+        if self._shared is not None:
+            UnreadEpochs(self._shared, f"{self._prefix}{_LEFT}", self._clock).log_unread()
 
     def close(self) -> None:
         """Closes connections and, in the process that made it, removes the run directory. The next
         iteration begins with the epoch after those that were counted there.
         """
-        if self._owner == os.getpid() and self._has_run_directory():
+        if self._process.is_this() and self._has_run_directory():
             self._adopt_restores()
-            self.set_epoch(max(self._next_epoch(address) for address in self._addresses()))
+            counted = [self._epoch_of(each, self._num_iterations(each)) for each in self._stores()]
+            self.set_epoch(max(counted))
         if self._shared is not None:
             self._shared.disconnect()
         self.remove()
 
     def remove(self) -> None:
         """Removes the run directory, in the process that made it."""
-        if self._private is not None and self._owner == os.getpid():
+        if self._private is not None and self._process.is_this():
             self._private.remove()
             # Workers that began after close() have made it again.
             shutil.rmtree(self._private.path, ignore_errors=True)
 
     @property
-    def _run_id(self) -> str:
-        return re.sub(r"[^A-Za-z0-9._-]", "_", self._options.run_id or _torchrun_id() or "default")[
-            :128
-        ]
-
-    @property
     def _prefix(self) -> str:
         """Prefix of the keys that only this loader and its copies use."""
         return run_prefix(self._run_id, restart=self._restart, loader=self._client)
-
-    def _iteration_prefix(self, number: int) -> str:
-        """Prefix of the keys that all workers of an iteration share."""
-        return run_prefix(
-            self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}"
-        )
 
     @property
     def _workers_address(self) -> StoreAddress:
@@ -334,10 +302,8 @@ class Rendezvous:
         return bind(f"sqlite://{self._private.path}/{_STORE}")
 
     def _address(self, worker: LoaderWorker) -> StoreAddress:
-        if self._shared is not None:
-            return self._shared
-        if self._memory is not None and not worker.is_dataloader:
-            return self._memory
+        if self._shared is not None or not worker.is_dataloader:
+            return self._own
         assert self._private is not None
         self._private.path.mkdir(mode=0o700, exist_ok=True)
         return self._workers_address
@@ -345,22 +311,18 @@ class Rendezvous:
     def _has_run_directory(self) -> bool:
         return self._private is not None and exists(self._private.path / _STORE)
 
-    def _addresses(self) -> list[StoreAddress]:
-        """The stores in which iterations may be counted."""
-        known = [address for address in (self._memory, self._shared) if address is not None]
-        return known + ([self._workers_address] if self._has_run_directory() else [])
+    def _stores(self) -> Iterator[Store]:
+        """The stores in which iterations may be counted, each open until the next one is."""
+        addresses = [self._own]
+        if self._has_run_directory():
+            addresses.append(self._workers_address)
+        for address in addresses:
+            with closing(address.open()) as store:
+                yield store
 
     def _holds(self, key: str) -> bool:
         """Whether one of the stores has this key under the loader's own prefix."""
-        for address in self._addresses():
-            with closing(address.open()) as store:
-                if store.check([f"{self._prefix}{key}"]):
-                    return True
-        return False
-
-    def _next_epoch(self, address: StoreAddress) -> int:
-        with closing(address.open()) as store:
-            return self._epoch_of(store, self._num_iterations(store))
+        return any(store.check([f"{self._prefix}{key}"]) for store in self._stores())
 
     def _number(self, store: Store, name: str) -> int:
         """The number of the iteration of this name: the first one that is free, or has the name."""
@@ -389,6 +351,20 @@ def _shared_address(options: Dispatch, in_job: bool) -> StoreAddress | None:
     return bind(options.store, timeout_s=options.store_timeout_s).keeping_connections()
 
 
+def recording_in(
+    stores: Iterable[Store], loader_key: str, run_id: str, epoch: int | None
+) -> Recording:
+    """The recorded order of an epoch in the first store that has it, as of `recorded_by`.
+    DispatchError if none has.
+    """
+    for store in stores:
+        if (found := recorded_by(store, loader_key, run_id, epoch)) is not None:
+            return found
+    raise DispatchError(
+        NOT_RECORDED.format(epoch="(any)" if epoch is None else epoch, run_id=run_id)
+    )
+
+
 def _hashed(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
@@ -404,47 +380,3 @@ def _torchrun_id() -> str | None:
     """
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
     return None if run_id in (None, "", "none") else run_id
-
-
-def united(
-    store: Store, prefix: str, worker: LoaderWorker, share: LoaderState
-) -> tuple[str, LoaderState]:
-    """Meets the other workers of a DataLoader in the store, and merges their states.
-
-    torchdata's StatefulDataLoader saves one state per worker, and gives each new worker the one of
-    its number. A worker cannot continue from its own state only, since it would read again what
-    others delivered.
-
-    Args:
-        store: The store.
-        prefix: Prefix of keys that only these workers use.
-        worker: Which worker this process is.
-        share: Its state.
-
-    Returns:
-        A name for the meeting, equal in all workers and new each time, and the state of all of
-        them.
-
-    Raises:
-        StateError: A worker does not come.
-    """
-    session = worker.session if worker.num_ranks == 1 else "job"
-    name = f"{session}/{store.add(f'{prefix}shares/{session}/{worker.index}', 1)}"
-    store.set(f"{prefix}shares/{name}/{worker.index}/state", json.dumps(share.to_json()))
-    states = [
-        _awaited(store, f"{prefix}shares/{name}/{index}/state", index)
-        for index in range(worker.num_workers)
-    ]
-    return name, LoaderState.from_json(merge_states(json.loads(state) for state in states))
-
-
-def _awaited(store: Store, key: str, worker: int) -> str:
-    deadline, never = time.monotonic() + _TIMEOUT_S, threading.Event()
-    while (state := store.get_or_none(key)) is None:
-        if time.monotonic() > deadline:
-            raise StateError(
-                f"loader state: waited {_TIMEOUT_S:.0f} s for the state of worker {worker}, which "
-                f"did not come"
-            )
-        never.wait(_PAUSE_S)
-    return state

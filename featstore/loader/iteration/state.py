@@ -262,8 +262,11 @@ def _united(one: Done, other: Done) -> dict[int, Rows]:
 
 def _done_to_json(done: Done) -> dict[str, Any]:
     complete = sorted(index for index, rows in done.items() if rows == "complete")
+    # The number of first rows that are delivered; ranges `[first, end)` if a split was cut.
     partial = {
-        str(index): _plain(rows) for index, rows in sorted(done.items()) if rows != "complete"
+        str(index): list(map(list, rows)) if isinstance(rows, tuple) else rows
+        for index, rows in sorted(done.items())
+        if rows != "complete"
     }
     return {"complete": _ranges(complete), "partial": partial}
 
@@ -273,11 +276,6 @@ def _done_of_json(data: Mapping[str, Any]) -> dict[int, Rows]:
     for first, last in data["complete"]:
         done.update(dict.fromkeys(range(first, last + 1), "complete"))
     return done
-
-
-def _plain(rows: Rows) -> Any:
-    """The number of first rows that are delivered; ranges `[first, end)` if a split was cut."""
-    return [list(pair) for pair in rows] if isinstance(rows, tuple) else rows
 
 
 def _parsed(rows: Any) -> Rows:

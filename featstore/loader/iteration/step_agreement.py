@@ -1,28 +1,37 @@
-"""How ranks that train in step agree on the number of steps, though they get different numbers of
-batches.
+"""How workers agree through the store: ranks that train in step on the number of steps, though they
+get different numbers of batches, and the workers of a DataLoader on a state that they restore.
 
 No rank asks the others at each step. A rank that has rows for some steps announces them in the
 store, once for each block of rows. A rank that has no batch for a step waits until the
 announcements of the others say whether they make the step.
 """
 
+import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from threading import Event
 from typing import Protocol
 
+import torch
+
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.stores.address import Store
+from featstore.loader.iteration.state import LoaderState, merge_states
 from featstore.loader.iteration.worker import LoaderWorker
+from featstore.tensors.batch import Batch
+from featstore.tensors.column_arrays import WEIGHT
+from featstore.tensors.packed import TensorColumns
 
 _LOG = logging.getLogger(__name__)
 _GOES, _ENDED, _LEFT = "goes", "ended", "left"
 # Seconds between two looks at the announcements: doubled from the first to the second value.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
+# Workers of one DataLoader start within seconds of each other, but import torch, which may take a
+# minute on a busy host.
+_SHARES_TIMEOUT_S, _SHARES_PAUSE_S = 120.0, 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +57,16 @@ class Tail:
         """The steps that ranks with these numbers of batches make."""
         return max(num_batches) if self.pads else min(num_batches)
 
+    def padding(self, batch: Batch) -> Batch:
+        """What a rank without rows makes a step with: the rows of `batch`, an earlier one, with
+        `is_padding` true, and weights, if any, zero. With tail `drop`, too: a rank may lose rows
+        for which it has announced steps.
+        """
+        columns = dict(batch.made())
+        for name in batch.columns.keys.names[WEIGHT]:
+            columns[WEIGHT, name] = torch.zeros(len(batch))
+        return batch.with_columns(TensorColumns(columns), is_padding=True)
+
 
 JOIN = Tail(name="join", agrees=False)
 _TAILS = (Tail(name="drop"), Tail(name="pad", pads=True), JOIN)
@@ -71,14 +90,6 @@ def require_in_step(tail: Tail, in_step: object) -> None:
         )
 
 
-class StepDecision(Enum):
-    """Whether a step is made."""
-
-    GO = "go"
-    STOP = "stop"
-    WAIT = "wait"
-
-
 @dataclass(frozen=True)
 class Announcement:
     """The last announcement of a worker.
@@ -98,8 +109,8 @@ class Announcement:
         return cls(what, int(steps))
 
 
-def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> StepDecision:
-    """Whether a step is made, as far as the announcements say.
+def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> bool | None:
+    """Whether a step is made; None as long as the announcements do not say.
 
     Args:
         step: The step, counted from 1.
@@ -110,16 +121,10 @@ def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> StepD
     makes = [other.steps >= step for other in others]
     is_over = [other.what == _ENDED and other.steps < step for other in others]
     if is_mine:
-        return (
-            StepDecision.STOP
-            if any(is_over)
-            else StepDecision.GO
-            if all(makes)
-            else StepDecision.WAIT
-        )
-    return (
-        StepDecision.GO if any(makes) else StepDecision.STOP if all(is_over) else StepDecision.WAIT
-    )
+        is_made, is_left_out = all(makes), any(is_over)
+    else:
+        is_made, is_left_out = any(makes), all(is_over)
+    return is_made if is_made or is_left_out else None
 
 
 class Steps(Protocol):
@@ -170,7 +175,9 @@ class Agreed:
         self, tail: Tail, store: Store, prefix: str, worker: LoaderWorker, *, patience_s: float
     ) -> None:
         self._tail, self._store, self._worker, self._patience_s = tail, store, worker, patience_s
-        self._keys = {index: f"{prefix}tail/{index}" for index in range(worker.num_workers)}
+        # The keys of all announcements, by worker.
+        self._others = {index: f"{prefix}tail/{index}" for index in range(worker.num_workers)}
+        self._own = self._others.pop(worker.index)
         self._announced = self._known = self._step = 0
         self._has_ended, self._closed = False, Event()
 
@@ -216,26 +223,22 @@ class Agreed:
             self._announce(_ENDED, steps)
 
     def _announce(self, what: str, steps: int) -> None:
-        self._store.set(self._keys[self._worker.index], f"{what} {steps}")
+        self._store.set(self._own, f"{what} {steps}")
 
     def _agree(self, step: int, *, is_mine: bool) -> bool:
         """Waits until the announcements of the others decide about the step."""
         began, pause_s = time.monotonic(), _PAUSE_S
         while True:
-            others = self._others()
+            texts = zip(self._others, self._store.get_many([*self._others.values()]), strict=True)
+            others = {index: Announcement.of(text) for index, text in texts}
             found = decide(step, list(others.values()), is_mine=is_mine)
-            if found is not StepDecision.WAIT:
+            if found is not None:
                 self._known = min(other.steps for other in others.values())
-                return found is StepDecision.GO
+                return found
             self._require_company(step, others, time.monotonic() - began)
             if self._closed.wait(pause_s):
                 raise StateError("this iteration was closed before its end; iterate anew")
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-    def _others(self) -> Mapping[int, Announcement]:
-        others = [index for index in self._keys if index != self._worker.index]
-        texts = self._store.get_many([self._keys[index] for index in others])
-        return {index: Announcement.of(text) for index, text in zip(others, texts, strict=True)}
 
     def _require_company(
         self, step: int, others: Mapping[int, Announcement], waited_s: float
@@ -263,3 +266,47 @@ class Agreed:
         per_rank = self._worker.num_workers // self._worker.num_ranks
         rank = f"rank {index // per_rank}"
         return rank if per_rank == 1 else f"worker {index % per_rank} of {rank}"
+
+
+def united(
+    store: Store, prefix: str, worker: LoaderWorker, share: LoaderState
+) -> tuple[str, LoaderState]:
+    """Meets the other workers of a DataLoader in the store, and merges their states.
+
+    torchdata's StatefulDataLoader saves one state per worker, and gives each new worker the one of
+    its number. A worker cannot continue from its own state only, since it would read again what
+    others delivered.
+
+    Args:
+        store: The store.
+        prefix: Prefix of keys that only these workers use.
+        worker: Which worker this process is.
+        share: Its state.
+
+    Returns:
+        A name for the meeting, equal in all workers and new each time, and the state of all of
+        them.
+
+    Raises:
+        StateError: A worker does not come.
+    """
+    session = worker.session if worker.num_ranks == 1 else "job"
+    name = f"{session}/{store.add(f'{prefix}shares/{session}/{worker.index}', 1)}"
+    store.set(f"{prefix}shares/{name}/{worker.index}/state", json.dumps(share.to_json()))
+    states = [
+        _awaited(store, f"{prefix}shares/{name}/{index}/state", index)
+        for index in range(worker.num_workers)
+    ]
+    return name, LoaderState.from_json(merge_states(json.loads(state) for state in states))
+
+
+def _awaited(store: Store, key: str, worker: int) -> str:
+    deadline, never = time.monotonic() + _SHARES_TIMEOUT_S, Event()
+    while (state := store.get_or_none(key)) is None:
+        if time.monotonic() > deadline:
+            raise StateError(
+                f"loader state: waited {_SHARES_TIMEOUT_S:.0f} s for the state of worker {worker}, "
+                f"which did not come"
+            )
+        never.wait(_SHARES_PAUSE_S)
+    return state

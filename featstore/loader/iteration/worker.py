@@ -81,13 +81,12 @@ class LoaderWorker:
             num_ranks=num_ranks,
             ranks_on_host=ranks_on_host(os.environ),
             is_bound=may_be_bound(os.environ),
-            in_step=_is_one_of_several_ranks(),
+            in_step=num_ranks > 1 or _has_process_group(),
         )
 
 
-def _is_one_of_several_ranks() -> bool:
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        return True
+def _has_process_group() -> bool:
+    """Whether a process group of several ranks was made in this process."""
     return (
         distributed.is_available()
         and distributed.is_initialized()

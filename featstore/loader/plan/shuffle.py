@@ -82,10 +82,6 @@ class RowOrder:
         """The rows of a window of one split; None without shuffling."""
         return self.shuffle.split_window_rows if self.shuffle else None
 
-    @property
-    def interleave(self) -> int:
-        return self.shuffle.interleave if self.shuffle else 1
-
     def permutation(self, num_rows: int, split_index: int, window: int) -> Array | None:
         """The order of rows in a window: int64 (num_rows,), or None for the order in the file."""
         if self.shuffle is None:

@@ -1,37 +1,34 @@
-"""From rows as read to the columns of a block: first the filters, then each slot's options."""
+"""From rows as read to the columns of a block: first the filters, then each slot's options, which
+cut lists, hash ids into buckets, pad, and convert the dtype.
+"""
 
 import time
 from collections import Counter
 from collections.abc import MutableMapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import MissingValueError
 from featstore.loader.request.matching import Partition, partition_value
-from featstore.loader.request.negatives import Negatives, position_hashes
-from featstore.loader.request.request import DROP, RAISE, LabelRequest, Request
-from featstore.loader.request.slot_options import FIRST, RIGHT, SlotRequest
+from featstore.loader.request.options import FIRST, RIGHT, SlotRequest
+from featstore.loader.request.request import (
+    DROP,
+    RAISE,
+    LabelRequest,
+    Negatives,
+    Request,
+    position_hashes,
+)
 from featstore.native import kernels
 from featstore.ops import hashing
 from featstore.reading.buffers import Array, Ragged, Values, scalar_floats, truncate
 from featstore.reading.reader import Rows
 from featstore.reading.tables import marks_to_nulls, nan_to_null
-from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT, Key
-from featstore.tensors.writable import bfloat16_bits, writable
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key, bfloat16_bits, writable
 
 NO_EXTRAS = pa.table({})
-
-
-class ColumnCounts(Protocol):
-    """Where rows and the seconds of each column are counted, as of the loader's `Stats`."""
-
-    @property
-    def counts(self) -> Counter[str]: ...
-
-    @property
-    def column_assemble_s(self) -> MutableMapping[str, float]: ...
 
 
 def passing(
@@ -48,7 +45,8 @@ def passing(
     """
     mask = np.ones(rows.num_rows, bool)
     if request.where is not None and not partition.is_decided:
-        mask = _as_bool(request.where.mask(_where_table(rows, request, partition)))
+        found = request.where.mask(_where_table(rows, request, partition)).combine_chunks()
+        mask = np.asarray(found.cast(pa.uint8())).astype(bool)
         counts["rows_filtered"] += int(np.count_nonzero(~mask))
     for label in request.labels:
         if label.null == DROP:
@@ -63,19 +61,27 @@ def passing(
     return mask
 
 
-def block_columns(rows: Rows, request: Request, stats: ColumnCounts) -> dict[Key, Values]:
+def block_columns(
+    rows: Rows, request: Request, counts: Counter[str], seconds: MutableMapping[str, float]
+) -> dict[Key, Values]:
     """The slots, labels and weight of rows that passed the filters, as arrays from which tensors
     can be made without a copy.
+
+    Args:
+        rows: The rows.
+        request: What is delivered.
+        counts: Where they are counted, as of `Stats`.
+        seconds: Where the time that each slot takes is counted.
 
     Raises:
         MissingValueError: A label or the weight is null, and the request does not say what to do.
     """
-    columns, counts, now = dict[Key, Any](), stats.counts, time.perf_counter()
+    columns, now = dict[Key, Any](), time.perf_counter()
     counts["rows_decoded"] += rows.num_rows
     for item in request.slots:
         columns[SLOT, item.slot.name] = writable(shaped(rows.slot(item.slot), item))
         before, now = now, time.perf_counter()
-        stats.column_assemble_s[item.slot.name] += now - before
+        seconds[item.slot.name] += now - before
     for label in request.labels:
         columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
     if request.weight is not None:
@@ -186,10 +192,6 @@ def _where_table(rows: Rows, request: Request, partition: Partition) -> pa.Table
 
 def _constant(field: pa.Field, partition: Partition, num_rows: int) -> pa.ChunkedArray:
     return pa.chunked_array([pa.repeat(partition_value(field, partition), num_rows)])
-
-
-def _as_bool(mask: pa.ChunkedArray) -> Array:
-    return np.asarray(mask.combine_chunks().cast(pa.uint8())).astype(bool)
 
 
 def shaped(values: Values, item: SlotRequest) -> Values:

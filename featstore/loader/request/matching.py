@@ -1,4 +1,6 @@
-"""The data files that a request reads: those whose partitions can match its `where`."""
+"""The table that an argument names, and the data files that a request reads of it: those whose
+partitions can match its `where`.
+"""
 
 from collections.abc import (
     Callable,
@@ -10,16 +12,19 @@ from collections.abc import (
 )
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from featstore.base.errors import SelectionError
+from featstore.base.errors import ConfigError, SelectionError
+from featstore.base.named_errors import NamedErrors
 from featstore.base.redaction import short
-from featstore.loader.request.request import Request
-from featstore.statistics.stale_groups import require_fresh
+from featstore.loader.request.request import Request, resolve
+from featstore.statistics.stale_groups import reading, require_fresh
 from featstore.table.columns import Numbers
+from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 
@@ -122,12 +127,10 @@ class SelectedFiles(Mapping[str, Listed]):
 class _SelectedValues(ValuesView[Listed]):
     """Without looking for each path."""
 
-    def __init__(self, files: SelectedFiles) -> None:
-        super().__init__(files)
-        self._files = files
+    _mapping: SelectedFiles
 
     def __iter__(self) -> Iterator[Listed]:
-        return self._files.listed()
+        return self._mapping.listed()
 
 
 def matching_files(snapshot: Snapshot, request: Request) -> SelectedFiles:
@@ -182,3 +185,65 @@ def selected(snapshot: Snapshot, request: Request, files: FileList) -> SelectedF
     read = _groups_read(snapshot, request)
     groups = {name: group for name, group in files.groups.items() if name in read}
     return SelectedFiles(replace(files, groups=groups), matches)
+
+
+class TableLike(Protocol):
+    """A table opened by `featstore.open_table`."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+
+def snapshot_of(
+    table: TableLike | Snapshot | str | Path, opened: Callable[[str], Snapshot] = open_snapshot
+) -> Snapshot:
+    """The table's snapshot.
+
+    Args:
+        table: An open table, a snapshot, or the path or URL of one.
+        opened: Opens a URL.
+
+    Raises:
+        ConfigError: It is none of them.
+        TableNotFoundError: There is no table at the URL.
+    """
+    if isinstance(table, Snapshot):
+        return table
+    if isinstance(table, str | Path):
+        return opened(str(table))
+    snapshot = getattr(table, "snapshot", None)
+    if not isinstance(snapshot, Snapshot):
+        raise ConfigError(
+            f"table: expected a Table, a Snapshot or a URL, found {type(table).__name__}"
+        )
+    return snapshot
+
+
+def resolved(
+    table: TableLike | Snapshot | str | Path,
+    columns: Mapping[str, Any],
+    stale_groups: str,
+    opened: Callable[[str], Snapshot] = open_snapshot,
+) -> tuple[Snapshot, Request]:
+    """The table's snapshot, and the request for columns of it.
+
+    Args:
+        table: As of `snapshot_of`.
+        columns: The arguments of `resolve`.
+        stale_groups: Whether slots of stale groups are an error, or are read as missing.
+        opened: Opens a URL.
+
+    Raises:
+        StaleGroupError: A slot group that is read is stale beside files that are read.
+        Everything that `snapshot_of` and `resolve` raise.
+    """
+    snapshot = reading(snapshot_of(table, opened), stale_groups)
+    request = resolve(snapshot.schema, **columns)
+    if snapshot.groups:
+        require_fresh_files(snapshot, matching(snapshot, request), request)
+    return snapshot, request
+
+
+def naming_table(table: object) -> NamedErrors:
+    """Names a table, given as of `snapshot_of`, in errors of the operating system."""
+    return NamedErrors(str(getattr(getattr(table, "snapshot", table), "url", table)))

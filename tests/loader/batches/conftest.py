@@ -8,7 +8,7 @@ import pyarrow as pa
 from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.progress import BlockSource
 from featstore.reading.buffers import Ragged
-from featstore.tensors.column_keys import SLOT
+from featstore.tensors.column_arrays import SLOT
 
 KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
 

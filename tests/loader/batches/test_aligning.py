@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.dispatch.delivered import Rows
-from featstore.loader.batches.aligning import BatchAligner
-from featstore.loader.batches.batch_slices import slice_batches
+from featstore.loader.batches.batch_slices import BatchAligner, slice_batches
 from featstore.loader.batches.blocks import Block, ColumnDemand
 from featstore.loader.batches.progress import delivered
 from featstore.tensors.buffer_pool import BufferPool

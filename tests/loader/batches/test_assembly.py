@@ -18,7 +18,8 @@ from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block, BlockColumns
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import MixTerms, Mixture, Splits, read_in_order, read_mixed
+from featstore.loader.batches.mixing import MixTerms, read_mixed
+from featstore.loader.batches.mixtures import Mixture, Splits, read_in_order
 from featstore.loader.batches.progress import delivered
 from featstore.loader.batches.split_reader import SplitReader
 from featstore.loader.batches.stats import Stats
@@ -28,7 +29,7 @@ from featstore.reading.reader import Rows as ReadRows
 from featstore.table.snapshot import DataFile
 from featstore.tensors.batch import Column
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import Key
+from featstore.tensors.column_arrays import Key
 from featstore.tensors.packed import PackedColumns
 from tests.loader.conftest import data_file, request_of, work_on
 

@@ -14,7 +14,7 @@ from featstore.loader.batches.progress import BlockSource
 from featstore.reading.buffers import Ragged, Values
 from featstore.tensors.batch import Jagged
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import Key
+from featstore.tensors.column_arrays import Key
 from featstore.tensors.packed import UnpackedColumns
 from tests.loader.batches.conftest import KEY, TAGS, block
 

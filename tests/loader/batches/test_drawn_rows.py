@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from featstore.loader.batches.drawn_rows import DrawnRows
 from featstore.loader.batches.progress import BlockSource
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_keys import SLOT, Key
+from featstore.tensors.column_arrays import SLOT, Key
 
 ROW: Key = (SLOT, "row")
 
@@ -87,7 +87,7 @@ def test_a_piece_that_is_added_comes_after_the_others_with_its_extra_columns() -
 
 
 def test_of_no_rows_there_is_nothing() -> None:
-    drawn = DrawnRows.none()
+    drawn = DrawnRows()
     assert not len(drawn.order)
     assert not list(drawn.sources_after(0))
     assert drawn.extra_columns().num_columns == 0

@@ -18,10 +18,10 @@ from featstore.dispatch.terms import Claim
 from featstore.loader.batches import mixing
 from featstore.loader.batches.bad_files import Skip
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import MixTerms, Mixture, Splits, read_in_order, read_mixed
-from featstore.loader.batches.split_reader import SplitReader, Window
+from featstore.loader.batches.mixing import MixTerms, read_mixed
+from featstore.loader.batches.mixtures import Mixture, Splits, read_in_order
+from featstore.loader.batches.split_reader import SplitReader, Window, Work
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.work import Work
 from featstore.loader.plan.shuffle import RowOrder, Shuffle
 from featstore.table.snapshot import DataFile
 from tests.loader.conftest import data_file, request_of, rows_in, work_on

@@ -13,8 +13,8 @@ import pytest
 from featstore.base.errors import DataFileError, StateError
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixing import Splits, read_in_order
-from featstore.loader.batches.pipeline import Pipeline, Prefetcher, StageQueue
+from featstore.loader.batches.mixtures import Splits, read_in_order
+from featstore.loader.batches.pipeline import Pipeline, Stage, StageQueue, fill
 from featstore.loader.batches.split_reader import SplitReader
 from featstore.loader.batches.stats import Stats
 from featstore.loader.plan.shuffle import RowOrder
@@ -80,8 +80,9 @@ def test_a_thread_ahead_closes_its_iterator_however_it_ends() -> None:
             finally:
                 closed.append(True)
 
-        ahead = Prefetcher(items(), Stats())
-        found = ahead.items()
+        ahead = Stage[int](ahead=2)
+        ahead.begin("featstore-ahead", fill, items())
+        found = iter(ahead.get, None)
         if how == "closed":
             assert next(found) == 0
         elif how == "drained":

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError
+from featstore.loader.batches.filtering import WindowCache
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.split_reader import SplitReader, Window, WindowCache
+from featstore.loader.batches.split_reader import SplitReader, Window, Work
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.work import Work
 from featstore.loader.plan.shuffle import RowOrder, Shuffle
 from featstore.table.snapshot import DataFile
 from tests.loader.conftest import data_file, request_of, rows_in, work_on

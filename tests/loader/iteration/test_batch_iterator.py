@@ -102,10 +102,10 @@ def test_a_batch_that_was_made_ahead_is_delivered_only_when_the_consumer_says_so
     run = owner.iteration
     assert run is not None
     iteration.acknowledge()
-    assert dict(run.delivery.done) == {}
+    assert dict(run.delivery.state.done) == {}
     iteration.give()
     iteration.acknowledge()
-    assert dict(run.delivery.done) == {0: 60}
+    assert dict(run.delivery.state.done) == {0: 60}
     iteration.close()
 
 
@@ -143,7 +143,7 @@ def test_an_iteration_that_pauses_stops_at_the_end_of_each_epoch(
         if is_ahead:
             iteration.run_ahead()
         for epoch in range(3):
-            assert iteration.begin().delivery.epoch == epoch
+            assert iteration.begin().delivery.state.epoch == epoch
             rows = []
             for _ in range(5):
                 rows += next(iteration)["row"].tolist()

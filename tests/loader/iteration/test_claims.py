@@ -1,5 +1,6 @@
 """What the dispatch store is to be told of claims, and what is left of them."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -7,8 +8,9 @@ from hypothesis import strategies as st
 
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
-from featstore.loader.batches.progress import Segment
-from featstore.loader.iteration.delivery import Claims, Kind, Report
+from featstore.loader.batches.progress import Progress, Segment
+from featstore.loader.iteration.delivery import Claims, Delivery, Kind, Report
+from tests.loader.iteration.states import START
 
 NUM_ROWS = 6
 CLAIMS = [
@@ -24,9 +26,11 @@ def opened(*, tells: bool = True, claims: Sequence[Claim] = CLAIMS) -> Claims:
 
 
 def note(claims: Claims, claim: Claim, through: int) -> None:
-    claims.note(
-        Segment(claim.index, claim.fence, through, through == NUM_ROWS, claim.part, NUM_ROWS)
-    )
+    claims.note(segment(claim, through))
+
+
+def segment(claim: Claim, through: int) -> Segment:
+    return Segment(claim.index, claim.fence, through, through == NUM_ROWS, claim.part, NUM_ROWS)
 
 
 def untold(claims: Claims) -> list[Report]:
@@ -101,11 +105,15 @@ def test_a_failed_claim_is_told_of_once() -> None:
 
 
 def test_a_new_epoch_knows_no_claim_of_the_one_before() -> None:
-    claims = opened()
-    note(claims, CLAIMS[0], 2)
-    note(claims, CLAIMS[1], NUM_ROWS)
-    claims.lose(CLAIMS[2].key)
-    claims.clear()
-    assert untold(claims) == []
-    assert claims.num_rows_left(None) == 0
-    assert claims.lose(CLAIMS[2].key)
+    counts = Counter[str]()
+    delivery = Delivery(START, counts, tells=True)
+    for claim in CLAIMS:
+        delivery.claim(claim)
+    delivery.add(Progress((segment(CLAIMS[0], 2), segment(CLAIMS[1], NUM_ROWS)), is_batch=False))
+    delivery.lose(CLAIMS[2].key)
+    delivery.end_epoch(is_last=False)
+    assert delivery.untold("advanced", "complete", "failed") == []
+    delivery.stop(2, limits=None)
+    assert counts == {"leases_lost": 1, "rows_dropped_tail": 0}
+    delivery.lose(CLAIMS[2].key)
+    assert counts["leases_lost"] == 2

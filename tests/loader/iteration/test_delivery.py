@@ -25,13 +25,13 @@ from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.batches.pipeline import StageQueue
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.write_check import WriteCheck
+from featstore.loader.batches.transform import write_check
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import Reports
 from featstore.loader.iteration.state import LoaderState
 from featstore.tensors.batch import Batch
-from featstore.tensors.column_keys import SLOT
+from featstore.tensors.column_arrays import SLOT
 from featstore.tensors.packed import TensorColumns
 from tests.forks import in_a_fork
 from tests.loader.conftest import iteration_of, source_of
@@ -137,7 +137,7 @@ class Deliveries(RuleBasedStateMachine):
         self.num_made += len(rows)
         batch = real_batch() if is_batch else None
         num_dropped = 0 if is_batch else len(rows)
-        check = None if batch is None else WriteCheck(batch)
+        check = None if batch is None else write_check(batch)
         self.delivery.add(Progress(segments_of(rows), num_dropped, is_batch), check)
         if self.stop_at is not None:
             return
@@ -370,17 +370,10 @@ def test_the_modules_of_delivery_import_no_torch() -> None:
     run_python(code)
 
 
-class SendsSignal:
-    """What a batch is watched by where a signal comes while it is acknowledged."""
-
-    def require_unwritten(self) -> None:
-        signal.raise_signal(signal.SIGUSR1)
-
-
 def test_a_signal_handler_saves_the_state_and_closes_while_a_batch_is_acknowledged() -> None:
     delivery, seen = delivery_of(), []
     delivery.add(Progress(segments_of(STREAM[:2])))
-    delivery.add(Progress(segments_of(STREAM[2:5])), SendsSignal())
+    delivery.add(Progress(segments_of(STREAM[2:5])), lambda: signal.raise_signal(signal.SIGUSR1))
 
     def save(*_: Any) -> None:
         seen.append((delivery.state.done, delivery.close()))
@@ -400,7 +393,7 @@ class HoldsUp:
     def __init__(self) -> None:
         self.has_begun, self.may_end = threading.Event(), threading.Event()
 
-    def require_unwritten(self) -> None:
+    def __call__(self) -> None:
         self.has_begun.set()
         self.may_end.wait(20)
 

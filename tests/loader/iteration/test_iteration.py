@@ -70,7 +70,8 @@ def read(run: Iteration) -> list[int]:
         if one.blocks:
             made = run.batch(one)
             assert made is not None
-            rows += run.hand_over(made)["row"].tolist()
+            run.delivery.add(made.progress, made.check)
+            rows += made.batch["row"].tolist()
         else:
             run.add_without_batch(one)
 
@@ -144,7 +145,8 @@ def test_a_run_that_is_closed_gives_its_claims_to_the_next_one_at_once(
     slices = run.slices()
     made = run.batch(next(slices))
     assert made is not None
-    batch = run.hand_over(made)
+    run.delivery.add(made.progress)
+    batch = made.batch
     run.acknowledge()
     run.close()
     run.close()

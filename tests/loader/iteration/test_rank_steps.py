@@ -18,7 +18,6 @@ from featstore.loader.iteration.hand_over import (
     MadeBatch,
     RankSteps,
     agreement,
-    padding_of,
     some_rows,
 )
 from featstore.loader.iteration.job import Job
@@ -78,7 +77,7 @@ def test_ranks_that_begin_an_iteration_again_do_not_believe_what_was_announced_i
 
 def test_padding_has_the_rows_of_a_batch_and_weighs_nothing(job: Job) -> None:
     batch = some_rows([job]).batch()
-    padding = padding_of(batch)
+    padding = job.tail.padding(batch)
     assert padding.is_padding
     assert padding["row"].tolist() == batch["row"].tolist() == list(range(16))
     for found in (padding, padding.clone()):
@@ -93,6 +92,13 @@ def test_a_rank_without_rows_pads_with_those_of_the_first_split_that_has_some(jo
     listed = ((file, replace(p, is_decided=False)) for file, p in job.files.values())
     rows = some_rows([replace(job, request=filtered, files=SelectedFiles.of(listed))])
     assert rows.batch()["row"].tolist() == [17, 18, 19]
+
+
+def test_what_a_rank_without_rows_pads_with_is_transformed_as_its_batches_would_be(
+    job: Job,
+) -> None:
+    rows = some_rows([replace(job, transform=lambda batch: {"twice": 2 * batch["row"]})])
+    assert rows.batch()["twice"].tolist() == list(range(0, 32, 2))
 
 
 def test_where_no_split_has_rows_there_is_nothing_to_pad_with(job: Job) -> None:

@@ -90,9 +90,9 @@ def test_how_far_claims_are_is_told_by_whoever_was_slower_than_a_quarter_of_a_le
 def test_a_claim_that_cannot_be_read_is_told_only_when_all_is_told(told: Told) -> None:
     told.delivery.fail(told.claims["a"])
     told.reports.tell(is_complete=told.deliver("b", 20))
-    assert told.delivery.has_failed
+    assert told.delivery.untold("failed")
     told.reports.settle()
-    assert not told.delivery.has_failed
+    assert not told.delivery.untold("failed")
     again = next(told.coordinator.claims())
     assert again.split.path == "a"
     assert again.fence != told.claims["a"].fence

@@ -10,9 +10,9 @@ import pytest
 
 from featstore.base.errors import StateError
 from featstore.dispatch.stores.address import StoreAddress, bind
-from featstore.loader.iteration import rendezvous
-from featstore.loader.iteration.rendezvous import united
+from featstore.loader.iteration import step_agreement
 from featstore.loader.iteration.state import LoaderState
+from featstore.loader.iteration.step_agreement import united
 from featstore.loader.iteration.worker import LoaderWorker
 from tests.loader.iteration.states import START
 
@@ -71,7 +71,7 @@ def test_workers_of_several_ranks_meet_though_their_dataloaders_are_apart(
 def test_dataloaders_of_one_process_do_not_meet_each_other(
     address: StoreAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous, "_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(step_agreement, "_SHARES_TIMEOUT_S", 0.0)
     with pytest.raises(StateError, match="waited 0 s for the state of worker 1, which did not"):
         meet(address, [worker(0, "a"), worker(1, "b")])
 

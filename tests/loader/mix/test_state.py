@@ -9,7 +9,8 @@ import pytest
 from featstore.base.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.state import LoaderState
-from featstore.loader.mixed_state import MOST_PASSES, MixedState, Turns, merge_any_states, naming
+from featstore.loader.mixed_state import MixedState, Turns, merge_any_states
+from featstore.loader.request.train_config import MOST_PASSES, naming
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "mixed_state.json"
 

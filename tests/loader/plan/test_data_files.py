@@ -20,7 +20,11 @@ from featstore.dispatch.orders import MiniEpoch, WorkerInfo
 from featstore.dispatch.plan import Plan, Split
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.splitting import Listing, WholeFiles, split_list
-from featstore.loader.request.matching import SelectedFiles, matching, matching_files
+from featstore.loader.request.matching import (
+    SelectedFiles,
+    matching,
+    matching_files,
+)
 from featstore.loader.request.request import resolve
 from featstore.table.snapshot import DataFile, FileList, Group, GroupFile, Snapshot
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from featstore.base.errors import ConfigError
-from featstore.loader.request.option_values import function_of
+from featstore.loader.request.options import function_of
 
 
 def test_a_function_is_taken_as_it_is_or_found_by_its_name() -> None:

@@ -6,8 +6,7 @@ import pytest
 from featstore.base.errors import ConfigError
 from featstore.base.schema import SlotSchema
 from featstore.dispatch.plan import Split
-from featstore.loader.plan.ordering import Ordering
-from featstore.loader.plan.sections import in_sections, section_key, section_sizes
+from featstore.loader.plan.ordering import Ordering, in_sections, section_key, section_sizes
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.request.matching import Partition, SelectedFiles
 from featstore.table.snapshot import DataFile

@@ -1,6 +1,6 @@
 """Rows as read to the columns of a block: who passes, what a missing label does, constants."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,10 @@ from featstore.base.schema import SlotSchema
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.decode import block_columns, block_extras, passing
 from featstore.loader.request.matching import Partition
-from featstore.loader.request.negatives import Negatives
-from featstore.loader.request.request import Request, resolve
+from featstore.loader.request.request import Negatives, Request, resolve
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
-from featstore.tensors.column_keys import LABEL, SLOT, WEIGHT
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT
 from tests.loader.conftest import data_file
 
 TABLE = pa.table(
@@ -103,9 +102,9 @@ def test_a_null_label_is_an_error_that_names_file_and_fix_or_a_value_that_is_cou
     with pytest.raises(
         MissingValueError, match=r"a\.parquet: label 'click' is null in 1 of 4 rows"
     ):
-        block_columns(read(tmp_path, request), request, Stats())
+        block_columns(read(tmp_path, request), request, Counter(), defaultdict(float))
     request, stats = asked(labels=[label(7)]), Stats()
-    columns = block_columns(read(tmp_path, request), request, stats)
+    columns = block_columns(read(tmp_path, request), request, stats.counts, stats.column_assemble_s)
     assert np.asarray(columns[LABEL, "click"]).tolist() == [1, 7, 0, 0]
     assert np.asarray(columns[SLOT, "id"]).tolist() == [0, 1, 2, 3]
     assert +stats.counts == {"rows_decoded": 4, "null_labels_filled": 1}
@@ -114,13 +113,13 @@ def test_a_null_label_is_an_error_that_names_file_and_fix_or_a_value_that_is_cou
 def test_a_weight_that_is_nan_is_missing(tmp_path: Path) -> None:
     request = asked(weight="cost")
     with pytest.raises(MissingValueError, match=r"weight 'cost' is null in 1 of 4 rows$"):
-        block_columns(read(tmp_path, request), request, Stats())
+        block_columns(read(tmp_path, request), request, Counter(), defaultdict(float))
 
 
 def test_drawn_negatives_weigh_as_much_as_those_that_they_stand_for(tmp_path: Path) -> None:
     negatives = Negatives(label="click", rate=0.25)
     request = asked(labels=[label(1)], negatives=negatives)
-    columns = block_columns(read(tmp_path, request), request, Stats())
+    columns = block_columns(read(tmp_path, request), request, Counter(), defaultdict(float))
     assert np.asarray(columns[WEIGHT, "negatives"]).tolist() == [1, 1, 4, 4]
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from featstore.base.errors import ConfigError
 from featstore.dispatch.options import Dispatch
-from featstore.loader.request.mixed_tables import mixed_tables, table_names
-from featstore.loader.request.train_config import load_train_config
+from featstore.loader.request.train_config import load_train_config, mixed_tables, table_names
 
 TABLES = [{"table": "/a", "weight": 3}, {"table": "/b"}]
 

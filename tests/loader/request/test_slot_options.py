@@ -5,7 +5,7 @@ import pytest
 
 from featstore.base.errors import ConfigError, SelectionError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.loader.request.slot_options import requested_slots
+from featstore.loader.request.options import requested_slots
 
 SCHEMA = SlotSchema(
     slots=(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.request.decode import cut, padded
-from featstore.loader.request.slot_options import KEPT_ENDS, PAD_SIDES
+from featstore.loader.request.options import KEPT_ENDS, PAD_SIDES
 from featstore.reading.buffers import Ragged
 
 # Around 2^53, where float64 begins to lose integers, and 2^63, where int64 ends.

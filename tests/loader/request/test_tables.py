@@ -6,7 +6,7 @@ import pytest
 
 from featstore.base.errors import ConfigError, TableNotFoundError
 from featstore.explore.table import open_table
-from featstore.loader.request.tables import snapshot_of
+from featstore.loader.request.matching import snapshot_of
 from featstore.table.snapshot import Snapshot
 
 

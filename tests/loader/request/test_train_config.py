@@ -5,7 +5,7 @@ import pytest
 from featstore.base.errors import ConfigError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.request.option_values import as_options
+from featstore.loader.request.options import as_options
 from featstore.loader.request.train_config import load_train_config
 
 CONFIG = """

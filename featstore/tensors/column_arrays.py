@@ -1,8 +1,29 @@
-"""Prepares numpy arrays for tensors: writable views, and bits of bfloat16. Imports no torch."""
+"""What comes before tensors: the keys of a batch's columns, and numpy arrays as torch takes them.
+Imports no torch.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
 from featstore.reading.buffers import Array, Ragged, Values
+
+Key = tuple[str, str]
+SLOT, LABEL, WEIGHT = "slot", "label", "weight"
+
+
+class Keys(tuple[Key, ...]):
+    """The roles and names of columns, slots first. Batches share one object, so that names are
+    looked up only once.
+    """
+
+    @cached_property
+    def names(self) -> Mapping[str, tuple[str, ...]]:
+        """The names of each role."""
+        return {
+            role: tuple(name for of, name in self if of == role) for role in (SLOT, LABEL, WEIGHT)
+        }
 
 
 def writable(values: Values) -> Values:

@@ -1,15 +1,15 @@
-"""The options of a selected slot in training: which there are, and which slots allow them.
-
-`decode.py` applies them.
+"""Options as a config or a caller gives them: objects, mappings, lists, functions; and those of a
+selected slot: which there are, and which slots allow them. `decode.py` applies them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import importlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from featstore.base.errors import ConfigError, nearest, require_integer
+from featstore.base.redaction import shown
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.loader.request.option_values import require_keys
 from featstore.selection.slot_names import select
 
 SLOT_KEYS = ("name", "buckets", "max_len", "pad", "keep", "pad_side", "dtype")
@@ -147,12 +147,11 @@ def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
             f"slots: {slot.name!r}: holds indices below {slot.num_indices}, not signs: leave out "
             f"buckets"
         )
-    if max_len is not None and not slot.is_list:
-        raise ConfigError(
-            f"slots: {slot.name!r}: max_len is for lists, found shape {slot.shape_text}"
-        )
-    if pad is not None and not slot.is_list:
-        raise ConfigError(f"slots: {slot.name!r}: pad is for lists, found shape {slot.shape_text}")
+    for key, value in (("max_len", max_len), ("pad", pad)):
+        if value is not None and not slot.is_list:
+            raise ConfigError(
+                f"slots: {slot.name!r}: {key} is for lists, found shape {slot.shape_text}"
+            )
     if pad is not None and max_len is not None:
         raise ConfigError(
             f"slots: {slot.name!r}: expected pad or max_len, found both: pad cuts lists too"
@@ -221,3 +220,82 @@ def _integer(slot: Slot, options: Mapping[str, Any], key: str, minimum: int = 1)
     if options.get(key) is None:
         return None
     return require_integer(f"slots: {slot.name!r}: {key}", options[key], minimum)
+
+
+Options = TypeVar("Options")
+
+
+def as_options(
+    kind: type[Options], value: Options | Mapping[str, Any] | None, what: str
+) -> Options | None:
+    """An options object as it is, or built from a mapping of its fields.
+
+    Args:
+        kind: The dataclass of the options.
+        value: An object of it, a mapping, or None, which stays None.
+        what: The argument's name, for errors.
+
+    Raises:
+        ConfigError: Not a mapping, or one with unknown keys.
+    """
+    if value is None or isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{what}: expected keys of {kind.__name__}, found {shown(value)}")
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    require_known(what, value, known)
+    return kind(**value)
+
+
+def require_known(what: str, keys: Iterable[object], known: Collection[str]) -> None:
+    """ConfigError for a key that there is not."""
+    for key in keys:
+        if key not in known:
+            raise ConfigError(
+                f"{what}: unknown key {key!r}{nearest(str(key), known)}; there are "
+                f"{', '.join(known)}"
+            )
+
+
+def as_list(what: str, items: Any) -> list[Any]:
+    """The items of a list in a config. ConfigError for text, a mapping, or what is no list."""
+    if isinstance(items, str | Mapping) or not isinstance(items, Iterable):
+        raise ConfigError(f"{what}: expected a list, found {items!r}")
+    return list(items)
+
+
+def require_keys(what: str, item: Mapping[str, Any], known: Collection[str]) -> str:
+    """The name of an item that is a mapping. ConfigError where it has none, or unknown keys."""
+    for key in item:
+        if key not in known:
+            raise ConfigError(
+                f"{what}: unknown key {key!r} in {dict(item)}{nearest(str(key), known)}"
+            )
+    if not isinstance(item.get("name"), str):
+        raise ConfigError(f"{what}: expected a name in {dict(item)}")
+    return str(item["name"])
+
+
+def function_of(option: str, value: object) -> Callable[..., Any]:
+    """The function that an option names.
+
+    Args:
+        option: The option's name, for errors.
+        value: A function, or `package.module:function`.
+
+    Raises:
+        ConfigError: It cannot be imported, or not called.
+    """
+    found: Any = value
+    if isinstance(value, str):
+        module, _, name = value.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"{option}: expected 'package.module:function', found {value!r}: {error}"
+            ) from error
+    if not callable(found):
+        raise ConfigError(f"{option}: expected a function, found {value!r}")
+    function: Callable[..., Any] = found
+    return function

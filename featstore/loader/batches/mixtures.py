@@ -1,0 +1,199 @@
+"""From claimed splits to rows in the order of delivery, one split after the other. `mixing.py`
+mixes the rows of several.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+from featstore.base.errors import DispatchError, StateError
+from featstore.loader.batches.bad_files import Skip, is_bad_file
+from featstore.loader.batches.split_reader import SplitReader, Window, Work
+from featstore.reading.buffers import Array
+
+OpenSplit = Callable[[Work], SplitReader]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """The splits to read.
+
+    Attributes:
+        work: The claims. The next one is taken when another split is to be opened.
+        open_split: Opens the split of a claim.
+        skip: Called for a split that cannot be read, whose remaining rows are then left out. None:
+            a file that cannot be read is an error.
+        is_ready: Whether `work` gives the next claim, or ends, without waiting for its files.
+    """
+
+    work: Iterator[Work]
+    open_split: OpenSplit
+    skip: Skip | None = None
+    is_ready: Callable[[], bool] = lambda: True
+
+    def opened(self, item: Work) -> SplitReader | None:
+        """The open split of a claim; None if it cannot be read and is left out."""
+        try:
+            return self.open_split(item)
+        except BaseException as error:
+            item.fail()
+            item.release()
+            if self.skip is None or not is_bad_file(error):
+                raise
+            self.skip(item.claim, item.claim.start_row, error)
+            return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowShare:
+    """Consecutive rows of one window in a mixture.
+
+    Attributes:
+        window: The window.
+        begin: The first of them, counted in the window's stream, from `window.first_row`.
+        end: The row after the last one.
+    """
+
+    window: Window
+    begin: int
+    end: int
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing of the window follows."""
+        return self.end == self.window.num_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mixture:
+    """Rows of one or more windows, in the order of delivery.
+
+    Made by `read_in_order` or `read_mixed` in the decoding thread. Consumed by the `Assembler` in
+    its thread, which makes blocks of it. Owns its windows, together with the mixtures before and
+    after it that have rows of the same windows.
+
+    Attributes:
+        shares: The rows of each window, one share for each.
+        draws: The share to which each row belongs: uint16 (num_rows,), in the order of delivery.
+            None: there is one share, whose rows are delivered in the file's order.
+    """
+
+    shares: tuple[WindowShare, ...]
+    draws: Array | None
+
+
+def read_in_order(splits: Splits) -> Generator[Mixture, None, None]:
+    """Reads all splits, one after the other. Closes every split that it opened, however it ends."""
+    for item in splits.work:
+        if (split := splits.opened(item)) is None:
+            continue
+        with closing(split):
+            while not split.is_finished:
+                windows = split.read()
+                read = partial(next, windows, None)
+                while (window := next_window(read, split, splits.skip)) is not None:
+                    share = WindowShare(window=window, begin=0, end=window.num_rows)
+                    yield Mixture(shares=(share,), draws=None)
+                    del (
+                        window,
+                        share,
+                    )  # Otherwise its rows stay in memory while the next ones are read.
+
+
+class WindowStream:
+    """A split whose rows are mixed: its reader, its open window, how many of the window's rows are
+    drawn, and the window after it if that is read already. Its files are closed when its last
+    window is read.
+    """
+
+    def __init__(self, reader: SplitReader) -> None:
+        # Of the largest window, not of the next one: whether another split may be opened beside
+        # this one is then the same after a resume at any row.
+        self.reader, self.size_bytes = reader, reader.most_bytes
+        self.window: Window | None = None
+        self.num_drawn = 0
+        self._ahead: Future[Window | None] | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no window follows the open one."""
+        return self._ahead is None and self.reader.is_finished
+
+    @property
+    def may_read_ahead(self) -> bool:
+        return self._ahead is None and not self.reader.is_finished
+
+    @property
+    def has_rows_ahead(self) -> bool:
+        """Whether the window after the open one is read, and has rows to draw."""
+        if self._ahead is None or self._ahead.exception() is not None:
+            return False
+        window = self._ahead.result()
+        return window is not None and window.end_row > max(
+            window.first_row, self.reader.claim.start_row
+        )
+
+    def read_ahead(self) -> None:
+        """Reads the window after the open one. An error is raised when the window is asked for,
+        since the rows before it are to be delivered.
+        """
+        self._ahead = Future()
+        try:
+            self._ahead.set_result(self._read())
+        except BaseException as error:  # noqa: BLE001  raised by `next_window`
+            self._ahead.set_exception(error)
+
+    def next_window(self) -> Window | None:
+        """The window after the open one; None if the split ends there."""
+        if self._ahead is None:
+            return self._read()
+        ahead, self._ahead = self._ahead, None
+        return ahead.result()
+
+    def _read(self) -> Window | None:
+        window = next(self.reader.read(), None)
+        if self.reader.is_finished:
+            self.reader.close()
+        return window
+
+    def begin(self, window: Window) -> None:
+        self.window = window
+        # Rows that were delivered before a restart are not drawn again.
+        delivered = self.reader.claim.start_row - window.first_row
+        self.num_drawn = min(max(0, delivered), window.num_rows)
+
+    @property
+    def num_left(self) -> int:
+        return 0 if self.window is None else self.window.num_rows - self.num_drawn
+
+    @property
+    def position(self) -> int:
+        """The next row of the split's stream."""
+        assert self.window is not None
+        return self.window.first_row + self.num_drawn
+
+    def draw(self, num_rows: int) -> WindowShare:
+        assert self.window is not None
+        begin, self.num_drawn = self.num_drawn, self.num_drawn + num_rows
+        share = WindowShare(window=self.window, begin=begin, end=self.num_drawn)
+        if share.is_end:
+            self.window = None  # Owned by the mixture from here on.
+        return share
+
+
+def next_window(
+    read: Callable[[], Window | None], split: SplitReader, skip: Skip | None
+) -> Window | None:
+    """The window that `read` gives; None if it cannot be read and is left out."""
+    try:
+        return read()
+    except (DispatchError, StateError):
+        raise
+    except BaseException as error:
+        split.fail()
+        if skip is None or not is_bad_file(error):
+            raise
+        split.skip(skip, error)
+        return None
