@@ -1,6 +1,7 @@
 """The rooms of the house and the arrows between them: `python -m tests.rooms` prints both.
 
-A room is a folder with Python files, an arrow an import from a file of one folder in another.
+A room is a folder with Python files, an arrow an import from a file of one folder in another, also
+one by name (`load("featstore...")`), with which the command line waits until it needs a module.
 """
 
 import ast
@@ -52,6 +53,10 @@ def _imported(path: Path) -> Iterator[Path]:
         elif isinstance(node, ast.Import):
             ours = [name.name for name in node.names if name.name.split(".")[0] == "featstore"]
             yield from map(_existing, ours)
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "load":
+            # Texts that name no module are of a `load` that reads something else.
+            names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            yield from (found for name in names if (found := _file(str(name))))
 
 
 def _file(module: str) -> Path | None:
