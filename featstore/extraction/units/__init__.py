@@ -1,1 +1,1 @@
-"""One unit of raw rows: read, checked, extracted, and written as one data file."""
+"""One unit of raw rows: read, checked, extracted, and written as data files."""

@@ -82,7 +82,7 @@ class RawRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """The raw rows that become one data file, in order."""
+    """The raw rows of one task, in order: one data file, or several if the rows are wide."""
 
     index: int
     partition: Mapping[str, str]
