@@ -51,7 +51,8 @@ def read_tables(
             value = pa.scalar(partition.get(name), pa.string()).cast(target.field(name).type)
             columns[name] = nan_to_null(pa.chunked_array([pa.repeat(value, rows.num_rows)]))
         table = pa.table([columns[name] for name in target.names], names=target.names)
-        yield marks_to_nulls(table, schema.slots).cast(target)
+        # Not cast: Arrow views no struct with nulls as one whose members may not be null.
+        yield pa.table(marks_to_nulls(table, schema.slots).columns, schema=target)
 
 
 def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
