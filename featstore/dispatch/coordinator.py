@@ -20,11 +20,10 @@ from featstore.base.closing import Closing
 from featstore.base.errors import DispatchError
 from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
-from featstore.dispatch.delivered import Done, extent, part_extent
 from featstore.dispatch.epochs import EpochNote, announce
 from featstore.dispatch.held import Holdings
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.plan import Done, Extent, Plan, Split, extent, part_extent
 from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
 from featstore.dispatch.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
 from featstore.dispatch.store_keys import EpochKeys
@@ -610,7 +609,7 @@ class Coordinator(Closing):
             end_row=limit,
         )
 
-    def _extent(self, part: Part) -> leases.Extent:
+    def _extent(self, part: Part) -> Extent:
         index, first = part
         split, rows = self._plan[index], self._done.get(index, 0)
         return (

@@ -15,10 +15,9 @@ from typing import Any
 from featstore.base.errors import DispatchError
 from featstore.base.redaction import redact
 from featstore.dispatch import lease as leases
-from featstore.dispatch.delivered import Done, as_ranges
 from featstore.dispatch.epochs import LeaseEntry, announced_in_run, read_splits
 from featstore.dispatch.lease import Lease, LeaseState
-from featstore.dispatch.plan import Plan
+from featstore.dispatch.plan import Done, Plan, as_ranges
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, open_read_only
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from featstore.base.errors import BudgetError, DataFileError, ReplacedError, StagingError
-from featstore.base.intervals import Span, united
+from featstore.base.intervals import Span, coalesce, covers, missing, num_bytes, united
 from featstore.base.redaction import redact, redact_text, without_user
 from featstore.files import storage
 from featstore.files.retry import RetryPolicy
@@ -34,7 +34,6 @@ from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle
 from featstore.staging.lookahead import RequestsAhead
 from featstore.staging.options import AUTO, WHOLE, Staging
-from featstore.staging.ranges import PlanRanges, coalesce, covers, missing, num_bytes
 from featstore.staging.record import Record, SpanChecksum, united_checksum
 from featstore.staging.remote import Remote
 from featstore.staging.request_threads import RequestThreads
@@ -52,6 +51,9 @@ _MOST_REMOVED = 5
 # raises.
 AwaitRoom = Callable[[Refusal, int], None]
 Check = Callable[[Path, str, Sequence[Span]], None]
+# From the last bytes of a file, its size and its name to the spans to read. A number instead asks
+# to be called again with that many last bytes.
+PlanRanges = Callable[[bytes, int, str], Sequence[Span] | int]
 
 
 # Azure and others list ETags without quotes: numbers in hexadecimal, or checksums. All other

@@ -5,7 +5,7 @@ no torch.
 from typing import NamedTuple
 
 from featstore.base.intervals import united
-from featstore.dispatch.delivered import Rows, as_ranges, compact
+from featstore.dispatch.plan import Rows, as_ranges, compact
 
 ClaimKey = tuple[int, int, int]  # Claim.key
 

@@ -11,7 +11,7 @@ from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple, Protocol
 
 from featstore.base.errors import DispatchError
-from featstore.dispatch.delivered import Done, Rows
+from featstore.dispatch.plan import Done, Rows
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import ClaimKey, Progress, Segment, delivered
 from featstore.loader.iteration.state import LoaderState

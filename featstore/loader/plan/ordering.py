@@ -10,9 +10,8 @@ from typing import Any
 
 from featstore.base.errors import ConfigError, require_integer
 from featstore.base.redaction import redact
-from featstore.dispatch.delivered import Done, as_ranges
 from featstore.dispatch.orders import MiniEpoch, SplitRange, WorkerInfo, static_ranges
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.plan import Done, Plan, Split, as_ranges
 from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim
 from featstore.files.storage import open_read
