@@ -12,7 +12,6 @@ from typing import Any
 
 from featstore.base.errors import DispatchError
 from featstore.base.processes import forget_in_child
-from featstore.dispatch.stores.base import KEYS_PER_READ
 from featstore.dispatch.stores.endpoint import Endpoint, ServedStore, ServerIdentity
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
@@ -72,10 +71,7 @@ class TcpStore(ServedStore):
         return str(self._ask("compare_set", key, expected, desired))
 
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
-        values: list[str | None] = []
-        for first in range(0, len(keys), KEYS_PER_READ):
-            values += self._ask("get_many", list(keys[first : first + KEYS_PER_READ]))
-        return values
+        return list(self._ask("get_many", list(keys)))
 
     def close(self) -> None:
         self._closed.set()

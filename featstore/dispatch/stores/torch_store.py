@@ -21,7 +21,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.base.errors import DispatchError
 from featstore.base.processes import forget_in_child
-from featstore.dispatch.stores.base import KEYS_PER_READ
 from featstore.dispatch.stores.endpoint import (
     ConnectionPool,
     Endpoint,
@@ -88,22 +87,12 @@ class TorchStore(ServedStore):
     def compare_set(self, key: str, expected: str, desired: str) -> str:
         return str(self._ask(lambda store: store.compare_set(key, expected, desired).decode()))
 
-    def check(self, keys: list[str]) -> bool:
-        return bool(self._ask(lambda store: store.check(keys)))
-
-    def get_or_none(self, key: str) -> str | None:
-        """See `Store`. Checks first, because torch's `get` waits for a missing key."""
-        value = self._ask(lambda store: store.get(key).decode() if store.check([key]) else None)
-        return None if value is None else str(value)
-
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
         """See `Store`. Takes two exchanges if all keys exist: torch's `multi_get` waits for a
         missing one, so they are checked first.
         """
-        values = []
-        for first in range(0, len(keys), KEYS_PER_READ):
-            values += self._ask(partial(_get_many, keys=list(keys[first : first + KEYS_PER_READ])))
-        return values
+        found: list[str | None] = self._ask(partial(_get_many, keys=list(keys)))
+        return found
 
     def close(self) -> None:
         with self._lock:
