@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from featstore.base.closing import Closing
+from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.errors import DispatchError
 from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
@@ -135,7 +135,7 @@ class Coordinator(Closing):
         )
         self._store = address.open()
         self._hints = Hints(self._store, self._keys, self._survey, len(plan))
-        try:
+        with cleaned_up_on_failure(self._store.close):
             self._require_same_plan()
             self._pace = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
             self._renewer = Renewer(
@@ -146,9 +146,6 @@ class Coordinator(Closing):
                 self._closed,
                 clock,
             )
-        except BaseException:
-            self._store.close()
-            raise
 
     def claims(self, wait_for: WaitFor = WaitFor.ALL) -> Iterator[Claim]:
         """Claims splits one after the other: the next one of the plan, splits that were released,

@@ -273,7 +273,9 @@ def _text(receipt: Receipt) -> Iterator[str]:
     yield f"missing     {receipt.missing:,}"
     if receipt.never_claimed:
         never = f"{receipt.rows_never_claimed:,} rows of {len(receipt.never_claimed):,} splits"
-        yield f"  never claimed: {never}, at {_some(receipt)}"
+        some = ", ".join(map(str, receipt.never_claimed[:5]))
+        more = ", ..." if len(receipt.never_claimed) > 5 else ""
+        yield f"  never claimed: {never}, at positions {some}{more}"
     for line in receipt.lines:
         if line.missing or line.repeated_at_most:
             at = f" from row {line.part:,}" if line.part else ""
@@ -287,8 +289,3 @@ def _text(receipt: Receipt) -> Iterator[str]:
             )
     for worker, rows in receipt.workers.items():
         yield f"worker {worker}   {rows:,}"
-
-
-def _some(receipt: Receipt) -> str:
-    first = ", ".join(map(str, receipt.never_claimed[:5]))
-    return f"positions {first}" + (", ..." if len(receipt.never_claimed) > 5 else "")

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from featstore.base.closing import Closing
 from featstore.base.errors import DispatchError
@@ -131,7 +131,7 @@ class DispatchServer(Closing):
 
     async def _talk(self, reader: "asyncio.StreamReader", writer: "asyncio.StreamWriter") -> None:
         client = ""
-        self._talks[writer] = _current_task()
+        self._talks[writer] = cast("asyncio.Task[None]", asyncio.current_task())
         try:
             connection = writer.get_extra_info("socket")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -246,12 +246,6 @@ def serve_until_signal(
         signal.set_wakeup_fd(wakeup)
         for number, handler in zip(ends, before, strict=True):
             signal.signal(number, handler)
-
-
-def _current_task() -> "asyncio.Task[None]":
-    task = asyncio.current_task()
-    assert task is not None  # called in a task
-    return task
 
 
 async def _frame(reader: "asyncio.StreamReader") -> list[Any]:

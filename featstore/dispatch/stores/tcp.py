@@ -85,7 +85,9 @@ class TcpStore(ServedStore):
             self._drop()
             self._lock.release()
         else:
-            _shut_down(connection)
+            # Wakes up the thread that waits for an answer, unless it has closed the connection.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def forget(self) -> None:
         """Begins anew in a forked child: the connection and its numbers are the parent's."""
@@ -184,9 +186,3 @@ class TcpStore(ServedStore):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-
-def _shut_down(connection: socket.socket) -> None:
-    """Wakes up the thread that waits for an answer, unless it has it and closed the connection."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
