@@ -370,6 +370,7 @@ class Coordinator(Closing):
             self._require_usable()
             if self._closed.is_set():
                 return None, True
+            # Where the last look stopped for boundaries, which are known now.
             claim = self._relieve_next()
             if claim is None and self._wants_boundaries_of is None:
                 if self._cursor < len(self._plan):

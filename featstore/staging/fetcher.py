@@ -207,6 +207,7 @@ class Fetcher:
         name, base, beyond_bytes = entry_name(item.url, item.size_bytes, item.version), None, -1
         if name in self._damaged:
             return None
+        # `base` holds a part of what is wanted. It stays pinned while the rest is downloaded.
         with ExitStack() as held:
             while True:
                 first_bytes = self._first_bytes(item, base)
