@@ -27,8 +27,8 @@ from typing import Any
 from zlib import crc32
 
 from featstore.dispatch import lease as leases
-from featstore.dispatch.lease import Extent, Lease, LeaseState
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.lease import Lease, LeaseState
+from featstore.dispatch.plan import Extent, Plan, Split
 from featstore.dispatch.survey import Part, StealCandidate, victims
 from shared_parts.machine import print_result
 

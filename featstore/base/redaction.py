@@ -138,10 +138,10 @@ def secrets_in(environment: Mapping[str, str]) -> set[str]:
     """The values of variables whose names suggest credentials, and the secrets of URLs in any
     variable, such as an endpoint or a proxy.
     """
-    named = {value for name, value in environment.items() if _names_secret(name)}
+    named = {
+        value
+        for name, value in environment.items()
+        if _SECRET_NAME.search(name) and not name.endswith(("_FILE", "_PATH"))
+    }
     secrets = {value for value in named if len(value) >= _MIN_SECRET_CHARACTERS}
     return secrets.union(*(secrets_of(value) for value in environment.values()))
-
-
-def _names_secret(name: str) -> bool:
-    return bool(_SECRET_NAME.search(name)) and not name.endswith(("_FILE", "_PATH"))

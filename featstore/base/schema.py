@@ -337,10 +337,6 @@ class SlotSchema:
             kept=(*(c for c in self.kept if c.name not in foreign), *foreign.values()),
         )
 
-    def with_partition_keys(self, keys: Iterable[pa.Field]) -> "SlotSchema":
-        """A copy with these partition keys."""
-        return replace(self, partition_keys=tuple(keys))
-
 
 def _with_role(column: pa.Field, role: Role) -> pa.Field:
     return column.with_nullable(True).with_metadata({ROLE: role.encode()})

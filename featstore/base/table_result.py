@@ -56,9 +56,6 @@ class TableResult(ABC):
         left_out = [f"0, unknown or empty in every row: {', '.join(zeros)}"] if zeros else []
         return "\n".join([*head, table, *left_out, *self._foot()])
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
         return self.text()
 

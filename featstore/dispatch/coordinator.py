@@ -16,15 +16,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from featstore.base.closing import Closing
+from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.errors import DispatchError
 from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
-from featstore.dispatch.delivered import Done, extent, part_extent
 from featstore.dispatch.epochs import EpochNote, announce
 from featstore.dispatch.held import Holdings
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.plan import Done, Extent, Plan, Split, extent, part_extent
 from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
 from featstore.dispatch.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
 from featstore.dispatch.store_keys import EpochKeys
@@ -136,15 +135,17 @@ class Coordinator(Closing):
         )
         self._store = address.open()
         self._hints = Hints(self._store, self._keys, self._survey, len(plan))
-        try:
+        with cleaned_up_on_failure(self._store.close):
             self._require_same_plan()
             self._pace = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
             self._renewer = Renewer(
-                address.open(), self._renewal_pause_s, self._renew_all, self._closed, clock
+                address.open(),
+                self._renewal_pause_s,
+                self._held.renew_all,
+                self._note_failure,
+                self._closed,
+                clock,
             )
-        except BaseException:
-            self._store.close()
-            raise
 
     def claims(self, wait_for: WaitFor = WaitFor.ALL) -> Iterator[Claim]:
         """Claims splits one after the other: the next one of the plan, splits that were released,
@@ -164,8 +165,8 @@ class Coordinator(Closing):
         self._begin_waiting()
         while not self._closed.is_set():
             claim, is_over = self._next_claim(wait_for)
-            while claim is None and self._look_up_boundaries():
-                claim = self._relieve_further()
+            if claim is None and self._look_up_boundaries():
+                continue
             if self.found_all_done is None:
                 self.found_all_done = claim is None and self.is_done
             if claim is not None:
@@ -331,6 +332,7 @@ class Coordinator(Closing):
     def _begin_waiting(self) -> None:
         with self._claiming:
             self._watch.begin_waiting()
+            self._relieved.clear()
 
     def _rest(self, wait_for: WaitFor, num_looks: int) -> None:
         """Waits until another look at leases may find something.
@@ -368,10 +370,12 @@ class Coordinator(Closing):
             self._require_usable()
             if self._closed.is_set():
                 return None, True
-            claim = None
-            if self._cursor < len(self._plan):
-                claim = self._revisit_now_and_then() or self._claim_staged() or self._advance()
-            claim = claim or self._look(wait_for)
+            # Where the last look stopped for boundaries, which are known now.
+            claim = self._relieve_next()
+            if claim is None and self._wants_boundaries_of is None:
+                if self._cursor < len(self._plan):
+                    claim = self._revisit_now_and_then() or self._claim_staged() or self._advance()
+                claim = claim or self._look(wait_for)
             return claim, claim is None and not self._must_wait(wait_for)
 
     def _look_up_boundaries(self) -> bool:
@@ -383,19 +387,6 @@ class Coordinator(Closing):
             return False
         self._known_boundaries[index] = self._boundaries(self._plan[index])
         return True
-
-    def _relieve_further(self) -> Claim | None:
-        """Goes on with the leases that the last look found to cut. One that has changed since stays
-        as it is, since leases are written by compare-and-set.
-        """
-        with self._claiming:
-            self._require_usable()
-            if self._closed.is_set():
-                return None
-            claim = self._relieve_next()
-            if claim is not None:
-                self._num_watched = _TAIL_SPLITS
-            return claim
 
     def _must_wait(self, wait_for: WaitFor) -> bool:
         """Whether other workers hold leases for which this one waits."""
@@ -549,7 +540,10 @@ class Coordinator(Closing):
         return self._relieve_next()
 
     def _relieve_next(self) -> Claim | None:
-        """Claims or cuts the first lease that can be; stops at one whose boundaries are unknown."""
+        """Claims or cuts the first of the leases that the last look found, where it can; stops at
+        one whose boundaries are unknown. One that has changed since stays as it is, since leases
+        are written by compare-and-set.
+        """
         for_s = self._terms.lease_s / _UNBEGUN_PER_LEASE
         while self._relieved:
             one, claim = self._relieved[0], None
@@ -562,6 +556,7 @@ class Coordinator(Closing):
                 return None
             self._relieved.popleft()
             if claim is not None:
+                self._num_watched = _TAIL_SPLITS
                 return claim
         return None
 
@@ -610,7 +605,7 @@ class Coordinator(Closing):
             end_row=limit,
         )
 
-    def _extent(self, part: Part) -> leases.Extent:
+    def _extent(self, part: Part) -> Extent:
         index, first = part
         split, rows = self._plan[index], self._done.get(index, 0)
         return (
@@ -640,26 +635,14 @@ class Coordinator(Closing):
             return None
         return self._held.change(self._store, part, change)
 
-    def _renew_all(self, store: Store) -> None:
-        with self._noting_failure():
-            self._held.renew_all(store)
-
     def _renewal_pause_s(self, store: Store) -> float:
-        if not self._terms.in_step:
-            return renewal_pause_s(self._terms.lease_s)
-        with self._noting_failure():
+        if self._terms.in_step:
             return self._pace.pause_s(store)
+        return renewal_pause_s(self._terms.lease_s)
 
-    @contextlib.contextmanager
-    def _noting_failure(self) -> Iterator[None]:
-        """In the renewing thread: keeps an error of the store, to be raised by the next call in any
-        other thread.
-        """
-        try:
-            yield
-        except DispatchError as error:
-            self._failure = error
-            raise
+    def _note_failure(self, error: DispatchError) -> None:
+        """Keeps an error of the renewing thread, to be raised by the next call in any other one."""
+        self._failure = error
 
     def _require_usable(self) -> None:
         if not self._process.is_this():

@@ -10,9 +10,8 @@ from typing import Any
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch import lease as leases
-from featstore.dispatch.delivered import Done
 from featstore.dispatch.lease import FINAL, Lease
-from featstore.dispatch.plan import Plan
+from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.base import KEYS_PER_READ, Store
 from featstore.dispatch.survey import Part

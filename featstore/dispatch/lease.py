@@ -24,6 +24,7 @@ from functools import cached_property
 from typing import Any
 
 from featstore.base.errors import DispatchError
+from featstore.dispatch.plan import Extent
 
 FORMAT = 2
 # Fields of a record as they are encoded, beside `state`, `end` and `shares`.
@@ -178,23 +179,6 @@ class Lease:
     def same_claim(self, other: "Lease") -> bool:
         """Whether both records belong to one claim of one worker."""
         return self.fence == other.fence and self.nonce == other.nonce
-
-
-@dataclass(frozen=True, kw_only=True)
-class Extent:
-    """The rows of an unclaimed split or part that are to be delivered.
-
-    Attributes:
-        split: The split's id.
-        start_row: The first row; those before it are delivered.
-        end: The row after the last one.
-        cuts: The rows at which parts were cut off, ascending.
-    """
-
-    split: str
-    start_row: int
-    end: int
-    cuts: tuple[int, ...] = ()
 
 
 def claim(extent: Extent, *, worker: str, nonce: str, turn: int = 0) -> Lease:

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from featstore.dispatch.delivered import Done, as_ranges
-from featstore.dispatch.plan import Plan, order_keys, permute
+from featstore.dispatch.plan import Done, Plan, as_ranges, order_keys, permute
 
 _Listed = TypeVar("_Listed")
 

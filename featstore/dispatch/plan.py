@@ -5,22 +5,31 @@ The order is a keyed permutation of positions, computed one position at a time. 
 splits is ever shuffled, and every worker streams the same order without talking to the others. The
 permutation is a contract (golden file `split_ids.json`), because a loader state names splits by
 their position in it.
+
+What was delivered of a split is kept as ranges of rows in its delivery order; leases, loader states
+and receipts share them.
 """
 
 import hashlib
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
-from typing import overload
+from typing import Literal, overload
 
 # Four rounds suffice if the round functions are random (Luby and Rackoff, 1988); two more make up
 # for a mixer that is not, and for small domains. A position takes 3 us (docs/design/dispatch.md).
 # Changing the number changes the order of every plan.
 _ROUNDS = 6
 _MASK = (1 << 64) - 1
+# Ranges of rows, ends excluded: ascending, disjoint, not empty.
+Ranges = tuple[tuple[int, int], ...]
+# What was delivered of one split: a number of first rows, all of it, or ranges.
+Rows = int | Literal["complete"] | Ranges
+# What was delivered, by position in the plan.
+Done = Mapping[int, Rows]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,14 +230,6 @@ class SplitSize:
     num_rows: int | None = None
     size_bytes: int | None = None
 
-    def __post_init__(self) -> None:
-        given = [value for value in (self.num_rows, self.size_bytes) if value is not None]
-        if len(given) != 1 or given[0] < 1:
-            raise ValueError(
-                f"split size: expected rows or bytes, 1 or more, found {self.num_rows} rows, "
-                f"{self.size_bytes} bytes"
-            )
-
 
 def splits_of(
     path: str, num_rows: Sequence[int], sizes_bytes: Sequence[int], size: SplitSize
@@ -262,3 +263,55 @@ def splits_of(
             first_row_group=first,
             last_row_group=end - 1,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """The rows of an unclaimed split or part that are to be delivered.
+
+    Attributes:
+        split: The split's id.
+        start_row: The first row; those before it are delivered.
+        end: The row after the last one.
+        cuts: The rows at which parts were cut off, ascending.
+    """
+
+    split: str
+    start_row: int
+    end: int
+    cuts: tuple[int, ...] = ()
+
+
+def as_ranges(rows: Rows, num_rows: int) -> Ranges:
+    """What was delivered of a split of `num_rows` rows, as ranges."""
+    if isinstance(rows, tuple):
+        return rows
+    through = num_rows if rows == "complete" else int(rows)
+    return ((0, through),) if through else ()
+
+
+def compact(ranges: Ranges) -> int | Ranges:
+    """The inverse of `as_ranges`: a number if these are the split's first rows, else the ranges."""
+    if not ranges:
+        return 0
+    return ranges[0][1] if len(ranges) == 1 and ranges[0][0] == 0 else ranges
+
+
+def extent(split: Split, rows: Rows) -> Extent:
+    """What is left of a split to claim.
+
+    Rows delivered at its start and end are left out. Those in the middle become cuts: the part
+    after each of them is claimed separately.
+    """
+    ranges = list(as_ranges(rows, split.num_rows))
+    start = ranges.pop(0)[1] if ranges and ranges[0][0] == 0 else 0
+    end = ranges.pop()[0] if ranges and ranges[-1][1] == split.num_rows else split.num_rows
+    return Extent(
+        split=split.id, start_row=start, end=end, cuts=tuple(first for first, _ in ranges)
+    )
+
+
+def part_extent(split: Split, rows: Rows, start: int, end: int) -> Extent:
+    """The part from `start` to `end`, without the delivered rows at its start."""
+    through = next((end for first, end in as_ranges(rows, split.num_rows) if first == start), start)
+    return Extent(split=split.id, start_row=through, end=end)

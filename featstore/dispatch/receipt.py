@@ -15,10 +15,9 @@ from typing import Any
 from featstore.base.errors import DispatchError
 from featstore.base.redaction import redact
 from featstore.dispatch import lease as leases
-from featstore.dispatch.delivered import Done, as_ranges
 from featstore.dispatch.epochs import LeaseEntry, announced_in_run, read_splits
 from featstore.dispatch.lease import Lease, LeaseState
-from featstore.dispatch.plan import Plan
+from featstore.dispatch.plan import Done, Plan, as_ranges
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, open_read_only
 
@@ -274,7 +273,9 @@ def _text(receipt: Receipt) -> Iterator[str]:
     yield f"missing     {receipt.missing:,}"
     if receipt.never_claimed:
         never = f"{receipt.rows_never_claimed:,} rows of {len(receipt.never_claimed):,} splits"
-        yield f"  never claimed: {never}, at {_some(receipt)}"
+        some = ", ".join(map(str, receipt.never_claimed[:5]))
+        more = ", ..." if len(receipt.never_claimed) > 5 else ""
+        yield f"  never claimed: {never}, at positions {some}{more}"
     for line in receipt.lines:
         if line.missing or line.repeated_at_most:
             at = f" from row {line.part:,}" if line.part else ""
@@ -288,8 +289,3 @@ def _text(receipt: Receipt) -> Iterator[str]:
             )
     for worker, rows in receipt.workers.items():
         yield f"worker {worker}   {rows:,}"
-
-
-def _some(receipt: Receipt) -> str:
-    first = ", ".join(map(str, receipt.never_claimed[:5]))
-    return f"positions {first}" + (", ..." if len(receipt.never_claimed) > 5 else "")

@@ -94,6 +94,7 @@ class Renewer:
         store: A handle of the thread's own; the thread closes it.
         pause_s: Returns the seconds to wait before the next renewal.
         renew: Renews all leases that the worker holds.
+        on_failure: Called with the error if the store is lost; the thread ends then.
         closed: Ends the thread once it is set.
         clock: The clock to wait by.
     """
@@ -103,16 +104,12 @@ class Renewer:
         store: Store,
         pause_s: Callable[[Store], float],
         renew: Callable[[Store], None],
+        on_failure: Callable[[DispatchError], None],
         closed: threading.Event,
         clock: Clock,
     ) -> None:
-        self._store, self._pause_s, self._renew, self._closed, self._clock = (
-            store,
-            pause_s,
-            renew,
-            closed,
-            clock,
-        )
+        self._store, self._pause_s, self._renew = store, pause_s, renew
+        self._on_failure, self._closed, self._clock = on_failure, closed, clock
         self._thread = threading.Thread(
             target=self._run, name="featstore-lease-renewal", daemon=True
         )
@@ -124,6 +121,9 @@ class Renewer:
             self._thread.join()
 
     def _run(self) -> None:
-        with contextlib.closing(self._store), contextlib.suppress(DispatchError):
-            while not self._clock.wait(self._closed, self._pause_s(self._store)):
-                self._renew(self._store)
+        with contextlib.closing(self._store):
+            try:
+                while not self._clock.wait(self._closed, self._pause_s(self._store)):
+                    self._renew(self._store)
+            except DispatchError as error:
+                self._on_failure(error)

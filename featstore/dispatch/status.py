@@ -7,7 +7,7 @@ measured on the observer's own clock once it has looked twice, and until then si
 import statistics
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -240,29 +240,14 @@ def status(store_url: str, *, last: int = 5) -> StoreStatus:
     Raises:
         DispatchError: The store cannot be read.
     """
-    with closing(looks(store_url, last)) as found:
+    with closing(watch(store_url, last=last)) as found:
         return next(found)
 
 
-def watch(store_url: str, *, last: int = 5, every_s: float = 2.0) -> Iterator[StoreStatus]:
-    """Yields `status` again and again, until the caller stops or the store is lost.
-
-    Args:
-        store_url: The dispatch store's URL.
-        last: How many epochs to show.
-        every_s: Seconds between two looks.
-
-    Raises:
-        DispatchError: The store cannot be read any more.
-    """
-    with closing(looks(store_url, last)) as found:
-        for look in found:
-            yield look
-            time.sleep(every_s)
-
-
-def looks(store_url: str, last: int) -> Generator[StoreStatus, None, None]:
-    """Yields the status whenever it is asked for the next one. The caller closes it.
+def watch(
+    store_url: str, *, last: int = 5, every_s: float = 2.0
+) -> Generator[StoreStatus, None, None]:
+    """Yields `status` again and again, until the caller closes it or the store is lost.
 
     It keeps earlier readings for the rates, and does not read leases again once they are final. Not
     thread-safe.
@@ -270,6 +255,7 @@ def looks(store_url: str, last: int) -> Generator[StoreStatus, None, None]:
     Args:
         store_url: The dispatch store's URL.
         last: How many of the epochs that began last to look at.
+        every_s: Seconds between two looks.
 
     Raises:
         DispatchError: The store does not exist, or cannot be reached.
@@ -280,6 +266,7 @@ def looks(store_url: str, last: int) -> Generator[StoreStatus, None, None]:
             notes = list(announced(store, last))
             epochs = tuple(_look_at(store, note, readings[note.name]) for note in notes)
             yield StoreStatus(epochs=epochs)
+            time.sleep(every_s)
 
 
 def _look_at(store: Store, note: EpochNote, readings: deque[Reading]) -> EpochStatus:

@@ -193,7 +193,7 @@ def replay(
 
 
 def _replay_unit(extractor: Extractor, unit: Unit, table: Table, report: ReplayReport) -> None:
-    schema = extractor.schema.with_partition_keys(table.schema.partition_keys)
+    schema = replace(extractor.schema, partition_keys=table.schema.partition_keys)
     # The table is read with the spec's schema, so that slots are matched by number.
     stored = Table(
         replace(

@@ -305,7 +305,7 @@ def store_remains(snapshot: Snapshot, tag: str, files: Sequence[DataFile]) -> No
         files: The partition's new files, at least one.
     """
     partition = files[0].partition
-    schema = snapshot.schema.with_partition_keys(())
+    schema = replace(snapshot.schema, partition_keys=())
     counter = TextCounter(partition_values(snapshot, partition), schema)
     statistics = gather_rows(schema, counter.watch(_rows(schema, files)))
     stored = StoredStatistics(statistics=statistics, data_digest=files_digest(files))

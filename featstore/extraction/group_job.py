@@ -181,7 +181,7 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
         [file.url for file in files],
         lambda footer: (
             footer.row_group_rows,
-            frozenset(name for name in footer.file_schema.names if holds(footer, name)),
+            frozenset(name for name in footer.file_schema.by_name if holds(footer, name)),
         ),
     )
     return [
@@ -206,9 +206,8 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
             else f"all slots of the spec are in {redact(base.url)} already; add slots to the spec, "
             f"or replace the partition"
         )
-    schema = part.stored(Extractor(part.spec).schema).with_partition_keys(
-        base.schema.partition_keys
-    )
+    stored = part.stored(Extractor(part.spec).schema)
+    schema = replace(stored, partition_keys=base.schema.partition_keys)
     merge_group_schema(base.schema, delta.as_stored(schema), redact(base.url))
     return part, schema
 

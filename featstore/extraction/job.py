@@ -326,9 +326,8 @@ def begin_run(
     """
     if not partitions:
         raise EmptyInputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
-    schema = Extractor(job.spec).schema.with_partition_keys(
-        pa.field(key, pa.string()) for key in partitions[0]
-    )
+    keys = tuple(pa.field(key, pa.string()) for key in partitions[0])
+    schema = replace(Extractor(job.spec).schema, partition_keys=keys)
     _check_target(job.table_url, schema, base, partitions)
     task = UnitTask(
         spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id)

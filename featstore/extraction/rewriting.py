@@ -267,7 +267,7 @@ def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:
     """Returns the columns that any of the files has; a column that none has stays missing."""
     of_files = {**columns.slots, **columns.others}
     names = {name for name, found in of_files.items() if found is not None}
-    return schema.only(names).with_partition_keys(())
+    return replace(schema.only(names), partition_keys=())
 
 
 def _tables(reader: RowsReader, footer: OpenFile, stored: SlotSchema) -> Iterator[pa.Table]:

@@ -18,6 +18,7 @@ from featstore.loader.request.request import Request
 from featstore.loader.request.train_config import column_arguments, load_of_table, mixed_tables
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Cache, Limits
+from featstore.staging.cache_listing import number_of
 from featstore.staging.counts import StagingStats
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
@@ -143,9 +144,7 @@ def clear(directory: str) -> str:
     text.
     """
     removed = _cache(directory).clear()
-    return (
-        f"{len(removed):,} files removed, {format_bytes(sum(file.size_bytes for file in removed))}"
-    )
+    return f"{len(removed):,} files removed, {format_bytes(sum(map(number_of, removed)))}"
 
 
 def _decoded(files: Sequence[DataFile], request: Request, stager: Stager) -> int:

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -97,11 +97,6 @@ class FileSchema:
     leaves: tuple[Leaf, ...]
     by_name: dict[str, tuple[int, ...]]
     levels: Numbers
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """The names of the columns."""
-        return frozenset(self.by_name)
 
     def bytes_of(self, columns: Sequence[int]) -> SchemaBytes:
         """The columns with these indices as a footer holds them."""

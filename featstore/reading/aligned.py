@@ -4,7 +4,7 @@ one.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -16,23 +16,6 @@ from featstore.reading.pages import Take
 from featstore.reading.reader import RowGroupReader, Rows
 
 
-class RowsReader(Protocol):
-    """Reads row groups of one or several files; see `RowGroupReader` for its methods."""
-
-    columns: FileColumns
-
-    @property
-    def parts(self) -> list[tuple[OpenFile, FileColumns]]: ...
-
-    def read(self, row_groups: Iterable[int], order: Array | None = None) -> Rows: ...
-
-    def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None: ...
-
-    def size_bytes(self, row_groups: Iterable[int]) -> int: ...
-
-    def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int: ...
-
-
 def aligned_reader(
     file: OpenFile,
     groups: Sequence[OpenFile],
@@ -42,7 +25,7 @@ def aligned_reader(
     as_values: bool = False,
     most_room_bytes: int | None = None,
     take: Take | None = None,
-) -> RowsReader:
+) -> "RowsReader":
     """A reader that takes each selected column from the last of `groups` that has it, or else from
     the base file.
 
@@ -138,6 +121,9 @@ class AlignedReader:
         """As of `RowGroupReader`: the maximum, since the files are read one after the other."""
         row_groups = list(row_groups)
         return max(reader.room_bytes(row_groups, in_order=in_order) for reader in self._readers)
+
+
+RowsReader: TypeAlias = RowGroupReader | AlignedReader
 
 
 def _require_same_cuts(base: OpenFile, group: OpenFile) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.base.closing import Closing
+from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.errors import DataFileError, StateError
 from featstore.native.arrow import INT96_UNIT
 from featstore.native.bounds import CLAIMS_MORE, first_beyond
@@ -78,13 +78,9 @@ class OpenFile(Closing):
         self._opened_files = ExitStack()
         self._kept: KeptSpans | None = None
         self._files: dict[tuple[str, ...] | None, pq.ParquetFile] = {}
-        try:
-            with damage_as(self._not_opened, self.where):
-                self._source: BinaryIO = self._open(source)
-                self.footer = read_checked(self._source, size_bytes)
-        except BaseException:
-            self.close()
-            raise
+        with cleaned_up_on_failure(self.close), damage_as(self._not_opened, self.where):
+            self._source: BinaryIO = self._open(source)
+            self.footer = read_checked(self._source, size_bytes)
         self.schema: pa.Schema = self.footer.schema
         self.row_group_rows = self.footer.row_group_rows
 

@@ -7,7 +7,6 @@ parquet.apache.org/docs/file-format/data-pages/checksumming.
 """
 
 import io
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -132,8 +131,8 @@ def require_intact(file: OpenFile, held: Sequence[Span] | None) -> None:
     places = np.flatnonzero(is_checked)
     spans = file.footer.spans.reshape(-1, 2)[places]
     with file.reading():
-        damaged = _first_damaged(file.descriptor, spans)
-    if damaged is not None:
+        damaged = kernels.first_damaged(file.descriptor, spans, pa.allocate_buffer(_ROOM_BYTES))
+    if damaged >= 0:
         row_group, leaf = divmod(int(places[damaged]), len(leaves))
         column = file.footer.leaves[leaf].path
         raise DataFileError(
@@ -141,18 +140,3 @@ def require_intact(file: OpenFile, held: Sequence[Span] | None) -> None:
             "that match the checksums in their headers, found other bytes; if the store has the "
             "same bytes, write the file again"
         )
-
-
-def _first_damaged(file: int, spans: Array) -> int | None:
-    """The index of the first column chunk that is not intact.
-
-    Args:
-        file: The file's descriptor.
-        spans: The chunks' spans: int64 (num_chunks, 2).
-    """
-    first, end = spans[:, 0], spans[:, 1]
-    outside = np.flatnonzero((first < 0) | (end < first) | (end > os.fstat(file).st_size))
-    if len(outside) or not len(spans):
-        return int(outside[0]) if len(outside) else None
-    found = kernels.first_damaged(file, spans, pa.allocate_buffer(_ROOM_BYTES))
-    return None if found < 0 else found

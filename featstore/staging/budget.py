@@ -1,9 +1,6 @@
-"""Byte budgets: deciding what fits, what must be evicted and how far ahead to
-stage. Pure functions.
-"""
+"""Byte budgets: deciding what fits and what must be evicted. Pure functions."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 from featstore.base.errors import BudgetError
 from featstore.base.redaction import redact
@@ -44,14 +41,6 @@ def require_fits(files: Iterable[tuple[str, int]], budget_bytes: int, *, num_ope
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CachedFile:
-    """A file of the cache, and how much of the budget it takes."""
-
-    name: str
-    size_bytes: int
-
-
 def excess(
     num_bytes: int,
     *,
@@ -81,12 +70,15 @@ def excess(
     return max(over_budget_bytes, min_free_bytes + unwritten_bytes + num_bytes - free_bytes)
 
 
-def choose_evictions(files: Iterable[CachedFile], excess_bytes: int) -> tuple[str, ...] | None:
+def choose_evictions(
+    files: Iterable[str], bytes_of: Callable[[str], int], excess_bytes: int
+) -> tuple[str, ...] | None:
     """The names of the first files that together free `excess_bytes`.
 
     Args:
         files: Files in the order of their eviction. No more are drawn than needed, because to draw
             one may take system calls.
+        bytes_of: How much of the budget a file takes.
         excess_bytes: The bytes to free.
 
     Returns:
@@ -94,25 +86,6 @@ def choose_evictions(files: Iterable[CachedFile], excess_bytes: int) -> tuple[st
     """
     chosen, files = list[str](), iter(files)
     while excess_bytes > 0 and (file := next(files, None)) is not None:
-        chosen.append(file.name)
-        excess_bytes -= file.size_bytes
+        chosen.append(file)
+        excess_bytes -= bytes_of(file)
     return tuple(chosen) if excess_bytes <= 0 else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageAheadLimit:
-    """How much may be staged before the reader asks for it. A single file always may.
-
-    Attributes:
-        max_bytes: Bytes of files that are staged and wait for the reader.
-        max_files: How many such files.
-    """
-
-    max_bytes: int
-    max_files: int
-
-    def has_room(self, num_files: int, num_bytes: int, next_bytes: int = 0) -> bool:
-        """Whether a file of `next_bytes` may be staged while `num_files` of `num_bytes` wait."""
-        return num_files == 0 or (
-            num_files < self.max_files and num_bytes + next_bytes <= self.max_bytes
-        )

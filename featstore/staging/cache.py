@@ -45,7 +45,7 @@ from featstore.files.private_directory import (
     unlock,
 )
 from featstore.files.storage import local_path
-from featstore.staging.budget import CachedFile, choose_evictions, excess
+from featstore.staging.budget import choose_evictions, excess
 from featstore.staging.cache_listing import (
     HELD,
     PART,
@@ -396,17 +396,17 @@ class Cache:
             ]
         return sorted(entries, key=lambda entry: (-entry.used_at_ns, entry.path))
 
-    def clear(self) -> list[CachedFile]:
-        """Removes and returns all files that nobody reads."""
+    def clear(self) -> list[str]:
+        """Removes all files that nobody reads. Returns their names, see `number_of`."""
         with self.locked():
             listing = self._list()
-            files = [_cached_file(name) for name in listing.staged if not self._is_pinned(name)]
-            for file in files:
-                self._unlink(file.name)
+            names = [name for name in listing.staged if not self._is_pinned(name)]
+            for name in names:
+                self._unlink(name)
             # Nobody is left whom the bandwidth limit concerns.
-            if len(files) == len(listing.staged) + len(listing.parts) + len(listing.left_over):
+            if len(names) == len(listing.staged) + len(listing.parts) + len(listing.left_over):
                 self.limits_path.unlink(missing_ok=True)
-        return files
+        return names
 
     def discard(self, pin: Pin) -> None:
         """Releases a pinned file that proved wrong, and removes it unless others have it pinned."""
@@ -505,7 +505,7 @@ class Cache:
         unpinned = (
             name for name in self._last_uses.in_order(listing.staged) if not self._is_pinned(name)
         )
-        evictions = choose_evictions(map(_cached_file, unpinned), excess_bytes)
+        evictions = choose_evictions(unpinned, number_of, excess_bytes)
         for name in evictions or ():
             self._unlink(name)
             self.num_evicted += 1
@@ -650,10 +650,6 @@ class Cache:
         if lock is not None:
             unlock(lock)
         return lock is None
-
-
-def _cached_file(name: str) -> CachedFile:
-    return CachedFile(name=name, size_bytes=number_of(name))
 
 
 def _write_record(path: Path, record: Record) -> None:

@@ -8,14 +8,16 @@ import random
 import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import BudgetError, DataFileError, ReplacedError, StagingError
-from featstore.base.intervals import Span, united
+from featstore.base.intervals import Span, coalesce, covers, missing, num_bytes, united
 from featstore.base.redaction import redact, redact_text, without_user
 from featstore.files import storage
 from featstore.files.retry import RetryPolicy
@@ -34,7 +36,6 @@ from featstore.staging.filling import Connection, Filling, Received
 from featstore.staging.limits import Throttle
 from featstore.staging.lookahead import RequestsAhead
 from featstore.staging.options import AUTO, WHOLE, Staging
-from featstore.staging.ranges import PlanRanges, coalesce, covers, missing, num_bytes
 from featstore.staging.record import Record, SpanChecksum, united_checksum
 from featstore.staging.remote import Remote
 from featstore.staging.request_threads import RequestThreads
@@ -52,6 +53,9 @@ _MOST_REMOVED = 5
 # raises.
 AwaitRoom = Callable[[Refusal, int], None]
 Check = Callable[[Path, str, Sequence[Span]], None]
+# From the last bytes of a file, its size and its name to the spans to read. A number instead asks
+# to be called again with that many last bytes.
+PlanRanges = Callable[[bytes, int, str], Sequence[Span] | int]
 
 
 # Azure and others list ETags without quotes: numbers in hexadecimal, or checksums. All other
@@ -203,7 +207,8 @@ class Fetcher:
         name, base, beyond_bytes = entry_name(item.url, item.size_bytes, item.version), None, -1
         if name in self._damaged:
             return None
-        try:
+        # `base` holds a part of what is wanted. It stays pinned while the rest is downloaded.
+        with ExitStack() as held:
             while True:
                 first_bytes = self._first_bytes(item, base)
                 answer = self._cache.request(
@@ -219,13 +224,14 @@ class Fetcher:
                         self._counts.add(num_hits=1)
                         return answer
                     else:
-                        base, beyond_bytes = _let_go(base, answer), answer.num_bytes
+                        held.close()
+                        held.callback(answer.release)
+                        base, beyond_bytes = answer, answer.num_bytes
                 elif base is not None and answer is Refusal.FULL:
-                    base = _let_go(base, None)  # Its bytes may be those that are lacking.
+                    held.close()  # Its bytes may be those that are lacking.
+                    base = None
                 else:
                     waiting.await_room(answer, first_bytes)
-        finally:
-            _let_go(base, None)
 
     def let_go(self, stop: threading.Event) -> bool:
         """Abandons the downloads that `stop` ends, without waiting for their threads. Returns
@@ -240,12 +246,9 @@ class Fetcher:
         """Whether a file in the cache is intact, and has everything that is wanted. After an error
         it is released.
         """
-        try:
+        with cleaned_up_on_failure(pin.release):
             if pin.is_intact(stop):
                 return True, self._serves(item, pin)
-        except BaseException:
-            pin.release()
-            raise
         _LOG.warning(
             "%s in the cache is not what was downloaded; downloading it again", redact(item.url)
         )
@@ -316,28 +319,18 @@ class Fetcher:
     def _download(
         self, item: StageItem[Any], download: Download, base: Pin | None, waiting: Waiting
     ) -> Pin | None:
-        entry = (waiting.stop, download)
+        entry, connection = (waiting.stop, download), self._connection(waiting)
         self._under_way.append(entry)
         try:
-            filling = Filling(
-                item.url,
-                item.size_bytes,
-                download.path,
-                self._connection(waiting),
-                item.listed_tag,
-            )
-            try:
+            with closing(
+                Filling(item.url, item.size_bytes, download.path, connection, item.listed_tag)
+            ) as filling:
                 pin = self._fill_until_sound(item, download, filling, base, waiting)
-            finally:
-                filling.close()
             if pin is None:
-                download.abandon()
                 self._counts.add(num_direct=1)
             return pin
-        except BaseException:
-            download.abandon()
-            raise
         finally:
+            download.abandon()  # Does nothing once the file is published.
             self._under_way.remove(entry)
 
     def _fill_until_sound(
@@ -522,12 +515,6 @@ class Fetcher:
             stream_s=seen.stream_s,
             was_ahead=seen.was_ahead,
         )
-
-
-def _let_go(base: Pin | None, instead: Pin | None) -> Pin | None:
-    if base is not None:
-        base.release()
-    return instead
 
 
 class _NotHeld(Exception):

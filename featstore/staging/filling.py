@@ -14,14 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from featstore.base.errors import ReplacedError, StagingError, StoreError
-from featstore.base.intervals import Span, united
+from featstore.base.intervals import Span, covers, united
 from featstore.base.redaction import redact, redact_text
 from featstore.files.private_directory import disk_error
 from featstore.files.retry import Failures, RetryPolicy, gave_up
 from featstore.files.transfer import RangeResponse, ReadSpan
 from featstore.staging.cache import Pin
 from featstore.staging.limits import Throttle
-from featstore.staging.ranges import covers
 from featstore.staging.record import SpanChecksum, checksum, spans_of
 from featstore.staging.request_threads import RequestThreads
 from featstore.staging.retry import Stopped, is_retryable

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import dropwhile
 
-from featstore.base.intervals import Span
+from featstore.base.intervals import Span, num_bytes
 from featstore.staging.filling import Filling
-from featstore.staging.ranges import num_bytes
 from featstore.staging.remote import Remote
 
 NEVER = -1

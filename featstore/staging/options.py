@@ -13,7 +13,6 @@ from featstore.base.errors import (
 )
 from featstore.base.redaction import redact
 from featstore.files.storage import local_path, scheme
-from featstore.staging.budget import StageAheadLimit
 
 AUTO, WHOLE, RANGES = _MODES = ("auto", "whole", "ranges")
 
@@ -99,11 +98,16 @@ class Staging:
         return self._optional_bytes("min_free_bytes") or 0
 
     @property
-    def ahead(self) -> StageAheadLimit:
-        """How far ahead of the reader to stage."""
-        return StageAheadLimit(
-            max_bytes=parse_bytes(self.ahead_bytes, "staging.ahead_bytes"),
-            max_files=self.ahead_files,
+    def num_ahead_bytes(self) -> int:
+        """`ahead_bytes` as a number."""
+        return parse_bytes(self.ahead_bytes, "staging.ahead_bytes")
+
+    def may_stage(self, num_files: int, num_bytes: int, next_bytes: int = 0) -> bool:
+        """Whether a file of `next_bytes` may be staged while `num_files` of `num_bytes` wait for
+        the reader. A single file always may.
+        """
+        return num_files == 0 or (
+            num_files < self.ahead_files and num_bytes + next_bytes <= self.num_ahead_bytes
         )
 
     def require_directory(self) -> None:

@@ -7,9 +7,8 @@ from functools import cached_property
 
 from isal import isal_zlib
 
-from featstore.base.intervals import Span, united
+from featstore.base.intervals import Span, covers, num_bytes, united
 from featstore.base.redaction import redact
-from featstore.staging.ranges import covers, num_bytes
 
 FORMAT = 3
 # (first, end, crc): a span of a file and the CRC-32 of its bytes.

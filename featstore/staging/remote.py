@@ -73,15 +73,12 @@ class Remote:
     last_counted: bool = False
 
     @property
-    def likely_stall_s(self) -> float:
-        """The stall without bad moments: it is at most a round trip."""
-        return min(self.stall_s, self.latency_s)
-
-    @property
     def hole_bytes(self) -> int:
         """The largest hole that is as cheap to fetch as to skip by a further request."""
+        # Without bad moments a stall is at most a round trip.
+        likely_stall_s = min(self.stall_s, self.latency_s)
         bytes_per_request = self.bytes_per_s * max(
-            self.latency_s / self.num_at_once, self.likely_stall_s
+            self.latency_s / self.num_at_once, likely_stall_s
         )
         return int(min(max(bytes_per_request, _MIN_HOLE_BYTES), _MAX_HOLE_BYTES))
 

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from featstore.base.closing import Closing
-from featstore.base.redaction import redact
-from featstore.staging.budget import require_fits
 from featstore.staging.cache import Cache, Limits, entry_name
 from featstore.staging.counts import Counts, StagingStats
 from featstore.staging.fetcher import Fetcher, Key, Source, StageItem
@@ -39,19 +37,6 @@ class Stager(Closing):
         self.counts = Counts()
         self.fetcher = Fetcher(options, self.cache, source or Source(), self.counts)
         self._streams: list[Stream[Any]] = []
-
-    def require_fits(self, sizes: Iterable[tuple[str, int]], *, num_open: int = 1) -> None:
-        """Checks, before anything is downloaded, that the largest files fit into the budget.
-
-        Args:
-            sizes: URLs and sizes in bytes.
-            num_open: How many files are open at once.
-
-        Raises:
-            BudgetError: The `num_open` largest ones do not fit.
-        """
-        named = ((redact(url), size_bytes) for url, size_bytes in sizes)
-        require_fits(named, self.options.num_budget_bytes, num_open=num_open)
 
     def stage(self, items: Iterable[StageItem[Key]]) -> Stream[Key]:
         """Starts to stage files in the background.

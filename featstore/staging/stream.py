@@ -126,7 +126,7 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
         grace_s: float,
     ) -> None:
         self._fetcher, self._counts = fetcher, counts
-        self._ahead, self._budget_bytes = options.ahead, options.num_budget_bytes
+        self._options, self._budget_bytes = options, options.num_budget_bytes
         self._grace_s = grace_s
         self._items = iter(items)
         self._queue: deque[_QueuedFile[Key]] = deque()
@@ -273,8 +273,9 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
             self._is_drawn = True
             return None
         queued.url, queued.held_bytes = redact(item.url), self._fetcher.expected_bytes(item)
-        self._wait_for_room(queued.held_bytes)
-        self._enqueue(queued)
+        with self._changed:
+            self._wait_for_room(queued.held_bytes)
+            self._queue.append(queued)
         return item
 
     def _wait_for_room(self, next_bytes: int) -> None:
@@ -284,20 +285,14 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
 
         def may_go_on() -> bool:
             waiting_bytes = sum(queued.held_bytes for queued in self._queue)
-            return self._stop.is_set() or self._ahead.has_room(
+            return self._stop.is_set() or self._options.may_stage(
                 len(self._queue), waiting_bytes, next_bytes
             )
 
-        with self._changed:
+        with self._changed:  # Reentrant: a caller that holds it lets go of it for the wait.
             self._changed.wait_for(may_go_on)
-        if self._stop.is_set():
-            raise Stopped
-
-    def _enqueue(self, queued: _QueuedFile[Key]) -> None:
-        with self._changed:
             if self._stop.is_set():
                 raise Stopped
-            self._queue.append(queued)
 
     def _settle(
         self,

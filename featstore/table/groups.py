@@ -79,7 +79,7 @@ def merge_group_schema(schema: SlotSchema, group: SlotSchema, where: str) -> Slo
     Raises:
         InputError: A name or slot number has two meanings. Table and groups share one namespace.
     """
-    same_keys = group.with_partition_keys(schema.partition_keys)
+    same_keys = replace(group, partition_keys=schema.partition_keys)
     return merge_schemas(schema, same_keys, where)
 
 

@@ -255,7 +255,7 @@ def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_it
     holder, idle = make("holder", num_splits=1), make("idle", num_splits=1)
     claim = next(holder.claims())
     assert list(idle.claims(WaitFor.NOTHING)) == []
-    holder._renew_all(holder._store)
+    holder._held.renew_all(holder._store)
     silence(holder)
     assert [taken.index for taken in idle.claims(WaitFor.SILENT)] == [claim.index]
     assert idle.num_takeovers == 1

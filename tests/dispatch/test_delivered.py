@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.intervals import united
-from featstore.dispatch.delivered import as_ranges, compact, extent, part_extent
-from featstore.dispatch.plan import Split
+from featstore.dispatch.plan import Split, as_ranges, compact, extent, part_extent
 
 NUM_ROWS = 30
 ROWS = st.sets(st.integers(0, NUM_ROWS - 1))

@@ -12,7 +12,7 @@ import pytest
 
 from featstore.dispatch import lease as leases
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.plan import Extent, Plan, Split
 from featstore.dispatch.store_keys import EpochKeys, run_prefix
 from featstore.dispatch.stores.address import bind
 
@@ -27,7 +27,7 @@ SPLITS = [
 def store_keys() -> Any:
     prefix = run_prefix("run-1", restart=2, loader="train")
     keys = EpochKeys(prefix, 3)
-    extent = leases.Extent(split="a.parquet#0-", start_row=40, end=100)
+    extent = Extent(split="a.parquet#0-", start_row=40, end=100)
     held = leases.claim(extent, worker="host:0", nonce="0123456789ab")
     begun = leases.reserve(held, 60, work=7)
     records = {

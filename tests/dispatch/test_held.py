@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from featstore.dispatch import lease as leases
 from featstore.dispatch.held import Holdings
-from featstore.dispatch.lease import Extent, Lease
+from featstore.dispatch.lease import Lease
+from featstore.dispatch.plan import Extent
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import bind
 from tests.threads import run_together

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch import lease as leases
-from featstore.dispatch.lease import Extent, Lease, LeaseState, Share
+from featstore.dispatch.lease import Lease, LeaseState, Share
+from featstore.dispatch.plan import Extent
 
 SMALL = st.integers(0, 9)
 SHARES = st.builds(Share, worker=st.text(max_size=3), turn=SMALL, first=SMALL, through=SMALL)

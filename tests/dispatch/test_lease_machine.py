@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from featstore.dispatch import lease as leases
-from featstore.dispatch.delivered import extent, part_extent
 from featstore.dispatch.held import Holdings
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
-from featstore.dispatch.plan import Split
+from featstore.dispatch.plan import Split, extent, part_extent
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.survey import LeaseWatch, Survey
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from featstore.dispatch import lease as leases
 from featstore.dispatch.epochs import LeaseEntry, read_splits
-from featstore.dispatch.lease import Extent, Lease
+from featstore.dispatch.lease import Lease
+from featstore.dispatch.plan import Extent
 from featstore.dispatch.store_keys import EpochKeys, run_prefix
 from featstore.dispatch.stores.base import Store
 

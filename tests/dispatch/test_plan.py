@@ -136,14 +136,6 @@ def test_a_file_no_larger_than_the_limit_is_one_split() -> None:
     assert _cut([], num_rows=10) == [Split(path="a", num_rows=0)]
 
 
-@pytest.mark.parametrize(
-    "size", [{}, {"num_rows": 0}, {"size_bytes": -1}, {"num_rows": 1, "size_bytes": 1}]
-)
-def test_a_split_size_is_in_rows_or_in_bytes(size: Any) -> None:
-    with pytest.raises(ValueError, match="split size: expected rows or bytes, 1 or more, found"):
-        SplitSize(**size)
-
-
 @pytest.mark.parametrize("sizes", [(100,), (1, 99), (40, 1, 59), (1,) * 100])
 def test_splits_of_a_section_stay_together_each_in_an_order_of_its_own(
     sizes: tuple[int, ...],

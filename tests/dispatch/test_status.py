@@ -14,7 +14,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.epochs import EpochNote, announce
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.status import Reading, looks, show, status, summarize
+from featstore.dispatch.status import Reading, show, status, summarize, watch
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.tools import cli
@@ -139,7 +139,7 @@ def test_an_observer_follows_a_coordinator_and_does_not_read_final_leases_again(
         status(address.url)
     assert not (tmp_path / "x.db").exists()
     address.open().close()
-    observer = looks(address.url, last=5)
+    observer = watch(address.url, every_s=0)
     assert str(next(observer)) == "no epoch has begun in this store"
     with Coordinator(address, plan=plan, prefix=NOTE.prefix, worker="w") as coordinator:
         for number, claim in enumerate(coordinator.claims()):
@@ -161,7 +161,7 @@ def test_rows_of_a_part_count_for_the_worker_that_read_it(tmp_path: Path) -> Non
     with (
         Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="busy", **options) as busy,
         Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="idle", **options) as idle,
-        closing(looks(url, last=1)) as observer,
+        closing(watch(url, last=1, every_s=0)) as observer,
     ):
         claim = next(busy.claims())
         busy.reserve(claim, 20)

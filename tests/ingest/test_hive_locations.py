@@ -39,7 +39,7 @@ def snapshot(table: Path, *files: DataFile) -> Snapshot:
 
 
 def test_columns_keep_their_order_and_partition_keys_stand_apart(schema: SlotSchema) -> None:
-    schema = schema.with_partition_keys([pa.field("dt", pa.string())])
+    schema = replace(schema, partition_keys=(pa.field("dt", pa.string()),))
     found = [(column.name, column.type, column.comment) for column in columns(schema)]
     assert found == [
         ("user", "bigint", "slot 101, id, scalar; missing is 0"),

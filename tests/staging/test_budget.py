@@ -6,13 +6,12 @@ from hypothesis import strategies as st
 
 from featstore.base.errors import BudgetError
 from featstore.staging.budget import (
-    CachedFile,
-    StageAheadLimit,
     choose_evictions,
     excess,
     format_bytes,
     require_fits,
 )
+from featstore.staging.options import Staging
 
 
 def test_formatted_bytes_keep_the_exact_count() -> None:
@@ -40,7 +39,7 @@ def test_a_budget_must_hold_the_files_that_are_open_at_once() -> None:
 
 
 FILES = st.lists(st.integers(0, 100), max_size=12).map(
-    lambda sizes: [CachedFile(name=str(i), size_bytes=size) for i, size in enumerate(sizes)]
+    lambda sizes: {str(i): size for i, size in enumerate(sizes)}
 )
 
 
@@ -48,27 +47,27 @@ FILES = st.lists(st.integers(0, 100), max_size=12).map(
 def test_evictions_are_the_first_files_and_no_more_than_needed(
     files: Any, excess_bytes: int
 ) -> None:
-    chosen = choose_evictions(files, excess_bytes)
+    chosen, sizes = choose_evictions(files, files.__getitem__, excess_bytes), list(files.values())
     if chosen is None:
-        assert sum(f.size_bytes for f in files) < excess_bytes
+        assert sum(sizes) < excess_bytes
         return
-    assert list(chosen) == [f.name for f in files[: len(chosen)]]
-    assert sum(f.size_bytes for f in files[: len(chosen)]) >= excess_bytes
-    assert not chosen or sum(f.size_bytes for f in files[: len(chosen) - 1]) < excess_bytes
+    assert list(chosen) == list(files)[: len(chosen)]
+    assert sum(sizes[: len(chosen)]) >= excess_bytes
+    assert not chosen or sum(sizes[: len(chosen) - 1]) < excess_bytes
 
 
 def test_files_that_need_not_be_evicted_are_not_looked_at() -> None:
-    files = (CachedFile(name=str(i), size_bytes=10) for i in range(4))
-    assert choose_evictions(files, 15) == ("0", "1")
-    assert [file.name for file in files] == ["2", "3"]
+    files = map(str, range(4))
+    assert choose_evictions(files, lambda _: 10, 15) == ("0", "1")
+    assert list(files) == ["2", "3"]
 
 
 def test_ahead_is_bounded_by_files_and_bytes_but_lets_one_file_through() -> None:
-    ahead = StageAheadLimit(max_bytes=100, max_files=2)
-    assert ahead.has_room(0, 0, 1000)
-    assert ahead.has_room(1, 60, 40)
-    assert not ahead.has_room(1, 60, 41)
-    assert not ahead.has_room(2, 2, 1)
+    options = Staging(ahead_bytes=100, ahead_files=2)
+    assert options.may_stage(0, 0, 1000)
+    assert options.may_stage(1, 60, 40)
+    assert not options.may_stage(1, 60, 41)
+    assert not options.may_stage(2, 2, 1)
 
 
 AMOUNTS = st.integers(0, 1000)

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from featstore.base.errors import ReplacedError, StagingError
+from featstore.base.intervals import covers, num_bytes
 from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import RangeResponse
 from featstore.staging.fetcher import Source, StageItem
 from featstore.staging.filling import Filling
 from featstore.staging.lookahead import RequestsAhead
 from featstore.staging.options import Staging
-from featstore.staging.ranges import covers, num_bytes
 from featstore.staging.remote import MAX_REQUESTS, Remote
 from featstore.staging.stager import Stager
 

@@ -59,7 +59,7 @@ def change(
         size_bytes=sum(file.size_bytes for file in files),
     )
     keys = tuple(pa.field(key, pa.string()) for key in partitions[0])
-    schema = schema.with_partition_keys(keys)
+    schema = replace(schema, partition_keys=keys)
     return Change(
         base=base,
         schema=schema,
@@ -89,7 +89,7 @@ def test_a_first_commit_makes_the_table_and_describes_it(
     assert (
         abs(int(found.version) / 1000 - time.time()) < 600
     )  # when the log says that it was written
-    assert snapshot.schema == schema.with_partition_keys([pa.field("month", pa.string())])
+    assert snapshot.schema == replace(schema, partition_keys=(pa.field("month", pa.string()),))
     assert (snapshot.version, snapshot.spec_hash, snapshot.num_rows) == (0, "s1", 10)
     assert is_delta(str(table))
 

@@ -1,6 +1,7 @@
 """Tables on WebHDFS: the log that delta-rs works on in a local copy, and who wins a version."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def change(
     )
     return Change(
         base=base,
-        schema=schema.with_partition_keys((pa.field("month", pa.string()),)),
+        schema=replace(schema, partition_keys=(pa.field("month", pa.string()),)),
         partitions=partitions,
         files=files,
         metadata=metadata,

@@ -3,6 +3,7 @@ import itertools
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def change(schema: Any, files: Any, run_id: str, base: Any) -> Any:
         size_bytes=1,
     )
     keys = tuple(pa.field(key, pa.string()) for key in files[0].partition)
-    schema = schema.with_partition_keys(keys)
+    schema = replace(schema, partition_keys=keys)
     return Change(
         base=base,
         schema=schema,

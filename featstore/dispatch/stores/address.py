@@ -122,15 +122,10 @@ def bind_job(environ: Mapping[str, str], *, timeout_s: float = DEFAULT_TIMEOUT_S
     Raises:
         DispatchError: The launcher names no place to meet, or the server cannot be started.
     """
-    job = job_store(environ)
-    if job.is_hosted_here:
-        _torch_module().host_server(job.endpoint)
-    return _remote(job.endpoint.url, timeout_s)
-
-
-def open_store(url: str) -> Store:
-    """`bind(url).open()`, for a store that only this process uses, or that is no memory store."""
-    return bind(url).open()
+    endpoint, is_hosted_here = job_store(environ)
+    if is_hosted_here:
+        _torch_module().host_server(endpoint)
+    return _remote(endpoint.url, timeout_s)
 
 
 def open_read_only(url: str) -> Store:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-# Keys per exchange with a server: more hold it up longer for other clients. The last look at 2,000
-# splits takes about 30 exchanges of torch's store (docs/design/orders.md).
+# Keys that users of a store read per exchange with a server: more hold it up longer for its other
+# clients. The last look at 2,000 splits takes about 30 exchanges of torch's store
+# (docs/design/orders.md).
 KEYS_PER_READ = 256
 
 

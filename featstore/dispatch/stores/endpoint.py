@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from featstore.base.errors import ConfigError, DispatchError
 from featstore.base.processes import forget_in_child
 from featstore.base.redaction import redact
+from featstore.dispatch.stores.base import Store
 
 TCP, TORCH = "tcp", "torch"
 
@@ -37,19 +38,6 @@ class Endpoint:
         return f"{self.kind}://{host}:{self.port}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobStore:
-    """The store of a job of several processes.
-
-    Attributes:
-        endpoint: Where the server is.
-        is_hosted_here: Whether this process must start the server, because nobody else does.
-    """
-
-    endpoint: Endpoint
-    is_hosted_here: bool
-
-
 class ServerIdentity:
     """Remembers which server a store's address was first connected to.
 
@@ -64,6 +52,58 @@ class ServerIdentity:
         """Whether this server is the first one. Remembers the name at the first call."""
         self._name = self._name or name
         return self._name == name
+
+
+class ServedStore(Store):
+    """A handle on a store that a server keeps. Once the server is lost, or is another one, every
+    call raises: its data are gone.
+
+    Args:
+        endpoint: Where the server is.
+        timeout_s: Seconds without an answer after which the server counts as lost.
+        server: Remembers the server, to notice one that took its place.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float, server: ServerIdentity) -> None:
+        self._endpoint, self._timeout_s, self._server = endpoint, timeout_s, server
+        # The first failure is the cause; others follow from it.
+        self._failure: str | None = None
+
+    def _require_usable(self, *, is_closed: bool) -> None:
+        if is_closed:
+            raise DispatchError(f"this handle of dispatch store {self._endpoint.url} is closed")
+        if self._failure is not None:
+            raise DispatchError(self._failure)
+
+    def _failed(self, why: str) -> DispatchError:
+        """The error for this call and all that follow."""
+        self._failure = self._failure or f"dispatch store {self._endpoint.url}{why}"
+        return DispatchError(self._failure)
+
+    def _replaced(self) -> DispatchError:
+        return self._failed(
+            " was lost: another server, which holds nothing of this run, is in its place; restart "
+            "all workers from their last checkpoint"
+        )
+
+    def _lost(self, error: Exception) -> DispatchError:
+        is_silent = isinstance(error, TimeoutError)
+        why = f"no answer within {self._timeout_s:g} s" if is_silent else first_line(error)
+        return self._failed(
+            f" is lost, and with it the leases of all workers: {why}; restart its server and all "
+            "workers from their last checkpoint"
+        )
+
+    def _unreachable(self, error: Exception, servers: str) -> DispatchError:
+        return DispatchError(
+            f"dispatch store {self._endpoint.url} cannot be reached within {self._timeout_s:g} s: "
+            f"{first_line(error)}; is its server running ({servers}), and the port open?"
+        )
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a message: torch appends the native stack."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class ConnectionPool:
@@ -141,8 +181,8 @@ def num_processes(environ: Mapping[str, str]) -> int:
     return int(environ.get("WORLD_SIZE") or 1)
 
 
-def job_store(environ: Mapping[str, str]) -> JobStore:
-    """The store at MASTER_ADDR and MASTER_PORT.
+def job_store(environ: Mapping[str, str]) -> tuple[Endpoint, bool]:
+    """The store at MASTER_ADDR and MASTER_PORT, and whether this process must start its server.
 
     It is the launcher's own if TORCHELASTIC_USE_AGENT_STORE says so; otherwise rank 0 starts it
     there. `torch.distributed` with `env://` meets at the same place by the same rules, so both
@@ -161,7 +201,4 @@ def job_store(environ: Mapping[str, str]) -> JobStore:
         )
     has_server = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_first = (environ.get("RANK") or "0") == "0"
-    return JobStore(
-        endpoint=Endpoint(host=host, port=int(port), kind=TORCH),
-        is_hosted_here=is_first and not has_server,
-    )
+    return Endpoint(host=host, port=int(port), kind=TORCH), is_first and not has_server

@@ -9,9 +9,10 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from featstore.base.closing import Closing
 from featstore.base.errors import DispatchError
@@ -59,17 +60,16 @@ class DispatchServer(Closing):
 
     def __init__(self, host: str, port: int, *, file: Path | None, token: str) -> None:
         self._token, self._is_durable = token, file is not None
-        self._listener = _listen(host, port)
-        self._directory = PrivateDirectory() if file is None else None
-        try:
-            path = self._directory.path / "dispatch.db" if self._directory else file
-            assert path is not None
-            self._data = _open(path, is_durable=self._is_durable)
+        with ExitStack() as failed:
+            self._listener = failed.enter_context(_listen(host, port))
+            if file is None:
+                directory = PrivateDirectory()
+                failed.callback(directory.remove)
+                file = directory.path / "dispatch.db"
+            self._data = _open(file, is_durable=self._is_durable)
+            failed.callback(self._data.close)
             self._name = self._data.compare_set(_NAME_KEY, "", uuid.uuid4().hex)
-        except BaseException:
-            self._listener.close()
-            self._remove_directory()
-            raise
+            self._opened = failed.pop_all()
         found = int(self._listener.getsockname()[1])
         self.url = Endpoint(host=_reachable(host), port=found).url
         self._writers: dict[str, asyncio.StreamWriter] = {}  # of clients that have said their name
@@ -84,7 +84,7 @@ class DispatchServer(Closing):
             self._end = self._ready.result()
         except OSError as error:
             self._thread.join()
-            self._release()
+            self._opened.close()
             raise _not_served(host, port, error) from error
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class DispatchServer(Closing):
         if self._thread.is_alive():
             self._end()
             self._thread.join()
-        self._release()
+        self._opened.close()
 
     def forget(self) -> None:
         """Closes the copies of the connections in a forked child, where no thread serves them.
@@ -107,15 +107,6 @@ class DispatchServer(Closing):
             number = writer.get_extra_info("socket").fileno()
             if number >= 0:  # Else the transport has closed it.
                 os.close(number)
-
-    def _release(self) -> None:
-        self._data.close()
-        self._listener.close()
-        self._remove_directory()
-
-    def _remove_directory(self) -> None:
-        if self._directory is not None:
-            self._directory.remove()
 
     def _run(self) -> None:
         try:
@@ -140,7 +131,7 @@ class DispatchServer(Closing):
 
     async def _talk(self, reader: "asyncio.StreamReader", writer: "asyncio.StreamWriter") -> None:
         client = ""
-        self._talks[writer] = _current_task()
+        self._talks[writer] = cast("asyncio.Task[None]", asyncio.current_task())
         try:
             connection = writer.get_extra_info("socket")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -255,12 +246,6 @@ def serve_until_signal(
         signal.set_wakeup_fd(wakeup)
         for number, handler in zip(ends, before, strict=True):
             signal.signal(number, handler)
-
-
-def _current_task() -> "asyncio.Task[None]":
-    task = asyncio.current_task()
-    assert task is not None  # called in a task
-    return task
 
 
 async def _frame(reader: "asyncio.StreamReader") -> list[Any]:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import DispatchError
 from featstore.base.host import network_mount_of
 from featstore.base.sqlite_connection import ForkSafeConnection
@@ -185,25 +186,26 @@ def compare_put(connection: sqlite3.Connection, key: str, expected: str, desired
     return expected if held is None else held
 
 
-def shared_connection(path: Path, *options: str) -> sqlite3.Connection:
+def shared_connection(
+    path: Path, *options: str, tables: Sequence[str] = (_SCHEMA,)
+) -> sqlite3.Connection:
     """Opens a connection beside those of other processes. The file is created if it is missing.
 
     Args:
         path: The file.
         options: SQLite's pragmas that are set first, such as `synchronous = FULL`.
+        tables: The statements that create its tables.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(
         path, timeout=_TRY_S, isolation_level=None, check_same_thread=False
     )
-    try:
+    with cleaned_up_on_failure(connection.close):
         for option in options or ("synchronous = NORMAL",):
             connection.execute(f"PRAGMA {option}")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(_SCHEMA)
-    except BaseException:
-        connection.close()
-        raise
+        for table in tables:
+            connection.execute(table)
     return connection
 
 
@@ -266,10 +268,5 @@ class ReplyingStore(SqliteStore):
 def _exclusive_connection(path: Path, *, is_durable: bool) -> sqlite3.Connection:
     durability = "FULL" if is_durable else "OFF"
     # Exclusive: of two servers with one file, the second must not begin.
-    connection = shared_connection(path, "locking_mode = EXCLUSIVE", f"synchronous = {durability}")
-    try:
-        connection.execute(_REPLIES)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    options = "locking_mode = EXCLUSIVE", f"synchronous = {durability}"
+    return shared_connection(path, *options, tables=(_SCHEMA, _REPLIES))

@@ -12,8 +12,7 @@ from typing import Any
 
 from featstore.base.errors import DispatchError
 from featstore.base.processes import forget_in_child
-from featstore.dispatch.stores.base import KEYS_PER_READ, Store
-from featstore.dispatch.stores.endpoint import Endpoint, ServerIdentity
+from featstore.dispatch.stores.endpoint import Endpoint, ServedStore, ServerIdentity
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
     GREETING,
@@ -34,7 +33,7 @@ _RETRY_S = 0.1
 _ATTEMPT_SHARE = 1 / 3
 
 
-class TcpStore(Store):
+class TcpStore(ServedStore):
     """A handle with a connection of its own, safe for threads and for fork; see `Store`.
 
     A request that gets no answer is sent again, on a new connection and with the same number, so
@@ -55,8 +54,7 @@ class TcpStore(Store):
     """
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float, server: ServerIdentity) -> None:
-        self._endpoint, self._timeout_s, self._server = endpoint, timeout_s, server
-        self._failure: str | None = None
+        super().__init__(endpoint, timeout_s, server)
         self._is_durable = True  # Known once it is connected: a server may be awaited.
         self._begin(is_closed=False)
         forget_in_child(self)
@@ -73,10 +71,7 @@ class TcpStore(Store):
         return str(self._ask("compare_set", key, expected, desired))
 
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
-        values: list[str | None] = []
-        for first in range(0, len(keys), KEYS_PER_READ):
-            values += self._ask("get_many", list(keys[first : first + KEYS_PER_READ]))
-        return values
+        return list(self._ask("get_many", list(keys)))
 
     def close(self) -> None:
         self._closed.set()
@@ -90,7 +85,9 @@ class TcpStore(Store):
             self._drop()
             self._lock.release()
         else:
-            _shut_down(connection)
+            # Wakes up the thread that waits for an answer, unless it has closed the connection.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def forget(self) -> None:
         """Begins anew in a forked child: the connection and its numbers are the parent's."""
@@ -120,10 +117,7 @@ class TcpStore(Store):
         """Calls `act` with a connection, until it succeeds or the time is over."""
         deadline = time.monotonic() + self._timeout_s
         while True:
-            if self._closed.is_set():
-                raise DispatchError(f"this handle of dispatch store {self._endpoint.url} is closed")
-            if self._failure is not None:
-                raise DispatchError(self._failure)
+            self._require_usable(is_closed=self._closed.is_set())
             try:
                 share = _ATTEMPT_SHARE if self._is_durable else 1.0
                 left_s = deadline - time.monotonic()
@@ -133,7 +127,9 @@ class TcpStore(Store):
                 self._drop()
                 can_wait = first or self._is_durable
                 if not can_wait or time.monotonic() + _RETRY_S > deadline:
-                    raise self._lost(error, first=first) from error
+                    if first:
+                        raise self._unreachable(error, "`featstore dispatch serve`") from error
+                    raise self._lost(error) from error
                 self._closed.wait(_RETRY_S)
             except BaseException:
                 # A signal handler may raise at any time. The reply that is still to come would be
@@ -158,20 +154,14 @@ class TcpStore(Store):
         if self._receive(1) != ACCEPTED or not is_proof(
             self._receive(PROOF_BYTES), token, "server", theirs, ours
         ):
-            self._failure = (
-                f"dispatch store {self._endpoint.url}: the server has another token: set "
-                f"{TOKEN_VARIABLE} to that with which it was started"
+            raise self._failed(
+                f": the server has another token: set {TOKEN_VARIABLE} to that with which it was "
+                "started"
             )
-            raise ValueError("another token")
         self._connection.sendall(pack([self._client]))
         name, self._is_durable = self._receive_frame()
         if not self._server.is_same(name):
-            self._failure = (
-                f"dispatch store {self._endpoint.url} was lost: another server, which holds "
-                "nothing of this run, is in its place; restart all workers from their last "
-                "checkpoint"
-            )
-            raise ValueError("another server")
+            raise self._replaced()
 
     def _exchange(self, request: bytes) -> list[Any]:
         assert self._connection is not None  # `_connect` was called
@@ -196,24 +186,3 @@ class TcpStore(Store):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    def _lost(self, error: Exception, *, first: bool) -> DispatchError:
-        if self._failure is None and first:
-            return DispatchError(
-                f"dispatch store {self._endpoint.url} cannot be reached within {self._timeout_s:g} "
-                f"s: {error}; is its server running (`featstore dispatch serve`), and the port "
-                "open?"
-            )
-        is_silent = isinstance(error, TimeoutError)
-        why = f"no answer within {self._timeout_s:g} s" if is_silent else str(error)
-        self._failure = self._failure or (
-            f"dispatch store {self._endpoint.url} is lost, and with it the leases of all workers: "
-            f"{why}; restart its server and all workers from their last checkpoint"
-        )
-        return DispatchError(self._failure)
-
-
-def _shut_down(connection: socket.socket) -> None:
-    """Wakes up the thread that waits for an answer, unless it has it and closed the connection."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)

@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -20,8 +21,13 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.base.errors import DispatchError
 from featstore.base.processes import forget_in_child
-from featstore.dispatch.stores.base import KEYS_PER_READ, Store
-from featstore.dispatch.stores.endpoint import ConnectionPool, Endpoint, ServerIdentity
+from featstore.dispatch.stores.endpoint import (
+    ConnectionPool,
+    Endpoint,
+    ServedStore,
+    ServerIdentity,
+    first_line,
+)
 
 _SERVER_KEY = "featstore/server"
 # Between two attempts to reach a server that does not listen yet.
@@ -32,7 +38,7 @@ _CONNECT_S = 11.0
 _Act = Callable[[TCPStore], Any]
 
 
-class TorchStore(Store):
+class TorchStore(ServedStore):
     """A handle with a connection of its own, safe for threads and for fork; see `Store`.
 
     Threads that share a handle wait for each other. Once the server is lost, every call raises: its
@@ -60,16 +66,11 @@ class TorchStore(Store):
         server: ServerIdentity,
         connections: ConnectionPool | None = None,
     ) -> None:
-        self._endpoint, self._timeout_s, self._server, self._pool = (
-            endpoint,
-            timeout_s,
-            server,
-            connections,
-        )
+        super().__init__(endpoint, timeout_s, server)
+        self._pool = connections
         self._lock = threading.Lock()
         self._connection: _TorchConnection | None = None
         self._is_closed = False
-        self._failure: str | None = None
         forget_in_child(self)
         self._connected()
 
@@ -86,22 +87,12 @@ class TorchStore(Store):
     def compare_set(self, key: str, expected: str, desired: str) -> str:
         return str(self._ask(lambda store: store.compare_set(key, expected, desired).decode()))
 
-    def check(self, keys: list[str]) -> bool:
-        return bool(self._ask(lambda store: store.check(keys)))
-
-    def get_or_none(self, key: str) -> str | None:
-        """See `Store`. Checks first, because torch's `get` waits for a missing key."""
-        value = self._ask(lambda store: store.get(key).decode() if store.check([key]) else None)
-        return None if value is None else str(value)
-
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
         """See `Store`. Takes two exchanges if all keys exist: torch's `multi_get` waits for a
         missing one, so they are checked first.
         """
-        values = []
-        for first in range(0, len(keys), KEYS_PER_READ):
-            values += self._ask(partial(_get_many, keys=list(keys[first : first + KEYS_PER_READ])))
-        return values
+        found: list[str | None] = self._ask(partial(_get_many, keys=list(keys)))
+        return found
 
     def close(self) -> None:
         with self._lock:
@@ -126,10 +117,7 @@ class TorchStore(Store):
 
     def _connected(self) -> "_TorchConnection":
         with self._lock:
-            if self._is_closed:
-                raise DispatchError(f"this handle of dispatch store {self._endpoint.url} is closed")
-            if self._failure is not None:
-                raise DispatchError(self._failure)
+            self._require_usable(is_closed=self._is_closed)
             if self._connection is None:
                 self._connection = self._connect()
             return self._connection
@@ -154,36 +142,20 @@ class TorchStore(Store):
         except (RuntimeError, OSError) as error:
             if connection is not None:
                 connection.leave()
-            raise DispatchError(
-                f"dispatch store {self._endpoint.url} cannot be reached within {self._timeout_s:g} "
-                f"s: {_first_line(error)}; is its server running (the launcher's, or that of rank "
-                "0 of the job), and the port open?"
-            ) from error
+            servers = "the launcher's, or that of rank 0 of the job"
+            raise self._unreachable(error, servers) from error
         if not self._server.is_same(name):
             connection.close(self._timeout_s)
-            raise DispatchError(
-                f"dispatch store {self._endpoint.url} was lost: another server, which holds "
-                "nothing of this run, is in its place; restart all workers from their last "
-                "checkpoint"
-            )
+            raise self._replaced()
         return connection
 
     def _lost(self, error: Exception) -> DispatchError:
-        why = (
-            f"no answer within {self._timeout_s:g} s"
-            if isinstance(error, TimeoutError)
-            else _first_line(error)
-        )
         with self._lock:
-            # The first failure is the cause; others follow from it.
-            self._failure = self._failure or (
-                f"dispatch store {self._endpoint.url} is lost, and with it the leases of all "
-                f"workers: {why}; restart its server and all workers from their last checkpoint"
-            )
+            lost = super()._lost(error)
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.leave()
-        return DispatchError(self._failure)
+        return lost
 
 
 class _TorchConnection:
@@ -193,9 +165,7 @@ class _TorchConnection:
     """
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
-        self._requests: queue.SimpleQueue[tuple[_Act, queue.SimpleQueue[Any]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._requests = queue.SimpleQueue[tuple[_Act, Future[Any]] | None]()
         # A daemon: a call that never returns must not keep the process alive.
         self._thread = threading.Thread(
             target=self._talk, args=(endpoint, timeout_s), name="featstore-torch-store", daemon=True
@@ -208,15 +178,12 @@ class _TorchConnection:
         Raises:
             TimeoutError: There was no answer in time. The thread may be stuck: call `leave`.
         """
-        reply: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        reply = Future[Any]()
         self._requests.put((act, reply))
         try:
-            is_error, result = reply.get(timeout=timeout_s)
-        except queue.Empty:
+            return reply.result(timeout_s)
+        except TimeoutError:
             raise TimeoutError(f"no answer within {timeout_s:g} s") from None
-        if is_error:
-            raise result
-        return result
 
     def leave(self) -> None:
         """Ends the thread once it is not waiting for the server. Does not wait for it."""
@@ -233,12 +200,11 @@ class _TorchConnection:
             act, reply = request
             try:
                 store = store or _client(endpoint, timeout_s)
-                answer: tuple[bool, Any] = False, act(store)
+                reply.set_result(act(store))
             except Exception as error:  # noqa: BLE001  The caller raises it.
-                answer = True, error
-            reply.put(answer)
+                reply.set_exception(error)
             # Else the last answer, or an error with its frames, would live until the next request.
-            del act, reply, request, answer
+            del act, reply, request
 
 
 def host_server(endpoint: Endpoint) -> None:
@@ -262,7 +228,7 @@ def host_server(endpoint: Endpoint) -> None:
         )
     except (RuntimeError, OSError) as error:
         raise DispatchError(
-            f"dispatch store {endpoint.url} cannot be started by rank 0: {_first_line(error)}"
+            f"dispatch store {endpoint.url} cannot be started by rank 0: {first_line(error)}"
         ) from error
 
 
@@ -307,11 +273,6 @@ def _await_server(endpoint: Endpoint, timeout_s: float) -> None:
             if time.monotonic() + _RETRY_S > deadline:
                 raise
             time.sleep(_RETRY_S)
-
-
-def _first_line(error: Exception) -> str:
-    """The first line of a message: torch appends the native stack."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 # The parent's connections in a forked child. Kept, as dropping one would end it for the parent too.

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from featstore.decoded.decoded_file import DecodedFile
+from featstore.decoded.decoded_file import DecodedFile, DecodedReader
 from featstore.loader.batches.pruning import Parts, may_match
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.decode import passing
@@ -23,6 +23,8 @@ from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
 from featstore.reading.reader import Rows
+
+_Reader = RowsReader | DecodedReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +89,11 @@ class FilteredReader:
 
         self._file, self._request, self._partition = file, request, partition
         self._counts = stats.counts
-        self._filter: RowsReader | None = None
+        self._filter: _Reader | None = None
         first, rest = request.reads(is_decided=partition.is_decided)
         if isinstance(file, DecodedFile):
             self._filter = None if first is None else file.reader(first)
-            self._rest: RowsReader = file.reader(rest)
+            self._rest: _Reader = file.reader(rest)
         else:
             reader = partial(
                 aligned_reader,
@@ -179,12 +181,12 @@ class FilteredReader:
         )
 
     def _metered(
-        self, reader: RowsReader, row_groups: Sequence[int], order: Array | None = None
+        self, reader: _Reader, row_groups: Sequence[int], order: Array | None = None
     ) -> Rows:
         with self._meters[reader].metered(row_groups):
             return reader.read(row_groups, order)
 
-    def _passing(self, reader: RowsReader, index: int) -> tuple[Rows | None, Array]:
+    def _passing(self, reader: _Reader, index: int) -> tuple[Rows | None, Array]:
         """A row group's filter columns (None: its statistics exclude it), and which rows pass."""
         num_rows = self._file.row_group_rows[index]
         if self._may_match is not None and not self._may_match[index]:
@@ -240,7 +242,7 @@ class Meter:
     measured by the thread that does it (decode.py), as `assemble_s`.
     """
 
-    def __init__(self, reader: RowsReader, stats: Stats) -> None:
+    def __init__(self, reader: _Reader, stats: Stats) -> None:
         self._stats = stats
         self._columns = [_leaves(file, columns) for file, columns in reader.parts]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from featstore.base.intervals import united
-from featstore.dispatch.delivered import Rows, as_ranges, compact
+from featstore.dispatch.plan import Rows, as_ranges, compact
 from featstore.reading.buffers import Array
 
 ClaimKey = tuple[int, int, int]  # Claim.key

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from featstore.base.errors import DispatchError
 from featstore.base.processes import OwnProcess
-from featstore.dispatch.delivered import Done, Rows
+from featstore.dispatch.plan import Done, Rows
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import ClaimKey, Progress, Segment, delivered
 from featstore.loader.iteration.state import LoaderState

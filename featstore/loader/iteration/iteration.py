@@ -9,8 +9,8 @@ from typing import Any
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.base.redaction import redact
-from featstore.dispatch.delivered import Done
 from featstore.dispatch.orders import WorkerInfo
+from featstore.dispatch.plan import Done
 from featstore.dispatch.recording import Recording
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim

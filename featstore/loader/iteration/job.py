@@ -7,9 +7,8 @@ from functools import cached_property, partial
 
 import pyarrow as pa
 
-from featstore.dispatch.delivered import Done, as_ranges
 from featstore.dispatch.orders import MiniEpoch, WorkerInfo, num_static_batches
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.plan import Done, Plan, Split, as_ranges
 from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.batches.bad_files import ERROR

@@ -60,7 +60,7 @@ def divided(options: Staging, num_loaders: int) -> Staging:
     return replace(
         options,
         budget_bytes=max(1, options.num_budget_bytes // num_loaders),
-        ahead_bytes=max(1, options.ahead.max_bytes // num_loaders),
+        ahead_bytes=max(1, options.num_ahead_bytes // num_loaders),
         max_connections=None if connections is None else max(1, connections // num_loaders),
         max_bytes_per_s=None if rate is None else max(1, rate // num_loaders),
     )
@@ -114,12 +114,12 @@ def share_of(options: Staging, job: Job, num_workers: int) -> Staging:
     if options.mode == RANGES:
         return replace(
             options,
-            ahead_bytes=max(1, min(budget_bytes // (2 * num_workers), options.ahead.max_bytes)),
+            ahead_bytes=max(1, min(budget_bytes // (2 * num_workers), options.num_ahead_bytes)),
         )
     room_bytes = budget_bytes // num_workers - (num_files // num_workers - 1) * max(
         (size for _, size in sizes), default=0
     )
-    return replace(options, ahead_bytes=max(1, min(room_bytes, options.ahead.max_bytes)))
+    return replace(options, ahead_bytes=max(1, min(room_bytes, options.num_ahead_bytes)))
 
 
 def decoded_room(options: Staging, job: Job, num_workers: int = 0) -> int:

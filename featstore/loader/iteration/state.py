@@ -14,7 +14,7 @@ from typing import Any
 
 from featstore.base.errors import StateError
 from featstore.base.intervals import united
-from featstore.dispatch.delivered import Done, Rows, as_ranges, compact
+from featstore.dispatch.plan import Done, Rows, as_ranges, compact
 
 FORMAT = 1
 MIXED_FORMAT = "mixed_format"  # The key by which the state of a mixture is known.

@@ -17,9 +17,8 @@ import pyarrow as pa
 from featstore.base.errors import ConfigError, nearest, require_integer
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
-from featstore.dispatch.delivered import Done, as_ranges
 from featstore.dispatch.orders import SplitRange, WorkerInfo, static_ranges
-from featstore.dispatch.plan import Plan, Split
+from featstore.dispatch.plan import Done, Plan, Split, as_ranges
 from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim
 from featstore.files.storage import open_read

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from featstore.base.errors import ConfigError
-from featstore.dispatch.stores.address import bind, open_store
+from featstore.dispatch.stores.address import bind
 from tests.programs import run_python
 
 
@@ -43,6 +43,6 @@ def test_binding_opens_nothing(tmp_path: Path) -> None:
 
 
 def test_a_store_can_be_opened_by_its_url(tmp_path: Path) -> None:
-    store = open_store(f"sqlite://{tmp_path}/d/x.db")
+    store = bind(f"sqlite://{tmp_path}/d/x.db").open()
     assert store.add("n", 2) == 2
     store.close()

@@ -12,11 +12,11 @@ from tests.programs import run_python
 
 FORKED = """
 import os, sys
-from featstore.dispatch.stores.address import bind, open_store
+from featstore.dispatch.stores.address import bind
 address = bind("memory://")
 store = address.open()
 store.set("k", "1")
-uses = [lambda: store.get_or_none("k"), address.open, lambda: open_store("memory://")]
+uses = [lambda: store.get_or_none("k"), address.open, lambda: bind("memory://").open()]
 pid = os.fork()
 if pid == 0:
     for use in uses:

@@ -17,7 +17,7 @@ import pytest
 from featstore.base.errors import DispatchError
 from featstore.dispatch import serve
 from featstore.dispatch.stores import sqlite
-from featstore.dispatch.stores.address import bind, open_store
+from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.server import serve_until_signal
 from featstore.dispatch.stores.wire import (
@@ -90,14 +90,14 @@ def test_serve_prints_its_address_and_ends_cleanly(number: Any, tmp_path: Path) 
         store.close()
         process.send_signal(number)
         assert process.wait(60) == 0
-    with closing(open_store(f"sqlite://{tmp_path}/d.db")) as left:
+    with closing(bind(f"sqlite://{tmp_path}/d.db").open()) as left:
         assert left.get_or_none("n") == "3"
 
 
 def test_a_server_in_a_with_block_ends_with_it(tmp_path: Path) -> None:
     before, found = our_threads(), set(Path(os.environ.get("TMPDIR", "/tmp")).iterdir())
     with serve() as server:
-        store = open_store(server.url)
+        store = bind(server.url).open()
         assert store.add("n", 1) == 1
     server.close()
     with pytest.raises(DispatchError, match="is lost"):
@@ -183,7 +183,7 @@ def test_the_token_is_not_sent_and_a_recorded_proof_is_worth_nothing() -> None:
 
 
 def test_whoever_connects_and_says_nothing_holds_up_nobody() -> None:
-    with serve() as server, connected(server.url), closing(open_store(server.url)) as store:
+    with serve() as server, connected(server.url), closing(bind(server.url).open()) as store:
         assert store.add("n", 1) == 1
 
 
@@ -207,7 +207,7 @@ def test_whoever_connects_and_says_nothing_holds_up_nobody() -> None:
 def test_a_message_that_is_none_ends_its_connection_alone(
     sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serve() as server, closing(open_store(server.url)) as store:
+    with serve() as server, closing(bind(server.url).open()) as store:
         with connected(server.url) as connection:
             greeted(connection)
             connection.sendall(sent)
@@ -231,7 +231,7 @@ def test_any_bytes_at_all_do_no_harm() -> None:
                     connection.sendall(bytes(data))
                 else:
                     connection.sendall(draw.randbytes(draw.randrange(200)))
-        with closing(open_store(server.url)) as store:
+        with closing(bind(server.url).open()) as store:
             assert store.add("n", 1) == 1
 
 
@@ -247,7 +247,7 @@ def test_of_two_connections_of_one_client_the_older_is_dropped_unread() -> None:
         with contextlib.suppress(ConnectionError):  # it may be known to be closed already
             old.sendall(pack([2, "add", "n", 1]))
         assert ended(old)
-        with closing(open_store(server.url)) as store:
+        with closing(bind(server.url).open()) as store:
             assert store.get_or_none("n") == "1"
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.dispatch.delivered import Rows
+from featstore.dispatch.plan import Rows
 from featstore.loader.batches.batch_slices import BatchAligner, slice_batches
 from featstore.loader.batches.blocks import Block, ColumnDemand
 from featstore.loader.batches.progress import delivered

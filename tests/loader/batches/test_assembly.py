@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError
-from featstore.dispatch.delivered import Rows, as_ranges
+from featstore.dispatch.plan import Rows, as_ranges
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches import assembly
 from featstore.loader.batches.assembly import Assembler

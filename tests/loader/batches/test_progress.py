@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.intervals import united
-from featstore.dispatch.delivered import Rows, as_ranges, compact
+from featstore.dispatch.plan import Rows, as_ranges, compact
 from featstore.loader.batches.progress import Segment, delivered
 
 NUM_ROWS = 12

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.dispatch.delivered import Rows, as_ranges
 from featstore.dispatch.orders import WorkerInfo
-from featstore.dispatch.plan import Split
+from featstore.dispatch.plan import Rows, Split, as_ranges
 from featstore.dispatch.recording import Recording
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.step_agreement import tail_of

@@ -75,8 +75,8 @@ def test_what_all_workers_pin_and_stage_ahead_fits_the_budget_they_share(
         assert pinned_bytes > budget_bytes
         return
     assert pinned_bytes <= budget_bytes
-    ahead_bytes = share.ahead.max_bytes
-    assert 1 <= ahead_bytes <= options.ahead.max_bytes
+    ahead_bytes = share.num_ahead_bytes
+    assert 1 <= ahead_bytes <= options.num_ahead_bytes
     assume(ahead_bytes > 1)
     assert num_workers * (num_open * max(sizes) + ahead_bytes) <= budget_bytes
 
@@ -86,7 +86,7 @@ def test_by_ranges_each_worker_stages_ahead_its_part_of_half_the_budget(
     num_workers: int, budget_bytes: int
 ) -> None:
     options = replace(OPTIONS, mode="ranges", budget_bytes=budget_bytes)
-    ahead_bytes = share_of(options, job_of(10**6), num_workers).ahead.max_bytes
+    ahead_bytes = share_of(options, job_of(10**6), num_workers).num_ahead_bytes
     assert ahead_bytes == max(1, min(500, budget_bytes // (2 * num_workers)))
 
 
@@ -218,6 +218,6 @@ def test_of_a_directory_that_loaders_share_each_pins_its_part() -> None:
     assert staging_for(OPTIONS, job) == OPTIONS
     limit = limited(OPTIONS, job, 1)
     assert (limited(OPTIONS, job).num_open, limit.num_open) == (2, 1)
-    assert share_of(OPTIONS, limit, 1).ahead.max_bytes == 300
+    assert share_of(OPTIONS, limit, 1).num_ahead_bytes == 300
     with pytest.raises(BudgetError, match="600"):
         staging_for(OPTIONS, replace(job_of(600), num_sharing=2))
