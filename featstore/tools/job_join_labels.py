@@ -23,7 +23,6 @@ from typing import Any
 
 import click
 
-from featstore.base.processes import end_with
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.join import join_labels
 from featstore.ingest.join_inputs import check_found
@@ -35,7 +34,7 @@ from featstore.ingest.join_options import (
     parse_lookup,
     parse_time,
 )
-from featstore.tools.jobs import leave_folder, run_program
+from featstore.tools.jobs import run_program, start
 from featstore.tools.options import partition_option
 
 
@@ -142,5 +141,4 @@ def label_join(options: Mapping[str, Any]) -> LabelJoin:
 
 
 if __name__ == "__main__":
-    leave_folder()
-    end_with(main)
+    start(main)

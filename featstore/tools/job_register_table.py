@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 import click
 
-from featstore.base.processes import end_with
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.hive_registration import register
-from featstore.tools.jobs import leave_folder, run_program
+from featstore.tools.jobs import run_program, start
 from featstore.tools.options import table_option
 
 
@@ -35,5 +34,4 @@ def job(table_url: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    leave_folder()
-    end_with(main)
+    start(main)

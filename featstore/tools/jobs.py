@@ -7,11 +7,12 @@ like one of another library, and a job leaves the folder before it imports modul
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from featstore.base.errors import FeatstoreError
-from featstore.base.processes import exit_code
+from featstore.base.processes import end_with, exit_code
 
 JOBS = {
     "extract": "job_extract.py",
@@ -30,10 +31,12 @@ def job_path(name: str) -> Path:
     return Path(__file__).resolve().with_name(JOBS[name])
 
 
-def leave_folder() -> None:
-    """Takes this folder off Python's path: a module of a user's operators may be named `jobs`."""
+def start(main: Callable[[], int]) -> NoReturn:
+    """Runs the `main` of a job as a program."""
+    # A module of a user's operators may be named `jobs`, like one of this folder.
     folder = Path(__file__).resolve().parent
     sys.path[:] = [place for place in sys.path if Path(place).resolve() != folder]
+    end_with(main)
 
 
 def run_program(name: str, program: Callable[[], object]) -> int:

@@ -33,8 +33,8 @@ def test_a_job_leaves_its_folder_to_users_modules(name: str, tmp_path: Path) -> 
     (tmp_path / "pack.py").write_text("")
     program = f"""
 import runpy, sys
-from featstore.base import ending
-ending.end_with = print  # which would end the process
+from featstore.base import processes
+processes.end_with = print  # which would end the process
 sys.path[:0] = [{str(job_path(name).parent)!r}, {str(tmp_path)!r}]
 runpy.run_path({str(job_path(name))!r}, run_name="__main__")
 import pack
