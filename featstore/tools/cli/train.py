@@ -1,5 +1,5 @@
-"""`featstore train ... | stage ... | dispatch ...`: training configs, the caches that runs stage to,
-and the stores through which their workers share an epoch.
+"""`featstore train ... | stage ... | dispatch ...`: training configs, the caches that their runs
+stage to, and the stores through which their workers share an epoch.
 """
 
 import contextlib
