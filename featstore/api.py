@@ -19,15 +19,12 @@ from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.spark.runners import (
-    SparkFitRunner,
-    SparkKeyRunner,
     SparkRunner,
     extract_dataframe,
 )
 from featstore.extraction.units.unit import Progress, ignore_progress
 from featstore.files.retry import RetryPolicy, retrying
-from featstore.ingest.import_job import SAMPLE_ROWS, import_job
-from featstore.ingest.import_report import ImportReport
+from featstore.ingest.import_job import SAMPLE_ROWS, ImportReport, import_job
 from featstore.ingest.import_run import OnSchema, run_import
 from featstore.spec.lock import load_lock, lock_url, write_lock
 from featstore.spec.meaning import keep_fits, make_lock
@@ -232,7 +229,7 @@ def _extract_group(group: GroupJob, spark: Any, progress: Progress) -> ExtractRe
     if spark is None:
         return extract_group(group, progress=progress)
     return extract_group(
-        group, runner=SparkRunner(spark), run_keyed=SparkKeyRunner(spark), progress=progress
+        group, runner=SparkRunner(spark), run_keyed=SparkRunner(spark).by_key, progress=progress
     )
 
 
@@ -383,7 +380,7 @@ def fit(
     fitted = fit_spec(
         before,
         str(input_url),
-        fit_in_threads if spark is None else SparkFitRunner(spark),
+        fit_in_threads if spark is None else SparkRunner(spark).fit,
         again=again,
     )
     locked = make_lock(fitted)

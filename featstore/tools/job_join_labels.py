@@ -27,11 +27,12 @@ from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.join import join_labels
 from featstore.ingest.join_inputs import check_found
 from featstore.ingest.join_options import (
+    Impressions,
+    Label,
     LabelJoin,
+    Lookup,
     NegativeSampling,
-    parse_impressions,
-    parse_label,
-    parse_lookup,
+    parse_log,
     parse_time,
 )
 from featstore.tools.jobs import run_program, start
@@ -126,9 +127,9 @@ def label_join(options: Mapping[str, Any]) -> LabelJoin:
     """
     rate = options["negative_rate"]
     return LabelJoin(
-        impressions=parse_impressions(options["impressions"]),
-        labels=tuple(map(parse_label, options["labels"])),
-        lookups=tuple(map(parse_lookup, options["lookups"])),
+        impressions=parse_log(options["impressions"], Impressions),
+        labels=tuple(parse_log(text, Label) for text in options["labels"]),
+        lookups=tuple(parse_log(text, Lookup) for text in options["lookups"]),
         cut_off=parse_time(options["cut_off"]),
         negatives=None
         if rate is None

@@ -18,8 +18,7 @@ from featstore.formats.csv_rows import CsvFormat
 from featstore.formats.parsed import ParsedRows
 from featstore.ingest import import_run as importing
 from featstore.ingest.conversion import Conversion, ConvertedFile, OnRows, convert
-from featstore.ingest.import_job import ImportJob, import_job
-from featstore.ingest.import_report import ImportSchema
+from featstore.ingest.import_job import ImportJob, ImportSchema, import_job
 from featstore.ingest.import_run import find_columns, run_import
 from tests.formats.example_files import tfrecord
 from tests.ingest.conftest import Rows
