@@ -25,8 +25,14 @@ from featstore.ingest.hive_registration import register as register_table
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
-from featstore.tools.jobs import run_program, start
-from featstore.tools.options import extract_options, require_one_of, spec_option, table_option
+from featstore.tools.programs import (
+    extract_options,
+    require_one_of,
+    run_program,
+    spec_option,
+    start,
+    table_option,
+)
 
 _NOT_OF_RELABEL = {"days", "allow_missing", "dry_run", "group"}
 

@@ -35,8 +35,7 @@ from featstore.ingest.join_options import (
     parse_log,
     parse_time,
 )
-from featstore.tools.jobs import run_program, start
-from featstore.tools.options import partition_option
+from featstore.tools.programs import partition_option, run_program, start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from featstore.explore.table import open_table
 from featstore.extraction.spark.runners import spark_session
 from featstore.extraction.spark.spark_errors import query_rows
 from featstore.statistics.stale_groups import ERROR, MISSING
-from featstore.tools.jobs import run_program, start
+from featstore.tools.programs import run_program, start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

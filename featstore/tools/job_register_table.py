@@ -13,8 +13,7 @@ import click
 
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.hive_registration import register
-from featstore.tools.jobs import run_program, start
-from featstore.tools.options import table_option
+from featstore.tools.programs import run_program, start, table_option
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from featstore.tools import job_extract as extract
 from featstore.tools import job_join_labels as join_labels
 from featstore.tools.cli import cli
-from featstore.tools.jobs import JOBS, job_path
+from featstore.tools.programs import JOBS, job_path
 from tests.programs import run_python
 
 SCRIPTS = Path(__file__).parents[2] / "spark_jobs"

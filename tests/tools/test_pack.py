@@ -14,8 +14,8 @@ import yaml
 import featstore
 from featstore.base.errors import PackError
 from featstore.extraction.spark.java import java_environment
-from featstore.tools.jobs import job_path
 from featstore.tools.pack import PackReport, pack, write_archive
+from featstore.tools.programs import job_path
 from tests.parquet_files import put_parquet
 from tests.spark_homes import make_spark_home
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from featstore.tools.cli import cli
-from featstore.tools.jobs import JOBS, job_path
 from featstore.tools.pack import submit_lines
+from featstore.tools.programs import JOBS, job_path
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/spark.md").read_text()
 BLOCKS = re.findall(r"^```\n(.*?)\n```$", PAGE, re.DOTALL | re.MULTILINE)

@@ -15,10 +15,11 @@ from featstore.tools.cli.command import (
     stale_groups_option,
 )
 from featstore.tools.cli.output import show
-from featstore.tools.jobs import JOBS, job_path
-from featstore.tools.options import (
+from featstore.tools.programs import (
+    JOBS,
     extract_options,
     input_option,
+    job_path,
     partition_from_path_option,
     partition_option,
     spec_option,

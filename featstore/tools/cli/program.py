@@ -12,7 +12,7 @@ from featstore.tools.cli.importing import import_
 from featstore.tools.cli.spec import schema, spec
 from featstore.tools.cli.table import report, table, whatis
 from featstore.tools.cli.train import dispatch, stage, train
-from featstore.tools.jobs import run_program
+from featstore.tools.programs import run_program
 
 
 @click.group(

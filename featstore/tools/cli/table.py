@@ -26,7 +26,7 @@ from featstore.tools.cli.command import (
     where_option,
 )
 from featstore.tools.cli.output import show, to_json
-from featstore.tools.options import (
+from featstore.tools.programs import (
     input_option,
     partition_options,
     retry_option,
