@@ -12,7 +12,7 @@ from featstore.base.redaction import redact
 from featstore.explore.preview import preview as preview
 from featstore.extraction.compaction import CompactReport
 from featstore.extraction.compaction import compact as compact_table
-from featstore.extraction.days import Days, DaysReport, extract_days
+from featstore.extraction.days import DaysReport, extract_days
 from featstore.extraction.deletion import DeletionReport
 from featstore.extraction.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.fit import fit_in_threads, fit_spec
@@ -145,8 +145,14 @@ def extract(
         runner = None if spark is None else SparkRunner(spark)
         if days is None:
             return extract_files(job, runner=runner, progress=progress)
-        asked = Days(days=days, allow_missing=allow_missing, dry_run=dry_run)
-        return extract_days(job, asked, runner=runner, progress=progress)
+        return extract_days(
+            job,
+            days,
+            allow_missing=allow_missing,
+            dry_run=dry_run,
+            runner=runner,
+            progress=progress,
+        )
 
 
 def _job(
