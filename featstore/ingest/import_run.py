@@ -20,7 +20,7 @@ from featstore.files.listings import FileEntry, list_files, listing_digest
 from featstore.files.storage import local_path
 from featstore.formats.byte_source import errors_of, open_bytes
 from featstore.formats.parsed import given
-from featstore.ingest.conversion import Conversion, ConvertedFile, OnRows, convert, too_many
+from featstore.ingest.conversion import ConvertedFile, OnRows, convert, too_many
 from featstore.ingest.import_job import ImportJob, ImportReport, ImportSchema
 from featstore.ingest.import_target import ImportTarget
 from featstore.table.layout import parse_partition
@@ -63,18 +63,9 @@ def run_import(
     totals = target.earlier()
     imported = totals is None
     if totals is None:
-        tasks = [
-            Conversion(
-                format=job.format,
-                schema=schema,
-                source=file,
-                target=target.path(part),
-                max_malformed=job.max_malformed,
-            )
-            for file, part in zip(files, part_names(files), strict=True)
-        ]
+        paths = map(target.path, part_names(files))
         with target.writing():
-            run = _Run(target, tasks, progress)
+            run = _Run(job, schema, target, dict(zip(paths, files, strict=True)), progress)
             run.convert_all(num_workers)
             totals = run.totals()
             target.publish(totals)
@@ -170,9 +161,17 @@ class _Run:
     """Converts the files of one import that are not finished, and adds up all. Not thread-safe."""
 
     def __init__(
-        self, target: ImportTarget, tasks: Sequence[Conversion], progress: Progress
+        self,
+        job: ImportJob,
+        schema: pa.Schema,
+        target: ImportTarget,
+        sources: Mapping[str, FileEntry],
+        progress: Progress,
     ) -> None:
-        self._target, self._tasks, self._progress = target, tasks, progress
+        self._convert = functools.partial(convert, job, schema)
+        self._max_malformed = job.max_malformed
+        # By the path of its Parquet file.
+        self._target, self._sources, self._progress = target, sources, progress
         self._done: dict[str, ConvertedFile] = {}
 
     def convert_all(self, num_workers: int) -> None:
@@ -182,18 +181,20 @@ class _Run:
             InputError: More rows than allowed are malformed, or a file cannot be read.
             WorkerError: A process died.
         """
-        for task in self._tasks:
-            if (done := self._target.finished(task.target)) is not None:
-                self._add(task, done)
-        unfinished = [task for task in self._tasks if task.target not in self._done]
+        for path in self._sources:
+            if (done := self._target.finished(path)) is not None:
+                self._add(path, done)
+        unfinished = [item for item in self._sources.items() if item[0] not in self._done]
         if num_workers == 1 or len(unfinished) < 2:
-            for task in unfinished:
-                self._finish(task, convert(task, self._on_rows()))
+            for path, source in unfinished:
+                self._finish(path, self._convert(source, path, self._on_rows()))
             return
         # Spawned, since threads of Arrow and of stores do not survive a fork.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(num_workers, len(unfinished)), context) as pool:
-            futures = {pool.submit(convert, task): task for task in unfinished}
+            futures = {
+                pool.submit(self._convert, source, path): path for path, source in unfinished
+            }
             try:
                 for future in as_completed(futures):
                     self._finish(futures[future], future.result())
@@ -212,23 +213,23 @@ class _Run:
         def on_rows(more: int) -> None:
             nonlocal num_rows
             num_rows += more
-            self._progress(len(self._done), len(self._tasks), num_rows)
+            self._progress(len(self._done), len(self._sources), num_rows)
 
         return on_rows
 
-    def _finish(self, task: Conversion, done: ConvertedFile) -> None:
-        self._target.finish(task.target, done)
-        self._add(task, done)
+    def _finish(self, path: str, done: ConvertedFile) -> None:
+        self._target.finish(path, done)
+        self._add(path, done)
 
-    def _add(self, task: Conversion, done: ConvertedFile) -> None:
-        self._done[task.target] = done
+    def _add(self, path: str, done: ConvertedFile) -> None:
+        self._done[path] = done
         totals = self.totals()
-        if totals["num_malformed"] > task.max_malformed:
-            raise too_many(totals["num_malformed"], task.max_malformed, totals["examples"])
-        self._progress(len(self._done), len(self._tasks), totals["num_rows"])
+        if totals["num_malformed"] > self._max_malformed:
+            raise too_many(totals["num_malformed"], self._max_malformed, totals["examples"])
+        self._progress(len(self._done), len(self._sources), totals["num_rows"])
 
     def totals(self) -> Mapping[str, Any]:
         """The sums over the finished files, as `ImportReport` has them, and as JSON can be."""
-        done = [self._done[task.target] for task in self._tasks if task.target in self._done]
+        done = [self._done[path] for path in self._sources if path in self._done]
         total = functools.reduce(ConvertedFile.plus, done, ConvertedFile())
         return {"num_files": len(done), **vars(total), "examples": list(total.examples)}

@@ -10,8 +10,13 @@ import pyarrow as pa
 
 from featstore.base.errors import OperatorError
 from featstore.base.schema import SlotSchema
-from featstore.extraction.units.attribution import Attribution
-from featstore.extraction.units.findings import BATCH, REQUEST, BatchOrigin, Findings
+from featstore.extraction.units.findings import (
+    BATCH,
+    REQUEST,
+    Attribution,
+    BatchOrigin,
+    Findings,
+)
 from featstore.extraction.units.intake import Intake, Taken, missing_columns
 from featstore.extraction.units.values import single
 from featstore.ops.arrays import Mask, nulls_of
