@@ -10,14 +10,14 @@ from typing import Any, overload
 from featstore.base.errors import InputError, require_seconds
 from featstore.base.redaction import redact
 from featstore.explore.preview import preview as preview
-from featstore.extraction.compaction import CompactReport
-from featstore.extraction.compaction import compact as compact_table
 from featstore.extraction.days import DaysReport, extract_days
 from featstore.extraction.deletion import DeletionReport
 from featstore.extraction.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
+from featstore.extraction.rewriting import CompactReport
+from featstore.extraction.rewriting import compact as compact_table
 from featstore.extraction.spark.runners import (
     SparkRunner,
     extract_dataframe,

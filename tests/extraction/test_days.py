@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore.base.errors import CommitConflictError, InputError
-from featstore.extraction.compaction import compact
 from featstore.extraction.days import (
     Day,
     DayInput,
@@ -25,6 +24,7 @@ from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.replaced import Holding
+from featstore.extraction.rewriting import compact
 from featstore.extraction.spark.runners import SparkRunner
 from featstore.spec.lint import lint
 from featstore.spec.model import Spec

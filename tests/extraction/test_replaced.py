@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 
-from featstore.extraction.compaction import compact
 from featstore.extraction.days import extract_days
 from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.replaced import Holding, ReplacedPartition, texts_of
+from featstore.extraction.rewriting import compact
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history

@@ -13,7 +13,7 @@ import pytest
 from featstore import api
 from featstore.base.errors import CommitConflictError
 from featstore.explore.table import open_table
-from featstore.extraction import compaction, rewriting
+from featstore.extraction import rewriting
 from featstore.extraction.by_key import run_by_key
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
@@ -97,7 +97,7 @@ def compact(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
     api.relabel(job.spec, job.input_url, job.table_url, key="row", partition={"dt": "1"})
     change = preceded(rewriting.replacement, lambda: fault(Path(job.table_url)))
     patch.setattr(rewriting, "replacement", change)
-    compaction.compact(job.table_url)
+    rewriting.compact(job.table_url)
 
 
 WAYS = [replace_the_day, add_slots, relabel, compact]
