@@ -10,24 +10,21 @@ from typing import Any, overload
 from featstore.base.errors import InputError, require_seconds
 from featstore.base.redaction import redact
 from featstore.explore.preview import preview as preview
-from featstore.extraction.compaction import CompactReport
-from featstore.extraction.compaction import compact as compact_table
-from featstore.extraction.days import Days, DaysReport, extract_days
+from featstore.extraction.days import DaysReport, extract_days
 from featstore.extraction.deletion import DeletionReport
 from featstore.extraction.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
+from featstore.extraction.rewriting import CompactReport
+from featstore.extraction.rewriting import compact as compact_table
 from featstore.extraction.spark.runners import (
-    SparkFitRunner,
-    SparkKeyRunner,
     SparkRunner,
     extract_dataframe,
 )
 from featstore.extraction.units.unit import Progress, ignore_progress
 from featstore.files.retry import RetryPolicy, retrying
-from featstore.ingest.import_job import SAMPLE_ROWS, import_job
-from featstore.ingest.import_report import ImportReport
+from featstore.ingest.import_job import SAMPLE_ROWS, ImportReport, import_job
 from featstore.ingest.import_run import OnSchema, run_import
 from featstore.spec.lock import load_lock, lock_url, write_lock
 from featstore.spec.meaning import keep_fits, make_lock
@@ -148,8 +145,14 @@ def extract(
         runner = None if spark is None else SparkRunner(spark)
         if days is None:
             return extract_files(job, runner=runner, progress=progress)
-        asked = Days(days=days, allow_missing=allow_missing, dry_run=dry_run)
-        return extract_days(job, asked, runner=runner, progress=progress)
+        return extract_days(
+            job,
+            days,
+            allow_missing=allow_missing,
+            dry_run=dry_run,
+            runner=runner,
+            progress=progress,
+        )
 
 
 def _job(
@@ -232,7 +235,7 @@ def _extract_group(group: GroupJob, spark: Any, progress: Progress) -> ExtractRe
     if spark is None:
         return extract_group(group, progress=progress)
     return extract_group(
-        group, runner=SparkRunner(spark), run_keyed=SparkKeyRunner(spark), progress=progress
+        group, runner=SparkRunner(spark), run_keyed=SparkRunner(spark).by_key, progress=progress
     )
 
 
@@ -383,7 +386,7 @@ def fit(
     fitted = fit_spec(
         before,
         str(input_url),
-        fit_in_threads if spark is None else SparkFitRunner(spark),
+        fit_in_threads if spark is None else SparkRunner(spark).fit,
         again=again,
     )
     locked = make_lock(fitted)

@@ -36,7 +36,7 @@ from featstore.files import listings, storage
 from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import read_span
 from featstore.ingest.hive_locations import locations
-from featstore.ingest.join_options import LabelJoin, parse_impressions, parse_label
+from featstore.ingest.join_options import Impressions, Label, LabelJoin, parse_log
 from featstore.table.open import open_snapshot
 from featstore.tools.cli import main as run_command
 from tests.parquet_files import put_parquet
@@ -185,9 +185,9 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     "list": lambda url, here: listings.list_files(url),
     "find": lambda url, here: listings.find_file(url),
     "span": lambda url, here: list(read_span(url, 0, 1, size_bytes=10).blocks),
-    "impressions": lambda url, here: parse_impressions(f"from={url} row_id=a"),
-    "label": lambda url, here: parse_label(f"fron={url} name=click"),
-    "no pair": lambda url, here: parse_label(url),
+    "impressions": lambda url, here: parse_log(f"from={url} row_id=a", Impressions),
+    "label": lambda url, here: parse_log(f"fron={url} name=click", Label),
+    "no pair": lambda url, here: parse_log(url, Label),
     "a join": lambda url, here: _join(url),
     "$ inspect": _command("table", "inspect", "URL"),
     "$ head": _command("table", "head", "URL"),
@@ -209,8 +209,8 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
 
 
 def _join(url: str) -> LabelJoin:
-    impressions = parse_impressions(f"from={url} row_id=a event_time=b")
-    label = parse_label(f"name=click from={url} key=a event_time=b window=1h")
+    impressions = parse_log(f"from={url} row_id=a event_time=b", Impressions)
+    label = parse_log(f"name=click from={url} key=a event_time=b window=1h", Label)
     cut_off = datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC)
     return LabelJoin(impressions=impressions, labels=(label,), cut_off=cut_off, output_url=url)
 

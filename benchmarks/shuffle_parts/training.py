@@ -23,7 +23,7 @@ import featstore
 from featstore import FeatureLoader
 from featstore.tools import demo_flights as flights
 from featstore.tools.demo_deepfm import DeepFM
-from featstore.tools.demo_train import TrainOptions, auc, train
+from featstore.tools.demo_train import auc, train
 
 DEMO = Path(flights.__file__).parent
 TRAINED, EVALUATED = "month < '2013-11'", "month >= '2013-11'"
@@ -51,7 +51,7 @@ def trained_in_orders(directory: Path, seeds: range) -> Figures:
     for seed in seeds:
         for name, loader in loaders.items():
             with loader(seed) as batches:
-                model, _ = train(batches, TrainOptions(seed=seed))
+                model, _ = train(batches, seed=seed)
             found[name].append(_evaluated(model, config, table))
             print(f"  seed {seed}, {name}: AUC {found[name][-1][0]:.4f}", flush=True)
     return {

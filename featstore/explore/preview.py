@@ -21,7 +21,7 @@ from featstore.explore.table import Table, open_table
 from featstore.explore.whatis import named_profile
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
-from featstore.extraction.units.slot_texts import SlotTexts
+from featstore.extraction.units.stand_ins import SlotTexts
 from featstore.extraction.units.unit import extract_range
 from featstore.reading.tables import marks_to_nulls
 from featstore.spec.graph import Graph

@@ -7,7 +7,7 @@
 | fit.py, sample.py | vocabularies and quantiles fitted to raw rows; a spec tried on some |
 | written.py, replaced.py | what a run leaves before its commit, and what it replaced |
 | group_job.py, by_key.py | slot groups: slots added to rows that are there |
-| compaction.py, deletion.py, rewriting.py | files replaced in one commit |
+| rewriting.py, deletion.py | files replaced in one commit: compacted, or without some rows |
 | units/ | one unit of raw rows, from reading to its data file |
 | spark/ | the same units as Spark tasks |
 """

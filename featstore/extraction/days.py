@@ -53,21 +53,6 @@ class Reason(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Days:
-    """The days to extract.
-
-    Attributes:
-        days: `FIRST..LAST`, both included, or a single day.
-        allow_missing: Leave out days without input, rather than fail.
-        dry_run: Only report what would be done.
-    """
-
-    days: str
-    allow_missing: bool = False
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Day:
     """One day, or one hour of a day: its partition and the URL of its raw files."""
 
@@ -324,8 +309,10 @@ def check_input(planned: Sequence[DayReport]) -> None:
 
 def extract_days(
     job: ExtractJob,
-    days: Days,
+    days: str,
     *,
+    allow_missing: bool = False,
+    dry_run: bool = False,
     runner: Runner | None = None,
     progress: Progress = ignore_progress,
 ) -> DaysReport:
@@ -336,24 +323,31 @@ def extract_days(
     Args:
         job: The job for all days. Its `input_url` holds `{dt}`, and optionally `{hour}`; the run id
             of a day is made of the job's run id and the day.
+        days: `FIRST..LAST`, both included, or a single day.
+        allow_missing: Leave out days without input, rather than fail.
+        dry_run: Only report what would be done.
 
     Raises:
         InputError: Some days have no input and `allow_missing` is false; raised before any work.
     """
     planned = _plan(job, days)
-    if not (days.allow_missing or days.dry_run):
+    if dry_run:
+        return DaysReport(table_url=job.table_url, days=planned, dry_run=True)
+    if not allow_missing:
         check_input(planned)
     done: list[DayReport] = []
     for plan in planned:
         try:
-            done.append(_extract_day(job, plan, days, runner, progress))
+            if plan.reason.extracts:
+                plan = _extract_day(job, plan, allow_missing, runner, progress)
+            done.append(plan)
         except BaseException as error:
             error.add_note(_progress_note(plan, done))
             raise
-    return DaysReport(table_url=job.table_url, days=tuple(done), dry_run=days.dry_run)
+    return DaysReport(table_url=job.table_url, days=tuple(done))
 
 
-def _plan(job: ExtractJob, days: Days) -> tuple[DayReport, ...]:
+def _plan(job: ExtractJob, days: str) -> tuple[DayReport, ...]:
     if job.partition_from_path:
         raise InputError(
             "days: partition_from_path and days cannot be combined; put {dt} in place of the "
@@ -364,17 +358,15 @@ def _plan(job: ExtractJob, days: Days) -> tuple[DayReport, ...]:
             f"days: no_partition and days cannot be combined, since each day is a partition "
             f"({DAY}); remove one of them"
         )
-    wanted_days = expand(days.days, job.input_url, job.partition)
+    wanted_days = expand(days, job.input_url, job.partition)
     spec = Extractor(job.spec).spec
     held = find_held(wanted_days, open_for_writing(job.table_url, "extract"), spec)
     return plan_days(wanted_days, held, find_inputs(wanted_days), spec.hash)
 
 
 def _extract_day(
-    job: ExtractJob, plan: DayReport, days: Days, runner: Runner | None, progress: Progress
+    job: ExtractJob, plan: DayReport, allow_missing: bool, runner: Runner | None, progress: Progress
 ) -> DayReport:
-    if days.dry_run or not plan.reason.extracts:
-        return plan
     day = plan.day
     of_day = replace(
         job, input_url=day.input_url, partition=day.partition, run_id=f"{job.run_id}/{day}"
@@ -382,7 +374,7 @@ def _extract_day(
     try:
         return replace(plan, report=extract_files(of_day, runner=runner, progress=progress))
     except EmptyInputError:
-        if not days.allow_missing:
+        if not allow_missing:
             raise
         return replace(plan, reason=Reason.NO_INPUT, version=None)
 

@@ -57,6 +57,9 @@ from featstore.table.open import open_existing
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
+# By the index of a unit, or of a base file if rows are matched by key.
+Targets = Mapping[int, tuple[Target, ...]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroupJob:
@@ -127,16 +130,35 @@ def extract_group(
     base_files = _base_files(base, partitions)
     part, schema = _part(group, base, base_files)
     check_raw_schemas(part.spec, files)
-    run = _begin(group, base, partitions, _digest(files, group), part, schema, started_s)
+    task = GroupTask(
+        spec=part.spec,
+        table_url=group_url(job.table_url, group.name),
+        run_id=job.run_id,
+        tag=new_tag(job.run_id),
+        part=part,
+        targets={},
+        bound_by="input" if group.key is None else f"key {group.key}",
+    )
+    run = ExtractionRun(
+        task=task,
+        schema=schema,
+        base=open_group_or_none(base.url, group.name),
+        partitions=partitions,
+        input_digest=_digest(files, group),
+        started_s=started_s,
+    )
 
-    def run_units(task: GroupTask, units: Sequence[Unit]) -> list[UnitReport]:
+    def run_units(targets: Targets, units: Sequence[Unit]) -> list[UnitReport]:
+        bound = replace(task, targets=targets)
         if group.key is None:
-            return _with_checked_rows(task, (runner or LocalRunner())(task, units, progress))
+            return _with_checked_rows(bound, (runner or LocalRunner())(bound, units, progress))
         # No check of row counts here: matching by key yields exactly the base's rows.
         bases = [base_file.file for base_file in base_files]
-        return run_keyed(task, keyed_partitions(group.key, bases, units), progress)
+        return run_keyed(bound, keyed_partitions(group.key, bases, units), progress)
 
-    report = _earlier(run, base, files) or _write(group, run, base_files, files, run_units, commit)
+    report = _earlier(run, base, files) or _write(
+        group, run, part, base_files, files, run_units, commit
+    )
     return _publish(group, base, run, report, publish)
 
 
@@ -240,35 +262,6 @@ def _digest(files: Sequence[RawFile], group: GroupJob) -> str:
     )
 
 
-def _begin(
-    group: GroupJob,
-    base: Snapshot,
-    partitions: tuple[Mapping[str, str], ...],
-    digest: str,
-    part: Part,
-    schema: SlotSchema,
-    started_s: float,
-) -> ExtractionRun:
-    job = group.job
-    task = GroupTask(
-        spec=part.spec,
-        table_url=group_url(job.table_url, group.name),
-        run_id=job.run_id,
-        tag=new_tag(job.run_id),
-        part=part,
-        targets={},
-        bound_by="input" if group.key is None else f"key {group.key}",
-    )
-    return ExtractionRun(
-        task=task,
-        schema=schema,
-        base=open_group_or_none(base.url, group.name),
-        partitions=partitions,
-        input_digest=digest,
-        started_s=started_s,
-    )
-
-
 def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
     """Returns the report of an equal run, if its files still match the current base files."""
     if run.base is None or not matches_base(run.base, run.partitions, base):
@@ -281,25 +274,20 @@ def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> Ex
 def _write(
     group: GroupJob,
     run: ExtractionRun,
+    part: Part,
     base_files: Sequence[BaseFile],
     files: Sequence[RawFile],
-    run_units: Callable[[GroupTask, Sequence[Unit]], list[UnitReport]],
+    run_units: Callable[[Targets, Sequence[Unit]], list[UnitReport]],
     commit: CommitFunction,
 ) -> ExtractReport:
-    task = run.task
-    assert isinstance(task, GroupTask)
     units = plan_units(files, group.job.spec.output.rows_per_file)
     if group.key is None:
-        _check_same_input(group, run, base_files, task.part)
-        task = replace(
-            task, targets=_targets_by_unit(units, files, base_files, run.input_digest or "")
-        )
+        _check_same_input(group, run, base_files, part)
+        targets = _targets_by_unit(units, files, base_files, run.input_digest or "")
     else:
-        task = replace(
-            task, targets={i: (_target(base_file, ""),) for i, base_file in enumerate(base_files)}
-        )
+        targets = {i: (_target(base_file, ""),) for i, base_file in enumerate(base_files)}
     input_bytes = sum(file.listed.size_bytes for file in files)
-    return write_and_commit(run, lambda: run_units(task, units), commit, input_bytes)
+    return write_and_commit(run, lambda: run_units(targets, units), commit, input_bytes)
 
 
 def _check_same_input(
@@ -420,10 +408,11 @@ def _publish(
         f"again with the same input: that makes the table name them, or finds that it does."
     )
     with noted_on_failure(note):
+        now = delta.open_delta(run.task.table_url, report.version)
         metadata = groups_commit(
             group.job.run_id,
             base,
-            _written(run, report),
+            now.in_partitions(run.partitions),
             counts=report.counts,
             num_rows_skipped=report.num_rows_skipped,
         )
@@ -437,8 +426,3 @@ def _publish(
                 f"this run, so the group's files are stale; run it again ({error})"
             ) from None
     return replace(report, table_url=base.url, version=version, committed=version != base.version)
-
-
-def _written(run: ExtractionRun, report: ExtractReport) -> tuple[DataFile, ...]:
-    now = delta.open_delta(run.task.table_url, report.version)
-    return tuple(now.in_partitions(run.partitions))

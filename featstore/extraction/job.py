@@ -371,7 +371,18 @@ def write_and_commit(
         with run.written.removed_on_failure():
             reports = write()
             files = sorted(
-                (_data_file(url, report) for report in reports if report.num_rows),
+                (
+                    DataFile(
+                        path=report.path,
+                        url=join(url, report.path),
+                        size_bytes=report.size_bytes,
+                        num_rows=report.num_rows,
+                        partition=report.partition,
+                        crc32=report.crc32,
+                    )
+                    for report in reports
+                    if report.num_rows
+                ),
                 key=lambda file: file.path,
             )
             metadata = _metadata(run, reports, tuple(files), mark)
@@ -637,15 +648,4 @@ def _report(
         counts=metadata.counts,
         num_rows_skipped=metadata.num_rows_skipped,
         warnings=tuple(map(CheckResult.from_dict, metadata.warnings)),
-    )
-
-
-def _data_file(table_url: str, report: UnitReport) -> DataFile:
-    return DataFile(
-        path=report.path,
-        url=join(table_url, report.path),
-        size_bytes=report.size_bytes,
-        num_rows=report.num_rows,
-        partition=report.partition,
-        crc32=report.crc32,
     )

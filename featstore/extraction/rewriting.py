@@ -1,12 +1,13 @@
 """Data files that are written anew, with the columns of their slot groups, to replace all files of
-some partitions in one commit.
+some partitions in one commit; and compaction, which does it for all that have slot groups.
 """
 
 import posixpath
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from isal import isal_zlib
 
 from featstore.base.closing import noted_on_failure
 from featstore.base.errors import DataFileError, InputError
+from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.written import WrittenFiles
@@ -23,6 +25,8 @@ from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import Rows
+from featstore.statistics.stale_groups import require_fresh
+from featstore.statistics.values_file import copy_values
 from featstore.table import delta
 from featstore.table.groups import GroupOrigins, drop_groups, groups_commit
 from featstore.table.layout import (
@@ -34,8 +38,16 @@ from featstore.table.layout import (
     unit_and_part,
 )
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
+from featstore.table.open import open_existing
 from featstore.table.running import check_not_removed, marked
-from featstore.table.snapshot import DataFile, FileList, Snapshot, TableFile, files_digest
+from featstore.table.snapshot import (
+    DataFile,
+    FileList,
+    Snapshot,
+    TableFile,
+    by_partition,
+    files_digest,
+)
 from featstore.table.writer import open_data_file
 
 _COPIED_BYTES = 8 << 20
@@ -44,6 +56,73 @@ _ZSTD = 6  # CompressionCodec.ZSTD in parquet.thrift
 CommitFunction = Callable[[str, delta.Change], int]
 # For each row group of a data file, which of its rows are kept: bool (num_rows,), without nulls.
 Masks = Callable[[OpenFile, Sequence[OpenFile]], Iterator[pa.ChunkedArray]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactReport:
+    """The result of a compaction: `num_files` rewritten base files, and the groups folded in."""
+
+    table_url: str = field(repr=False)
+    version: int
+    groups: tuple[str, ...]
+    num_files: int
+    num_rows: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        if not self.groups:
+            return (
+                f"nothing to do: version {self.version} of {redact(self.table_url)} has no slot "
+                f"groups"
+            )
+        return (
+            f"committed version {self.version} of {redact(self.table_url)}: "
+            f"{', '.join(self.groups)} folded into "
+            f"{self.num_files:,} files, {self.num_rows:,} rows, {self.size_bytes:,} bytes"
+        )
+
+
+def compact(table_url: str, *, commit: CommitFunction = delta.commit) -> CompactReport:
+    """Rewrites base files that have slot groups beside them, with the columns of both.
+
+    Rows and their order stay the same. The commit makes the groups' files stale; a second commit
+    removes the groups from the table. If the process dies in between, the next compaction makes the
+    second commit. Earlier versions remain readable.
+
+    Raises:
+        TableNotFoundError: There is no Delta table.
+        StaleGroupError: A group is stale beside some files, which would be without its columns for
+            good; nothing is done.
+        CommitConflictError: A partition or one of its groups was written in the meantime; the table
+            is unchanged.
+    """
+    snapshot = open_existing(table_url, "compact", "a Delta table with slot groups")
+    require_fresh(snapshot, snapshot.data_files, snapshot.schema.to_arrow().names, "")
+    grouped = by_partition(file for file in snapshot.data_files if file.groups)
+    partitions = named_partitions(table_url, (files[0].partition for files in grouped.values()))
+    version, files = snapshot.version or 0, tuple[DataFile, ...]()
+
+    def write(base: Sequence[DataFile], tag: str) -> list[DataFile]:
+        # The pool ends, and with it each of its writes, before files of a failed run are removed.
+        with ThreadPoolExecutor(num_cores(), "featstore-compact") as threads:
+            done = list(threads.map(partial(rewrite_file, snapshot), base, new_paths(base, tag)))
+        for partition in partitions:
+            copy_values(snapshot, partition, tag)
+        return done
+
+    if partitions:
+        again = "Run it again: it does what is left to do."
+        version, files = replace_files(snapshot, partitions, write, "the compaction", again, commit)
+    if snapshot.groups:
+        version = drop_folded(snapshot, files, [group.name for group in snapshot.groups], version)
+    return CompactReport(
+        table_url=table_url,
+        version=version,
+        groups=tuple(group.name for group in snapshot.groups),
+        num_files=len(files),
+        num_rows=sum(file.num_rows for file in files),
+        size_bytes=sum(file.size_bytes for file in files),
+    )
 
 
 def named_partitions(

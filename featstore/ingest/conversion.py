@@ -13,27 +13,12 @@ from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.storage import open_write
 from featstore.formats.byte_source import errors_of, open_bytes
-from featstore.formats.parsed import MAX_EXAMPLES, RowFormat, unmarked
+from featstore.formats.parsed import MAX_EXAMPLES, unmarked
+from featstore.ingest.import_job import ImportJob
 
 # A row group ends with the rows that reach one of these, so that memory holds one and a block.
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1 << 17, 64 << 20
 OnRows = Callable[[int], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conversion:
-    """One file to convert. Picklable.
-
-    Attributes:
-        target: The path of the Parquet file.
-        max_malformed: How many bad rows stop it.
-    """
-
-    format: RowFormat
-    schema: pa.Schema
-    source: FileEntry
-    target: str
-    max_malformed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +51,30 @@ class ConvertedFile:
         )
 
 
-def convert(of: Conversion, on_rows: OnRows = lambda num_rows: None) -> ConvertedFile:
-    """Converts a file. Its Parquet file appears whole or not at all.
+def convert(
+    job: ImportJob,
+    schema: pa.Schema,
+    source: FileEntry,
+    target: str,
+    on_rows: OnRows = lambda num_rows: None,
+) -> ConvertedFile:
+    """Converts a file of an import. Its Parquet file appears whole or not at all.
 
     Args:
+        schema: The columns to read, as `infer_schema` returns them.
+        target: The path of the Parquet file.
         on_rows: Called with the number of rows after each block.
 
     Raises:
         InputError: More rows than allowed are malformed, the file is damaged, or it changed while
             it was read.
     """
-    schema, url, done = unmarked(of.schema), of.source.url, ConvertedFile()
+    url, written, done = source.url, unmarked(schema), ConvertedFile()
 
-    def batches(source: IO[bytes]) -> Iterator[pa.RecordBatch]:
+    def batches(opened: IO[bytes]) -> Iterator[pa.RecordBatch]:
         nonlocal done
         with errors_of(url):
-            for parsed in of.format.read(source, of.schema):
+            for parsed in job.format.read(opened, schema):
                 done = done.plus(
                     ConvertedFile(
                         num_rows=parsed.batch.num_rows,
@@ -92,26 +85,26 @@ def convert(of: Conversion, on_rows: OnRows = lambda num_rows: None) -> Converte
                     )
                 )
                 on_rows(parsed.batch.num_rows)
-                if done.num_malformed > of.max_malformed:
+                if done.num_malformed > job.max_malformed:
                     break
                 yield parsed.batch
-        if done.num_malformed > of.max_malformed:
-            raise too_many(done.num_malformed, of.max_malformed, done.examples)
+        if done.num_malformed > job.max_malformed:
+            raise too_many(done.num_malformed, job.max_malformed, done.examples)
 
-    with open_write(of.target) as sink:
+    with open_write(target) as sink:
         try:
             with (
-                open_bytes(url, of.source.size_bytes, of.format.is_plain) as source,
+                open_bytes(url, source.size_bytes, job.format.is_plain) as opened,
                 pq.ParquetWriter(
-                    sink, schema, compression="snappy", write_page_checksum=True
+                    sink, written, compression="snappy", write_page_checksum=True
                 ) as writer,
             ):
-                for rows in row_groups(batches(source), schema):
+                for rows in row_groups(batches(opened), written):
                     writer.write_table(rows, row_group_size=len(rows))
         except InputError:
-            check_unchanged(of.source, find_file(of.source.url))
+            check_unchanged(source, find_file(url))
             raise
-        check_unchanged(of.source, find_file(of.source.url))
+        check_unchanged(source, find_file(url))
         size_bytes = sink.tell()
     return replace(done, size_bytes=size_bytes)
 

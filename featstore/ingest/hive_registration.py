@@ -18,6 +18,7 @@ from featstore.ingest.hive_locations import (
     partition_columns,
     remove_vacuumed,
 )
+from featstore.ingest.join_query import quote
 from featstore.table.delta import open_delta
 from featstore.table.layout import parse_partition, partition_path
 from featstore.table.snapshot import Snapshot
@@ -271,7 +272,7 @@ def _added(one: Registration, other: Registration) -> Registration:
 
 def _declared(wanted: Iterable[Column]) -> str:
     return ", ".join(
-        f"{_name(column.name)} {column.type}"
+        f"{quote(column.name)} {column.type}"
         + (f" COMMENT {_text(column.comment)}" if column.comment else "")
         for column in wanted
     )
@@ -280,16 +281,12 @@ def _declared(wanted: Iterable[Column]) -> str:
 def _partition(partition: Mapping[str, str]) -> str:
     return (
         f"PARTITION "
-        f"({', '.join(f'{_name(key)}={_text(value)}' for key, value in partition.items())})"
+        f"({', '.join(f'{quote(key)}={_text(value)}' for key, value in partition.items())})"
     )
 
 
 def _pairs(properties: Mapping[str, str]) -> str:
     return ", ".join(f"{_text(key)}={_text(value)}" for key, value in properties.items())
-
-
-def _name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _text(value: str) -> str:

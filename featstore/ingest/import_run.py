@@ -1,26 +1,31 @@
-"""Imports files: lists them, infers their columns, converts each, and publishes all at once."""
+"""Imports files: lists them, infers their columns from the first rows, converts each, and publishes
+all at once.
+"""
 
 import functools
 import multiprocessing
 import posixpath
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from featstore.base.errors import InputError, WorkerError, require_integer
+import pyarrow as pa
+
+from featstore.base.errors import InputError, WorkerError, all_nearest, require_integer
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, list_files, listing_digest
 from featstore.files.storage import local_path
-from featstore.ingest.conversion import Conversion, ConvertedFile, OnRows, convert, too_many
-from featstore.ingest.import_job import ImportJob
-from featstore.ingest.import_report import ImportReport, ImportSchema
+from featstore.formats.byte_source import errors_of, open_bytes
+from featstore.formats.parsed import given
+from featstore.ingest.conversion import ConvertedFile, OnRows, convert, too_many
+from featstore.ingest.import_job import ImportJob, ImportReport, ImportSchema
 from featstore.ingest.import_target import ImportTarget
-from featstore.ingest.inference import infer_schema
 from featstore.table.layout import parse_partition
 
+SAMPLE_FILES = 8
 Progress = Callable[[int, int, int], None]
 """Called with (files done, files in total, rows done), from the thread that imports."""
 OnSchema = Callable[[ImportSchema], None]
@@ -58,18 +63,9 @@ def run_import(
     totals = target.earlier()
     imported = totals is None
     if totals is None:
-        tasks = [
-            Conversion(
-                format=job.format,
-                schema=schema,
-                source=file,
-                target=target.path(part),
-                max_malformed=job.max_malformed,
-            )
-            for file, part in zip(files, part_names(files), strict=True)
-        ]
+        paths = map(target.path, part_names(files))
         with target.writing():
-            run = _Run(target, tasks, progress)
+            run = _Run(job, schema, target, dict(zip(paths, files, strict=True)), progress)
             run.convert_all(num_workers)
             totals = run.totals()
             target.publish(totals)
@@ -81,6 +77,65 @@ def run_import(
         seconds=time.monotonic() - started_s,
         **dict(totals) | {"examples": tuple(totals["examples"])},
     )
+
+
+def infer_schema(job: ImportJob, files: Sequence[FileEntry]) -> pa.Schema:
+    """The schema of all of the files, in which types that are not given are marked as inferred.
+
+    Args:
+        files: The input, at least one file. At most `SAMPLE_FILES`, spread over it, are looked at.
+
+    Raises:
+        InputError: There is no row, a file cannot be read, or a type is given for a column that the
+            rows do not have or whose format cannot hold it.
+    """
+    sampled = spread(files, SAMPLE_FILES)
+    rows = [row for file in sampled for row in _sample(job, file)]
+    if not rows:
+        bad = next((bad for file in sampled for bad in _bad_rows(job, file)), "")
+        raise InputError(
+            f"{redact(job.input_url)}: expected rows of {job.format.name} to infer columns from, "
+            f"found none in {len(sampled)} of {len(files):,} files{bad}; is it another format?"
+        )
+    schema = with_types(job.format.infer(rows), job.columns)
+    job.format.check(schema)
+    return schema
+
+
+def with_types(schema: pa.Schema, columns: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The schema with these types. Pure.
+
+    Raises:
+        InputError: A column is not in the schema.
+    """
+    unknown = [name for name in columns if name not in schema.names]
+    if unknown:
+        raise InputError(
+            f"expected types of columns that the files have, found one for "
+            f"{all_nearest(unknown, schema.names)}; they have {', '.join(schema.names)}"
+        )
+    return pa.schema([given(of, columns[of.name]) if of.name in columns else of for of in schema])
+
+
+def spread(files: Sequence[FileEntry], most: int) -> list[FileEntry]:
+    """At most so many of the files, from the first to the last. Pure."""
+    if len(files) <= most:
+        return list(files)
+    return [files[i * (len(files) - 1) // (most - 1)] for i in range(most)]
+
+
+def _sample(job: ImportJob, file: FileEntry) -> list[object]:
+    of = job.format
+    with errors_of(file.url), open_bytes(file.url, file.size_bytes, of.is_plain) as source:
+        return of.sample(source, job.sample_rows)
+
+
+def _bad_rows(job: ImportJob, file: FileEntry) -> Iterator[str]:
+    """The first rows that cannot be read, each with its file, for an error."""
+    of = job.format
+    with errors_of(file.url), open_bytes(file.url, file.size_bytes, of.is_plain) as source:
+        for parsed in of.read(source, pa.schema([])):
+            yield from (f", such as {redact(file.url)}, {bad}" for bad in parsed.examples)
 
 
 def part_names(files: Sequence[FileEntry]) -> list[str]:
@@ -106,9 +161,17 @@ class _Run:
     """Converts the files of one import that are not finished, and adds up all. Not thread-safe."""
 
     def __init__(
-        self, target: ImportTarget, tasks: Sequence[Conversion], progress: Progress
+        self,
+        job: ImportJob,
+        schema: pa.Schema,
+        target: ImportTarget,
+        sources: Mapping[str, FileEntry],
+        progress: Progress,
     ) -> None:
-        self._target, self._tasks, self._progress = target, tasks, progress
+        self._convert = functools.partial(convert, job, schema)
+        self._max_malformed = job.max_malformed
+        # By the path of its Parquet file.
+        self._target, self._sources, self._progress = target, sources, progress
         self._done: dict[str, ConvertedFile] = {}
 
     def convert_all(self, num_workers: int) -> None:
@@ -118,18 +181,20 @@ class _Run:
             InputError: More rows than allowed are malformed, or a file cannot be read.
             WorkerError: A process died.
         """
-        for task in self._tasks:
-            if (done := self._target.finished(task.target)) is not None:
-                self._add(task, done)
-        unfinished = [task for task in self._tasks if task.target not in self._done]
+        for path in self._sources:
+            if (done := self._target.finished(path)) is not None:
+                self._add(path, done)
+        unfinished = [item for item in self._sources.items() if item[0] not in self._done]
         if num_workers == 1 or len(unfinished) < 2:
-            for task in unfinished:
-                self._finish(task, convert(task, self._on_rows()))
+            for path, source in unfinished:
+                self._finish(path, self._convert(source, path, self._on_rows()))
             return
         # Spawned, since threads of Arrow and of stores do not survive a fork.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(num_workers, len(unfinished)), context) as pool:
-            futures = {pool.submit(convert, task): task for task in unfinished}
+            futures = {
+                pool.submit(self._convert, source, path): path for path, source in unfinished
+            }
             try:
                 for future in as_completed(futures):
                     self._finish(futures[future], future.result())
@@ -148,23 +213,23 @@ class _Run:
         def on_rows(more: int) -> None:
             nonlocal num_rows
             num_rows += more
-            self._progress(len(self._done), len(self._tasks), num_rows)
+            self._progress(len(self._done), len(self._sources), num_rows)
 
         return on_rows
 
-    def _finish(self, task: Conversion, done: ConvertedFile) -> None:
-        self._target.finish(task.target, done)
-        self._add(task, done)
+    def _finish(self, path: str, done: ConvertedFile) -> None:
+        self._target.finish(path, done)
+        self._add(path, done)
 
-    def _add(self, task: Conversion, done: ConvertedFile) -> None:
-        self._done[task.target] = done
+    def _add(self, path: str, done: ConvertedFile) -> None:
+        self._done[path] = done
         totals = self.totals()
-        if totals["num_malformed"] > task.max_malformed:
-            raise too_many(totals["num_malformed"], task.max_malformed, totals["examples"])
-        self._progress(len(self._done), len(self._tasks), totals["num_rows"])
+        if totals["num_malformed"] > self._max_malformed:
+            raise too_many(totals["num_malformed"], self._max_malformed, totals["examples"])
+        self._progress(len(self._done), len(self._sources), totals["num_rows"])
 
     def totals(self) -> Mapping[str, Any]:
         """The sums over the finished files, as `ImportReport` has them, and as JSON can be."""
-        done = [self._done[task.target] for task in self._tasks if task.target in self._done]
+        done = [self._done[path] for path in self._sources if path in self._done]
         total = functools.reduce(ConvertedFile.plus, done, ConvertedFile())
         return {"num_files": len(done), **vars(total), "examples": list(total.examples)}

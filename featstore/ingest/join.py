@@ -314,7 +314,7 @@ class _JoinPlan:
             return frame
         drawn = query.sample(self.join.impressions.row_id, self.types, negatives)
         labelled = frame.selectExpr("*", *self._label_columns()).selectExpr(
-            "*", f"{query.negative(self.join)} as __negative"
+            "*", f"{query.negative(self.join.labels, negatives)} as __negative"
         )
         return labelled.selectExpr("*", f"not __negative or ({drawn}) as __keep")
 

@@ -315,33 +315,6 @@ class LabelJoin:
         return (self.cut_off - epoch) // datetime.timedelta(microseconds=1)
 
 
-def parse_impressions(text: str) -> Impressions:
-    """Parses `from=URL row_id=a,b event_time=ts log_time=ingested`.
-
-    Raises:
-        ConfigError: The text has another form.
-    """
-    return _parse(text, "impressions", Impressions)
-
-
-def parse_label(text: str) -> Label:
-    """Parses `name=click from=URL key=a,b event_time=ts window=1h kind=count ...`.
-
-    Raises:
-        ConfigError: The text has another form.
-    """
-    return _parse(text, "label", Label)
-
-
-def parse_lookup(text: str) -> Lookup:
-    """Parses `name=user from=URL key=user_id event_time=ts columns=age,country max_age=30d`.
-
-    Raises:
-        ConfigError: The text has another form.
-    """
-    return _parse(text, "lookup", Lookup)
-
-
 def duration_s(text: str) -> int:
     """Parses `90s`, `30m`, `1h` or `7d` into seconds.
 
@@ -388,11 +361,18 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 _Log = TypeVar("_Log", bound=EventLog)
 
 
-def _parse(text: str, where: str, log: type[_Log]) -> _Log:
-    """Parses `key=value` pairs, whose keys are the attributes of `log` without units.
+def parse_log(text: str, log: type[_Log]) -> _Log:
+    """Parses `key=value` pairs, whose keys are the attributes of `log` without units, and `from`,
+    `sql` or `table`. Pairs that hold spaces are quoted as in a shell:
 
-    Pairs that hold spaces are quoted as in a shell.
+        from=URL row_id=a,b event_time=ts log_time=ingested
+        name=click from=URL key=a,b event_time=ts window=1h kind=count
+        name=user 'sql=select * from users' key=user_id event_time=ts columns=age max_age=30d
+
+    Raises:
+        ConfigError: The text has another form.
     """
+    where = log.__name__.lower()
     pairs, shown = _pairs(text, where), f"{where} {redact_text(text)!r}"
     of_key = {
         attribute.name.removesuffix("_s"): attribute

@@ -13,7 +13,7 @@ whose predecessor's window ended before it.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from featstore.ingest.join_options import SAMPLE_WEIGHT, Label, LabelJoin, Lookup, NegativeSampling
+from featstore.ingest.join_options import SAMPLE_WEIGHT, Label, Lookup, NegativeSampling
 
 DELAY_BOUNDARIES_S = (1, 10, 60, 300, 900, 3_600, 21_600, 86_400, 259_200, 604_800, 2_592_000)
 NUM_BUCKETS = len(DELAY_BOUNDARIES_S) + 1
@@ -358,11 +358,9 @@ def lookup_metrics(j: int) -> dict[str, str]:
     }
 
 
-def negative(join: LabelJoin) -> str:
+def negative(labels: Iterable[Label], negatives: NegativeSampling) -> str:
     """The condition that a row is a negative, which may be sampled away."""
-    if join.negatives is None:
-        return "false"
-    drawn = [label for label in join.labels if join.negatives.label in (None, label.name)]
+    drawn = [label for label in labels if negatives.label in (None, label.name)]
     return " and ".join(f"coalesce({quote(label.name)} = 0, false)" for label in drawn)
 
 

@@ -225,12 +225,12 @@ def _lookup(j: int, lookup: Lookup, read: Counts, joined: Counts) -> dict[str, A
 def _negatives(join: LabelJoin, joined: Counts) -> dict[str, Any] | None:
     if join.negatives is None:
         return None
-    kept = {"num_negatives": joined["num_negatives"], "num_kept": joined["num_negatives_kept"]}
     return {
         "label": join.negatives.label,
         "rate": join.negatives.rate,
         "seed": join.negatives.seed,
-        **kept,
+        "num_negatives": joined["num_negatives"],
+        "num_kept": joined["num_negatives_kept"],
     }
 
 
@@ -275,29 +275,24 @@ def _number(value: Any) -> str:
 
 def _bars(label: Mapping[str, Any]) -> str:
     """The histogram of delays until the first event, as it happened and as it was logged."""
-    total = max(1, sum(bucket["num_impressions"] for bucket in label["delay"]))
+    happened, logged = (
+        [bucket["num_impressions"] for bucket in label[name]] for name in ("delay", "arrival")
+    )
+    bounds, total = [bucket["from_s"] for bucket in label["delay"]], max(1, sum(happened))
     lines = [
         [
-            f"from {_duration(happened['from_s'])}",
-            _percent(happened, total),
-            _percent(logged, total),
-            _bar(happened, total),
+            f"from {_duration(bound)}",
+            f"{one / total:.1%}",
+            f"{other / total:.1%}",
+            "#" * round(40 * one / total),
         ]
-        for happened, logged in zip(label["delay"], label["arrival"], strict=True)
+        for bound, one, other in zip(bounds, happened, logged, strict=True)
     ]
     return tabulate(
         lines,
         headers=[f"{label['name']}: delay", "happened", "logged", ""],
         colalign=["left", "right", "right", "left"],
     )
-
-
-def _percent(bucket: Mapping[str, int], total: int) -> str:
-    return f"{bucket['num_impressions'] / total:.1%}"
-
-
-def _bar(bucket: Mapping[str, int], total: int) -> str:
-    return "#" * round(40 * bucket["num_impressions"] / total)
 
 
 def _duration(seconds: int) -> str:

@@ -87,8 +87,9 @@ def converted(
     def read(value: Any, where: str) -> Any:
         try:
             return convert(value)
-        except (TypeError, ValueError) as error:
-            raise wrong(where, expected, value, known) from error
+        except (TypeError, ValueError):
+            # Without the cause, whose text may hold a URL with its secrets.
+            raise wrong(where, expected, value, known) from None
 
     return Kind(expected=expected, read=read, schema=lambda: dict(schema or {}))
 

@@ -101,7 +101,7 @@ class FloatEmbedding(nn.Module):
 
     def forward(self, columns: SlotTensors) -> tuple[Tensor, Tensor]:
         """Returns inputs (num_rows, width) and vectors (num_rows, width, 1 + dim), float32."""
-        scalars = [_tensor(columns[name]).unsqueeze(1) for name in self.scalars]
+        scalars = [columns[name].unsqueeze(1) for name in self.scalars]
         pooled = [pool(columns[name]) for name in self.lists]
         numbers = torch.cat(
             [*scalars, *(mean for mean, _ in pooled), *(length for _, length in pooled)], dim=1
@@ -234,12 +234,6 @@ def _network(width: int, options: ModelOptions) -> nn.Sequential:
         layers += [nn.Linear(width, size), nn.ReLU(), nn.Dropout(options.dropout)]
         width = size
     return nn.Sequential(*layers, nn.Linear(width, 1))
-
-
-def _tensor(column: Tensor | Jagged) -> Tensor:
-    if isinstance(column, Jagged):
-        raise TypeError("expected a scalar column, found a list")
-    return column
 
 
 def _flat(column: Tensor | Jagged) -> tuple[Tensor, Tensor]:

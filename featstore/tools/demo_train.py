@@ -28,17 +28,6 @@ _LR, _SPARSE_LR = 2e-3, 5e-4  # of Adam: dense parameters, and embeddings of ids
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
-    """Options of a training.
-
-    Attributes:
-        seed: The seed of the initial weights.
-    """
-
-    seed: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainReport:
     """The result of a training.
 
@@ -72,17 +61,18 @@ class EvaluateReport:
     auc: float
 
 
-def train(
-    batches: Iterable[Batch], options: TrainOptions | None = None
-) -> tuple[DeepFM, TrainReport]:
+def train(batches: Iterable[Batch], *, seed: int = 1) -> tuple[DeepFM, TrainReport]:
     """Trains a model of the first label in one iteration over `batches`. Prints its progress.
+
+    Args:
+        batches: At least one.
+        seed: The seed of the initial weights.
 
     Raises:
         ConfigError: The batches have no slot, no label or no row.
     """
-    options = options or TrainOptions()
     # The model is made when the first batch shows its slots.
-    torch.manual_seed(options.seed)
+    torch.manual_seed(seed)
     model: DeepFM | None = None
     optimizers: list[torch.optim.Optimizer] = []
     num_rows, loss_sum, wait_s = 0, 0.0, 0.0
@@ -197,7 +187,7 @@ def main(config: str, where: str | None, seed: int) -> None:
             # Raises errors of `where` before the training.
             FeatureLoader.from_config(config, where=where, shuffle=None).close()
         with FeatureLoader.from_config(config) as loader:
-            model, trained = train(loader, TrainOptions(seed=seed))
+            model, trained = train(loader, seed=seed)
         waited = f"{trained.wait_share:.0%} of the time waiting for data"
         print(
             f"trained on {trained.num_rows:,} rows at {trained.rows_per_s:,.0f} rows/s, {waited}, "

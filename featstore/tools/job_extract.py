@@ -16,7 +16,6 @@ import click
 from pyspark.sql import SparkSession
 
 from featstore import api
-from featstore.base.processes import end_with
 from featstore.extraction.days import DaysReport
 from featstore.extraction.job import ExtractReport
 from featstore.extraction.progress_bar import ProgressBar
@@ -26,8 +25,14 @@ from featstore.ingest.hive_registration import register as register_table
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
-from featstore.tools.jobs import leave_folder, run_program
-from featstore.tools.options import extract_options, require_one_of, spec_option, table_option
+from featstore.tools.programs import (
+    extract_options,
+    require_one_of,
+    run_program,
+    spec_option,
+    start,
+    table_option,
+)
 
 _NOT_OF_RELABEL = {"days", "allow_missing", "dry_run", "group"}
 
@@ -114,5 +119,4 @@ def extract(
 
 
 if __name__ == "__main__":
-    leave_folder()
-    end_with(main)
+    start(main)

@@ -23,20 +23,19 @@ from typing import Any
 
 import click
 
-from featstore.base.processes import end_with
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.join import join_labels
-from featstore.ingest.join_inputs import check_found
+from featstore.ingest.join_inputs import list_logs
 from featstore.ingest.join_options import (
+    Impressions,
+    Label,
     LabelJoin,
+    Lookup,
     NegativeSampling,
-    parse_impressions,
-    parse_label,
-    parse_lookup,
+    parse_log,
     parse_time,
 )
-from featstore.tools.jobs import leave_folder, run_program
-from featstore.tools.options import partition_option
+from featstore.tools.programs import partition_option, run_program, start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def job(**options: Any) -> None:
     """Join impressions with labels and looked-up features, into raw Parquet."""
     join = label_join(options)
-    check_found(join)  # reports missing logs before Spark starts, which takes seconds
+    list_logs(join)  # reports missing logs before Spark starts, which takes seconds
     shown = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
     hive = any(source.url is None for source in join.sources)
     with spark_session("featstore join labels", shown, hive=hive) as spark:
@@ -127,9 +126,9 @@ def label_join(options: Mapping[str, Any]) -> LabelJoin:
     """
     rate = options["negative_rate"]
     return LabelJoin(
-        impressions=parse_impressions(options["impressions"]),
-        labels=tuple(map(parse_label, options["labels"])),
-        lookups=tuple(map(parse_lookup, options["lookups"])),
+        impressions=parse_log(options["impressions"], Impressions),
+        labels=tuple(parse_log(text, Label) for text in options["labels"]),
+        lookups=tuple(parse_log(text, Lookup) for text in options["lookups"]),
         cut_off=parse_time(options["cut_off"]),
         negatives=None
         if rate is None
@@ -142,5 +141,4 @@ def label_join(options: Mapping[str, Any]) -> LabelJoin:
 
 
 if __name__ == "__main__":
-    leave_folder()
-    end_with(main)
+    start(main)

@@ -14,14 +14,13 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from featstore.base.processes import end_with
 from featstore.explore.profile import Profile
 from featstore.explore.spark_profile import profile_dataframe, profile_table
 from featstore.explore.table import open_table
 from featstore.extraction.spark.runners import spark_session
 from featstore.extraction.spark.spark_errors import query_rows
 from featstore.statistics.stale_groups import ERROR, MISSING
-from featstore.tools.jobs import leave_folder, run_program
+from featstore.tools.programs import run_program, start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,5 +82,4 @@ def profile(options: argparse.Namespace, spark: SparkSession) -> Profile:
 
 
 if __name__ == "__main__":
-    leave_folder()
-    end_with(main)
+    start(main)

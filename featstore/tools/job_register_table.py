@@ -11,11 +11,9 @@ from collections.abc import Sequence
 
 import click
 
-from featstore.base.processes import end_with
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.hive_registration import register
-from featstore.tools.jobs import leave_folder, run_program
-from featstore.tools.options import table_option
+from featstore.tools.programs import run_program, start, table_option
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,5 +33,4 @@ def job(table_url: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    leave_folder()
-    end_with(main)
+    start(main)

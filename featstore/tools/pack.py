@@ -29,9 +29,11 @@ from featstore.tools.interpreter import (
     LAUNCHER,
     interpreter_files,
     launcher,
+    needed_libraries,
+    run_trial,
     running_interpreter,
+    site_packages,
 )
-from featstore.tools.trial import needed_libraries, run_trial, site_packages
 
 _ENDINGS = (".tar.gz", ".tgz")  # by which Spark knows what to unpack
 _MISREAD = (",", "#")  # in --archives
@@ -41,24 +43,6 @@ _WRITTEN_S = 315_532_800  # 1980, as of all files: equal content gives an equal 
 ALIAS = "environment"
 PYTHON = f"./{ALIAS}/{LAUNCHER}"
 _JOB = "$(featstore spark-job extract) --spec URL --input URL --table URL ..."
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubmitLine:
-    """A command for one kind of cluster.
-
-    Attributes:
-        cluster: The kind.
-        about: What to know of it, in a line.
-        command: What to run, on several lines.
-    """
-
-    cluster: str
-    about: str
-    command: str
-
-    def __str__(self) -> str:
-        return f"# {self.cluster}: {self.about}\n{self.command}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +57,7 @@ class PackReport:
         distributions: The names of the distributions in it.
         libraries: The libraries that hosts must have, beside those of glibc.
         glibc: The glibc of this host. Others need this one or a newer one.
-        lines: How to submit a job with it.
+        lines: How to submit a job with it: commands, each with a comment above it.
     """
 
     archive: str
@@ -83,7 +67,7 @@ class PackReport:
     distributions: tuple[str, ...]
     libraries: tuple[str, ...]
     glibc: str
-    lines: tuple[SubmitLine, ...]
+    lines: tuple[str, ...]
 
     def __str__(self) -> str:
         size, unpacked = (f"{n / 1e6:,.0f} MB" for n in (self.size_bytes, self.unpacked_bytes))
@@ -93,7 +77,7 @@ class PackReport:
                 f"{len(self.distributions)} packages: {', '.join(self.distributions)}\n"
                 f"hosts need {self.glibc} or newer, Java and Spark; modules of Python such as ssl "
                 f"also need {', '.join(self.libraries)}",
-                *map(str, self.lines),
+                *self.lines,
             ]
         )
 
@@ -189,7 +173,7 @@ def _alike(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def submit_lines(archive: str, version: str) -> tuple[SubmitLine, ...]:
+def submit_lines(archive: str, version: str) -> tuple[str, ...]:
     """How a job is submitted with an archive, for each kind of cluster.
 
     Args:
@@ -199,41 +183,33 @@ def submit_lines(archive: str, version: str) -> tuple[SubmitLine, ...]:
     archives = f"--archives {shlex.quote(archive)}#{ALIAS}"
     python = f"--conf spark.pyspark.python={PYTHON}"
     return (
-        SubmitLine(
-            cluster="YARN",
-            about="driver and executors run the archive's Python; hosts need none",
-            command=_spark_submit("--master yarn --deploy-mode cluster", archives, python),
+        _spark_submit(
+            "# YARN: driver and executors run the archive's Python; hosts need none",
+            "--master yarn --deploy-mode cluster",
+            archives,
+            python,
         ),
-        SubmitLine(
-            cluster="Kubernetes",
-            about="an image with Spark 4; archive and job are uploaded to the path",
-            command=_spark_submit(
-                "--master k8s://https://HOST:6443 --deploy-mode cluster",
-                "--conf spark.kubernetes.container.image=IMAGE",
-                "--conf spark.kubernetes.file.upload.path=s3a://BUCKET/PATH",
-                archives,
-                python,
-            ),
+        _spark_submit(
+            "# Kubernetes: an image with Spark 4; archive and job are uploaded to the path",
+            "--master k8s://https://HOST:6443 --deploy-mode cluster",
+            "--conf spark.kubernetes.container.image=IMAGE",
+            "--conf spark.kubernetes.file.upload.path=s3a://BUCKET/PATH",
+            archives,
+            python,
         ),
-        SubmitLine(
-            cluster="standalone",
-            about="the driver runs in this environment, executors in the archive's Python",
-            command=_spark_submit(
-                "--master spark://HOST:7077",
-                archives,
-                python,
-                "--conf spark.pyspark.driver.python=$(command -v python)",
-            ),
+        _spark_submit(
+            "# standalone: the driver runs in this environment, executors in the archive's Python",
+            "--master spark://HOST:7077",
+            archives,
+            python,
+            "--conf spark.pyspark.driver.python=$(command -v python)",
         ),
-        SubmitLine(
-            cluster="Databricks and others that install packages",
-            about="without the archive, and without the extra `spark`",
-            command=f"install the wheel of featstore {version} on the cluster as a library, "
-            "upload\n"
-            "$(featstore spark-job extract), and make a job with a Python script task of that file",
-        ),
+        "# Databricks and others that install packages: without the archive, and without the extra "
+        "`spark`\n"
+        f"install the wheel of featstore {version} on the cluster as a library, upload\n"
+        "$(featstore spark-job extract), and make a job with a Python script task of that file",
     )
 
 
-def _spark_submit(*options: str) -> str:
-    return " \\\n    ".join(["spark-submit", *options, _JOB])
+def _spark_submit(comment: str, *options: str) -> str:
+    return f"{comment}\n" + " \\\n    ".join(["spark-submit", *options, _JOB])

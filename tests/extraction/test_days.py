@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore.base.errors import CommitConflictError, InputError
-from featstore.extraction.compaction import compact
 from featstore.extraction.days import (
     Day,
     DayInput,
-    Days,
     Held,
     Reason,
     expand,
@@ -26,6 +24,7 @@ from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.replaced import Holding
+from featstore.extraction.rewriting import compact
 from featstore.extraction.spark.runners import SparkRunner
 from featstore.spec.lint import lint
 from featstore.spec.model import Spec
@@ -50,7 +49,7 @@ def job(spec: Spec, raw: Path, tmp_path: Path, write_raw: Any) -> ExtractJob:
 
 
 def reasons(job: ExtractJob, days: str = DAYS, **options: Any) -> list[str]:
-    return [str(day.reason) for day in extract_days(job, Days(days=days, **options)).days]
+    return [str(day.reason) for day in extract_days(job, days, **options).days]
 
 
 def rows_by_day(job: ExtractJob) -> dict[str | None, int]:
@@ -62,7 +61,7 @@ def test_each_missing_day_is_a_commit_of_its_own_and_a_second_call_does_nothing(
 ) -> None:
     first = extract_days(
         replace(job, spec=replace(job.spec, output=replace(job.spec.output, rows_per_file=1000))),
-        Days(days=DAYS),
+        DAYS,
     )
     assert rows_by_day(job) == {"2026-11-01": 100, "2026-11-02": 200, "2026-11-03": 300}
     assert [
@@ -73,7 +72,7 @@ def test_each_missing_day_is_a_commit_of_its_own_and_a_second_call_does_nothing(
         .splitlines()[0]
         .startswith(f"dt=2026-11-01: missing: committed version 0 of {job.table_url}: 100 rows")
     )
-    again = extract_days(replace(job, run_id="again"), Days(days=DAYS))
+    again = extract_days(replace(job, run_id="again"), DAYS)
     assert str(again).splitlines() == [
         "dt=2026-11-01: up to date (version 0)",
         "dt=2026-11-02: up to date (version 1)",
@@ -86,14 +85,14 @@ def test_each_missing_day_is_a_commit_of_its_own_and_a_second_call_does_nothing(
 def test_only_what_is_missing_or_stale_is_extracted(
     job: ExtractJob, write_raw: Any, document: dict[str, Any]
 ) -> None:
-    extract_days(job, Days(days="2026-11-01..2026-11-02"))
+    extract_days(job, "2026-11-01..2026-11-02")
     write_raw("dt=2026-11-02/b.parquet", 10)
     assert reasons(job, dry_run=True) == ["up to date", "stale input", "missing"]
     assert open_delta(job.table_url).version == 1
     assert reasons(replace(job, run_id="r2")) == ["up to date", "stale input", "missing"]
     document["slots"][2]["default"] = 1.0
     changed = replace(job, spec=load_spec(document), run_id="r3")
-    extract_days(changed, Days(days="2026-11-01"))
+    extract_days(changed, "2026-11-01")
     write_raw("dt=2026-11-03/b.parquet", 10)
     assert reasons(replace(changed, run_id="r4")) == [
         "up to date",
@@ -133,7 +132,7 @@ def add_group(job: ExtractJob, dt: str, name: str = "more", key: str | None = No
 def test_a_day_is_up_to_date_for_a_wider_spec_if_a_group_has_the_slots_beside_it_or_folded_into_it(
     job: ExtractJob, wider: ExtractJob
 ) -> None:
-    extract_days(job, Days(days=DAYS))
+    extract_days(job, DAYS)
     add_group(wider, "2026-11-02")
     one_of_three = ["stale spec", "up to date", "stale spec"]
     assert reasons(job) == ["up to date"] * 3
@@ -149,7 +148,7 @@ def test_a_day_is_up_to_date_for_a_wider_spec_if_a_group_has_the_slots_beside_it
 def test_a_deletion_that_folds_a_group_leaves_the_day_up_to_date_for_the_wider_spec(
     job: ExtractJob, wider: ExtractJob
 ) -> None:
-    extract_days(job, Days(days=DAYS))
+    extract_days(job, DAYS)
     for dt in ("2026-11-01", "2026-11-02", "2026-11-03"):
         add_group(wider, dt)
     assert reasons(wider) == ["up to date"] * 3
@@ -168,7 +167,7 @@ def test_groups_of_two_wider_specs_one_by_key_are_up_to_date_for_the_widest(
         document["slots"].append({"slot": slot, "name": f"tags_{slot}", "op": "hash", "of": "tags"})
         return replace(job, spec=load_spec(document), run_id=f"with {slot}")
 
-    extract_days(replace(job, spec=load_spec(document)), Days(days="2026-11-01"))
+    extract_days(replace(job, spec=load_spec(document)), "2026-11-01")
     wider = with_slot(104)
     add_group(wider, "2026-11-01")
     widest = with_slot(105)
@@ -182,7 +181,7 @@ def test_groups_of_two_wider_specs_one_by_key_are_up_to_date_for_the_widest(
 def test_a_slot_that_brings_its_vocabulary_is_up_to_date_where_a_group_has_it(
     job: ExtractJob, document: dict[str, Any], tmp_path: Path
 ) -> None:
-    extract_days(job, Days(days="2026-11-01"))
+    extract_days(job, "2026-11-01")
     (tmp_path / "tags.txt").write_text("t1\nt2\n")
     slot = {"slot": 104, "name": "tag", "op": "vocabulary", "of": "tags", "file": "tags.txt"}
     path = tmp_path / "wider.yaml"
@@ -197,7 +196,7 @@ def test_a_slot_that_brings_its_vocabulary_is_up_to_date_where_a_group_has_it(
 def test_a_group_of_another_meaning_and_a_changed_slot_beside_a_group_are_stale(
     job: ExtractJob, wider: ExtractJob, document: dict[str, Any]
 ) -> None:
-    extract_days(job, Days(days="2026-11-01"))
+    extract_days(job, "2026-11-01")
     add_group(wider, "2026-11-01")
     other = load_spec(
         {**document, "slots": [*document["slots"][:-1], {**document["slots"][-1], "max_len": 1}]}
@@ -212,7 +211,7 @@ def test_a_group_of_another_meaning_and_a_changed_slot_beside_a_group_are_stale(
 
 DRIVER = """
 import json, sys
-from featstore.extraction.days import Days, extract_days
+from featstore.extraction.days import extract_days
 from featstore.extraction.job import ExtractJob
 from featstore.extraction.local import LocalRunner
 from featstore.spec.parse import load_spec
@@ -226,7 +225,7 @@ def run(task, units, progress):
     return reports
 
 job = ExtractJob(spec=load_spec(document), input_url=raw, table_url=table, run_id="backfill")
-extract_days(job, Days(days="2026-11-01..2026-11-03"), runner=run)
+extract_days(job, "2026-11-01..2026-11-03", runner=run)
 """
 
 
@@ -250,20 +249,20 @@ def test_a_day_without_input_is_named_before_any_work_or_left_out(job: ExtractJo
         r"no raw files for dt=2026-10-31 \(at .*dt=2026-10-31\); nothing was extracted: add them"
     )
     with pytest.raises(InputError, match=message):
-        extract_days(job, Days(days="2026-10-31..2026-11-01"))
+        extract_days(job, "2026-10-31..2026-11-01")
     assert open_delta_or_none(job.table_url) is None
     with pytest.raises(
         InputError, match=r"dt=2026-10-03 \(.*\) and 25 more; nothing was extracted"
     ):
-        extract_days(job, Days(days="2026-10-01..2026-10-28"))
+        extract_days(job, "2026-10-01..2026-10-28")
     assert reasons(job, "2026-10-31..2026-11-01", dry_run=True) == ["no input", "missing"]
     assert reasons(job, "2026-10-31..2026-11-01", allow_missing=True) == ["no input", "missing"]
 
 
 def test_a_day_whose_input_is_gone_is_kept(job: ExtractJob, raw: Path) -> None:
-    extract_days(job, Days(days=DAYS))
+    extract_days(job, DAYS)
     (raw / "dt=2026-11-02" / "a.parquet").unlink()
-    done = extract_days(replace(job, run_id="r2"), Days(days=DAYS, allow_missing=True))
+    done = extract_days(replace(job, run_id="r2"), DAYS, allow_missing=True)
     assert str(done.days[1]) == "dt=2026-11-02: no input, what the table holds is kept: 200 rows"
     assert open_delta(job.table_url).num_rows == 600
 
@@ -273,7 +272,7 @@ def test_a_day_whose_files_hold_no_rows_is_an_error_or_left_out(
 ) -> None:
     write_raw("dt=2026-11-02/a.parquet", 0)
     with pytest.raises(InputError, match=r"dt=2026-11-02 holds no rows"):
-        extract_days(job, Days(days=DAYS))
+        extract_days(job, DAYS)
     assert reasons(replace(job, run_id="r2"), allow_missing=True) == [
         "up to date",
         "no input",
@@ -288,7 +287,7 @@ def test_a_day_that_fails_leaves_those_before_it_and_says_where_to_go_on(
     whole = broken.read_bytes()
     broken.write_bytes(b"no Parquet")
     with pytest.raises(InputError, match=r"a\.parquet") as raised:
-        extract_days(job, Days(days=DAYS))
+        extract_days(job, DAYS)
     assert raised.value.__notes__ == [
         "This happened in dt=2026-11-03 (missing); dt=2026-11-01, dt=2026-11-02 stay committed. "
         "The same call resumes with dt=2026-11-03."
@@ -314,7 +313,7 @@ def test_another_writer_of_a_day_is_a_conflict_and_the_days_before_stay(
     with pytest.raises(
         CommitConflictError, match="another writer committed dt=2026-11-02 while this run"
     ) as raised:
-        extract_days(job, Days(days=DAYS), runner=runner)
+        extract_days(job, DAYS, runner=runner)
     assert "dt=2026-11-01 stays committed" in raised.value.__notes__[0]
     assert overtaken == [1]
     assert sum(file.num_rows for file in open_delta(job.table_url).in_partitions([day])) == 100
@@ -325,7 +324,7 @@ def test_hours_are_partitions_of_two_keys(job: ExtractJob, write_raw: Any, raw: 
     for hour in ("00", "13"):
         write_raw(f"logs/2026-11-01/{hour}/a.parquet", 100)
     hourly = replace(job, input_url=f"{raw}/logs/{{dt}}/{{hour}}", partition={"country": "us"})
-    done = extract_days(hourly, Days(days="2026-11-01", allow_missing=True))
+    done = extract_days(hourly, "2026-11-01", allow_missing=True)
     assert (len(done.days), done.num_extracted) == (24, 2)
     assert [dict(partition) for partition in open_delta(job.table_url).partitions] == [
         {"dt": "2026-11-01", "hour": "00", "country": "us"},
@@ -336,10 +335,8 @@ def test_hours_are_partitions_of_two_keys(job: ExtractJob, write_raw: Any, raw: 
 
 def test_days_run_on_spark_too(spark: Any, job: ExtractJob) -> None:
     runner = SparkRunner(spark)
-    extract_days(job, Days(days="2026-11-01"), runner=runner)
-    done = extract_days(
-        replace(job, run_id="r2"), Days(days="2026-11-01..2026-11-02"), runner=runner
-    )
+    extract_days(job, "2026-11-01", runner=runner)
+    done = extract_days(replace(job, run_id="r2"), "2026-11-01..2026-11-02", runner=runner)
     assert [day.report is not None for day in done.days] == [False, True]
     assert rows_by_day(job)["2026-11-01"] == 100
 
@@ -387,7 +384,7 @@ def test_days_that_cannot_be_are_refused(
     job: ExtractJob, days: str, changed: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        extract_days(replace(job, **changed), Days(days=days))
+        extract_days(replace(job, **changed), days)
 
 
 def test_days_are_written_as_their_ends_are() -> None:
@@ -399,9 +396,13 @@ def test_days_are_written_as_their_ends_are() -> None:
 def test_raw_files_with_rows_none_of_which_arrives_are_no_empty_day(
     job: ExtractJob, allow_missing: bool
 ) -> None:
-    days = Days(days="2026-11-01", allow_missing=allow_missing)
     with pytest.raises(InputError, match="the raw files hold rows, and none of them arrived"):
-        extract_days(job, days, runner=lambda task, units, progress: [])
+        extract_days(
+            job,
+            "2026-11-01",
+            allow_missing=allow_missing,
+            runner=lambda task, units, progress: [],
+        )
     assert open_delta_or_none(job.table_url) is None
 
 

@@ -23,10 +23,10 @@ from featstore.base.errors import (
 )
 from featstore.explore.table import Table, open_table
 from featstore.extraction import deletion, rewriting
-from featstore.extraction.compaction import compact
 from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.rewriting import compact
 from featstore.spec.parse import load_spec
 from featstore.statistics.values_file import read_values
 from featstore.table import delta

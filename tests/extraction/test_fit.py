@@ -16,7 +16,7 @@ from featstore import api
 from featstore.base.errors import InputError, NotFittedError, SpecError
 from featstore.explore.table import open_table
 from featstore.extraction.fit import fit_spec
-from featstore.extraction.spark.runners import SparkFitRunner
+from featstore.extraction.spark.runners import SparkRunner
 from featstore.extraction.units.extractor import Extractor
 from featstore.spec.diff import diff
 from featstore.spec.lint import lint
@@ -146,7 +146,7 @@ def test_threads_and_cuts_change_nothing(path: Path, raw: str) -> None:
 def test_spark_fits_and_extracts_the_same(path: Path, raw: str, spark: Any, tmp_path: Path) -> None:
     api.fit(path, raw)
     spec = load_spec(path)
-    again = fit_spec(spec, raw, SparkFitRunner(spark), again=True)
+    again = fit_spec(spec, raw, SparkRunner(spark).fit, again=True)
     assert again.fitted == spec.fitted
     api.extract(spec, raw, tmp_path / "local")
     (tmp_path / "cities.txt").unlink()  # the vocabulary travels with the task

@@ -24,9 +24,9 @@ from featstore.base.errors import (
     TableNotFoundError,
 )
 from featstore.explore.table import open_table
-from featstore.extraction.compaction import compact
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
+from featstore.extraction.rewriting import compact
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.open import open_snapshot

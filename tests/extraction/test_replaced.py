@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 
-from featstore.extraction.compaction import compact
-from featstore.extraction.days import Days, extract_days
+from featstore.extraction.days import extract_days
 from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.replaced import Holding, ReplacedPartition, texts_of
+from featstore.extraction.rewriting import compact
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history
@@ -88,10 +88,10 @@ def test_days_that_shrank_are_told_and_a_dry_run_says_what_would_be_replaced(
     job: ExtractJob, raw: Path
 ) -> None:
     of_days = replace(job, input_url=f"{raw}/dt={{dt}}", partition={})
-    days = Days(days="2026-11-01")
+    days = "2026-11-01"
     extract_days(of_days, days)
     shrunk(job)
-    planned = extract_days(replace(of_days, run_id="second"), replace(days, dry_run=True))
+    planned = extract_days(replace(of_days, run_id="second"), days, dry_run=True)
     assert str(planned.days[0]) == (
         "dt=2026-11-01: stale input (version 0), 80 rows of 2 raw files to be replaced by those of "
         "1 raw files"
@@ -108,7 +108,7 @@ def test_a_day_whose_raw_files_are_gone_says_which_rows_stay(job: ExtractJob, ra
     for path in Path(job.input_url).iterdir():
         path.unlink()
     of_days = replace(job, input_url=f"{raw}/dt={{dt}}", partition={}, run_id="second")
-    report = extract_days(of_days, Days(days="2026-11-01", allow_missing=True))
+    report = extract_days(of_days, "2026-11-01", allow_missing=True)
     assert str(report.days[0]) == ("dt=2026-11-01: no input, what the table holds is kept: 80 rows")
 
 

@@ -14,8 +14,8 @@ from deltalake.transaction import AddAction
 import featstore
 from featstore import api
 from featstore.base.errors import InputError, StaleGroupError
-from featstore.extraction.compaction import compact
 from featstore.extraction.deletion import delete_rows
+from featstore.extraction.rewriting import compact
 from featstore.table.open import open_snapshot
 from tests.stale_tables import REWRITES, N, X, Y, add, make, rewrite, spec_of, write_raw
 

@@ -13,10 +13,10 @@ import pytest
 
 from featstore.base.errors import DiskFullError
 from featstore.explore.table import open_table
-from featstore.extraction.compaction import compact
 from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.rewriting import compact
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import Progress, UnitReport, UnitTask, run_unit
 from featstore.spec.parse import load_spec
@@ -94,7 +94,7 @@ import json, sys
 from dataclasses import replace
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob
-from featstore.extraction.compaction import compact
+from featstore.extraction.rewriting import compact
 from featstore.extraction.deletion import delete_rows
 from featstore.spec.parse import load_spec
 from featstore.table import delta

@@ -13,12 +13,12 @@ import pytest
 from featstore import api
 from featstore.base.errors import CommitConflictError
 from featstore.explore.table import open_table
-from featstore.extraction import compaction, rewriting
+from featstore.extraction import rewriting
 from featstore.extraction.by_key import run_by_key
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.spark.runners import SparkKeyRunner, SparkRunner, extract_dataframe
+from featstore.extraction.spark.runners import SparkRunner, extract_dataframe
 from featstore.extraction.units.unit import Progress, UnitReport, UnitTask
 from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
@@ -97,7 +97,7 @@ def compact(job: ExtractJob, fault: Fault, patch: pytest.MonkeyPatch) -> None:
     api.relabel(job.spec, job.input_url, job.table_url, key="row", partition={"dt": "1"})
     change = preceded(rewriting.replacement, lambda: fault(Path(job.table_url)))
     patch.setattr(rewriting, "replacement", change)
-    compaction.compact(job.table_url)
+    rewriting.compact(job.table_url)
 
 
 WAYS = [replace_the_day, add_slots, relabel, compact]
@@ -182,7 +182,7 @@ def test_of_a_job_on_spark_whose_files_are_gone_nothing_is_committed(
     labels = GroupJob(job=job, name="labels", key="row", labels=True)
     ways: list[Callable[[], object]] = [
         lambda: extract_files(job, runner=Faulty(SparkRunner(spark), fault)),
-        lambda: extract_group(labels, run_keyed=Faulty(SparkKeyRunner(spark), fault)),
+        lambda: extract_group(labels, run_keyed=Faulty(SparkRunner(spark).by_key, fault)),
         lambda: extract_dataframe(job, spark.read.parquet(job.input_url), progress=on_progress),
     ]
     for way in ways:

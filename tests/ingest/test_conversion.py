@@ -12,7 +12,8 @@ from featstore.base.errors import InputError
 from featstore.files.listings import list_files
 from featstore.formats.csv_rows import CsvFormat
 from featstore.formats.parsed import ParsedRows
-from featstore.ingest.conversion import Conversion, convert, row_groups
+from featstore.ingest.conversion import convert, row_groups
+from featstore.ingest.import_job import ImportJob
 
 SCHEMA = pa.schema([("a", pa.int64())])
 
@@ -32,15 +33,13 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     path = tmp_path / "x.csv"
     path.write_text("a\n1\n")
     (listed,) = list_files(str(path), suffix="")
-    task = Conversion(
+    job = ImportJob(
         format=ReplacingFormat(path=str(path)),
-        schema=SCHEMA,
-        source=listed,
-        target=str(tmp_path / "x.parquet"),
-        max_malformed=0,
+        input_url=str(path),
+        output_url=str(tmp_path / "raw"),
     )
     with pytest.raises(InputError, match=r"x\.csv changed while it was read: expected 4 bytes"):
-        convert(task)
+        convert(job, SCHEMA, listed, str(tmp_path / "x.parquet"))
     assert [other.name for other in tmp_path.iterdir()] == ["x.csv"]
 
 

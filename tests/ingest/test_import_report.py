@@ -3,7 +3,7 @@
 import pyarrow as pa
 import yaml
 
-from featstore.ingest.import_report import ImportSchema
+from featstore.ingest.import_job import ImportSchema
 
 
 def test_columns_are_shown_as_inputs_that_yaml_reads() -> None:

@@ -14,12 +14,12 @@ import pytest
 
 import featstore
 from featstore.base.errors import ConfigError, InputError, WorkerError
+from featstore.files.listings import FileEntry
 from featstore.formats.csv_rows import CsvFormat
 from featstore.formats.parsed import ParsedRows
 from featstore.ingest import import_run as importing
-from featstore.ingest.conversion import Conversion, ConvertedFile, OnRows, convert
-from featstore.ingest.import_job import ImportJob, import_job
-from featstore.ingest.import_report import ImportSchema
+from featstore.ingest.conversion import ConvertedFile, OnRows, convert
+from featstore.ingest.import_job import ImportJob, ImportSchema, import_job
 from featstore.ingest.import_run import find_columns, run_import
 from tests.formats.example_files import tfrecord
 from tests.ingest.conftest import Rows
@@ -140,11 +140,13 @@ def test_an_import_that_ended_early_goes_on_where_it_was(
     converted: list[str] = []
     most = 2
 
-    def some(of: Conversion, on_rows: OnRows) -> ConvertedFile:
+    def some(
+        job: ImportJob, schema: pa.Schema, source: FileEntry, target: str, on_rows: OnRows
+    ) -> ConvertedFile:
         if len(converted) == most:
             raise KeyboardInterrupt
-        converted.append(of.source.name)
-        return convert(of, on_rows)
+        converted.append(source.name)
+        return convert(job, schema, source, target, on_rows)
 
     monkeypatch.setattr(importing, "convert", some)
     with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,7 @@ from featstore.base.errors import InputError
 from featstore.files.listings import FileEntry, list_files
 from featstore.formats.parsed import is_inferred, is_undecided
 from featstore.ingest.import_job import import_job
-from featstore.ingest.inference import SAMPLE_FILES, infer_schema, spread, with_types
+from featstore.ingest.import_run import SAMPLE_FILES, infer_schema, spread, with_types
 
 
 @given(st.integers(1, 300))

@@ -13,9 +13,7 @@ from featstore.ingest.join_options import (
     Lookup,
     NegativeSampling,
     duration_s,
-    parse_impressions,
-    parse_label,
-    parse_lookup,
+    parse_log,
     parse_time,
 )
 
@@ -31,10 +29,10 @@ JOIN = LabelJoin(
 
 
 def test_pairs_describe_logs() -> None:
-    found = parse_label("name=buy sql='select * from orders where n > 1' key=user,item "
+    found = parse_log("name=buy sql='select * from orders where n > 1' key=user,item "
         "event_time=ts window=7d horizon=8d "
                         "log_time=logged kind=sum value=price attribution=first event_id=order "
-                        "with_time=true")  # fmt: skip
+                        "with_time=true", Label)  # fmt: skip
     assert found == Label(
         name="buy",
         source=LogSource(sql="select * from orders where n > 1"),
@@ -49,11 +47,11 @@ def test_pairs_describe_logs() -> None:
         event_id=("order",),
         with_time=True,
     )
-    assert parse_impressions("table=db.log row_id=a,b event_time=ts") == Impressions(
+    assert parse_log("table=db.log row_id=a,b event_time=ts", Impressions) == Impressions(
         source=LogSource(table="db.log"), row_id=("a", "b"), event_time="ts"
     )
-    assert parse_lookup(
-        "name=user from=/u key=user event_time=ts columns=age max_age=30m"
+    assert parse_log(
+        "name=user from=/u key=user event_time=ts columns=age max_age=30m", Lookup
     ) == Lookup(
         name="user",
         source=LogSource(url="/u"),
@@ -115,7 +113,7 @@ def test_pairs_describe_logs() -> None:
 )
 def test_a_wrong_label_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_label(text)
+        parse_log(text, Label)
 
 
 @pytest.mark.parametrize(

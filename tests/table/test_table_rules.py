@@ -14,8 +14,8 @@ from featstore import FeatureLoader, SampleDataset, Staging
 from featstore.api import extract
 from featstore.base.errors import DataFileError, FeatstoreError, InputError
 from featstore.explore.table import open_table
-from featstore.extraction.compaction import compact
 from featstore.extraction.deletion import delete_rows
+from featstore.extraction.rewriting import compact
 from featstore.table.vacuum import vacuum
 
 SPEC = (

@@ -12,10 +12,10 @@ import pytest
 
 from featstore import api
 from featstore.explore.table import open_table
-from featstore.extraction.compaction import compact
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
+from featstore.extraction.rewriting import compact
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.layout import GROUPS_DIR, data_file_name

@@ -1,17 +1,21 @@
-"""The files of the running interpreter."""
+"""The files of the running interpreter, and what a packed one loaded."""
 
 import sys
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
 from featstore.base.errors import PackError
 from featstore.tools.interpreter import (
+    LAUNCHER,
     Interpreter,
     interpreter_files,
     launcher,
     loaded_libraries,
+    needed_libraries,
     running_interpreter,
+    site_packages,
 )
 
 MAPS = """\
@@ -74,3 +78,53 @@ def test_a_python_of_conda_is_refused_with_the_command_that_packs_it(
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     with pytest.raises(PackError, match=r"not conda's, found .*conda pack --output"):
         running_interpreter()
+
+
+ROOT = Path("/tmp/packed")
+FOUND = {
+    "prefix": str(ROOT),
+    "path": [str(ROOT / "lib/python311.zip"), str(ROOT / "lib/python3.11"), ""],
+    "featstore": str(ROOT / "lib/python3.11/site-packages/featstore/__init__.py"),
+    "maps": [
+        f"7f0000000000-7f0000001000 r-xp 00001000 08:01 1235   {library}"
+        for library in (
+            ROOT / "lib/libpython3.11.so.1.0",
+            "/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2",
+            "/usr/lib/x86_64-linux-gnu/libc.so.6",
+            "/usr/lib/x86_64-linux-gnu/libssl.so.3",
+            "/usr/lib/x86_64-linux-gnu/libz.so.1.2.13",
+            "/lib64/libz.so.1.3",
+        )
+    ],
+}
+
+
+def test_hosts_need_the_libraries_of_the_system_that_are_not_glibcs() -> None:
+    assert needed_libraries(FOUND, ROOT) == ["libssl.so.3", "libz.so.1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"prefix": "/opt/py"}, "/opt/py"),
+        ({"path": [str(ROOT), "/usr/lib/python3/dist-packages"]}, "/usr/lib/python3/dist-pack"),
+        ({"featstore": "/home/me/featstore/__init__.py"}, "/home/me/featstore"),
+        (
+            {"maps": ["0-1 r-xp 0 08:01 5 /opt/py/lib/libpython3.11.so.1.0"]},
+            "/opt/py/lib/libpython3.11",
+        ),
+    ],
+)
+def test_a_python_that_uses_files_of_this_host_cannot_be_moved(
+    change: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(PackError, match=f"cannot be moved to another host: it uses {named}"):
+        needed_libraries(FOUND | change, ROOT)
+
+
+def test_a_python_that_does_not_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / LAUNCHER).parent.mkdir()
+    (tmp_path / LAUNCHER).write_text("#!/bin/sh\necho no module named encodings >&2\nexit 1\n")
+    (tmp_path / LAUNCHER).chmod(0o755)
+    with pytest.raises(PackError, match=r"does not run without .*: no module named encodings"):
+        site_packages(tmp_path)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from featstore.tools import job_extract as extract
 from featstore.tools import job_join_labels as join_labels
 from featstore.tools.cli import cli
-from featstore.tools.jobs import JOBS, job_path
+from featstore.tools.programs import JOBS, job_path
 from tests.programs import run_python
 
 SCRIPTS = Path(__file__).parents[2] / "spark_jobs"
@@ -33,8 +33,8 @@ def test_a_job_leaves_its_folder_to_users_modules(name: str, tmp_path: Path) -> 
     (tmp_path / "pack.py").write_text("")
     program = f"""
 import runpy, sys
-from featstore.base import ending
-ending.end_with = print  # which would end the process
+from featstore.base import processes
+processes.end_with = print  # which would end the process
 sys.path[:0] = [{str(job_path(name).parent)!r}, {str(tmp_path)!r}]
 runpy.run_path({str(job_path(name))!r}, run_name="__main__")
 import pack

@@ -14,8 +14,8 @@ import yaml
 import featstore
 from featstore.base.errors import PackError
 from featstore.extraction.spark.java import java_environment
-from featstore.tools.jobs import job_path
-from featstore.tools.pack import PackReport, SubmitLine, pack, write_archive
+from featstore.tools.pack import PackReport, pack, write_archive
+from featstore.tools.programs import job_path
 from tests.parquet_files import put_parquet
 from tests.spark_homes import make_spark_home
 
@@ -99,9 +99,8 @@ def test_a_report_says_what_is_in_it_and_how_to_use_it(report: PackReport) -> No
     assert "libssl.so" in str(report)
 
 
-def on_this_host(line: SubmitLine, place: Path) -> str:
+def on_this_host(command: str, place: Path) -> str:
     """The printed command, with a cluster of this host and URLs in the place of the examples."""
-    command = line.command
     for shown in ("--master yarn --deploy-mode cluster", "--master spark://HOST:7077"):
         command = command.replace(shown, "--master local-cluster[2,1,1024]")
     urls = f"--spec {place}/spec.yaml --input {place}/raw --table {place}/table"

@@ -7,8 +7,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from featstore.tools.cli import cli
-from featstore.tools.jobs import JOBS, job_path
 from featstore.tools.pack import submit_lines
+from featstore.tools.programs import JOBS, job_path
 
 PAGE = (Path(__file__).parents[2] / "docs/howto/spark.md").read_text()
 BLOCKS = re.findall(r"^```\n(.*?)\n```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -26,7 +26,7 @@ def test_the_page_names_each_job_and_runs() -> None:
 def test_its_commands_for_clusters_are_those_that_pack_prints() -> None:
     submitted = [block for block in BLOCKS if block.startswith("spark-submit")]
     printed = submit_lines("environment.tar.gz", "VERSION")
-    assert submitted == [line.command for line in printed if "spark-submit" in line.command]
+    assert submitted == [line.partition("\n")[2] for line in printed if "spark-submit" in line]
     assert "featstore==VERSION" in PAGE
 
 

@@ -132,11 +132,37 @@ def check_workers(context: "SparkContext") -> None:
         )
 
 
-class _OnSpark:
-    """A runner of Spark tasks."""
+class SparkRunner:
+    """Runs units as Spark tasks, one per unit. Progress counts the rows of finished tasks."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self._context = spark.sparkContext
+
+    def __call__(
+        self, task: UnitTask, units: Sequence[Unit], progress: Progress
+    ) -> list[UnitReport]:
+        return self._run(task, units, run_unit, progress, lambda unit: 1)
+
+    def by_key(
+        self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
+    ) -> list[UnitReport]:
+        """Runs `write_by_key` as Spark tasks, one per partition of the table.
+
+        A task holds a partition's keys and new columns in memory, and uses as many threads as its
+        host has cores. Set `spark.task.cpus` and the memory beside the JVM's
+        (`spark.executor.memoryOverhead`) accordingly.
+        """
+        return self._run(
+            task, partitions, write_by_key, progress, lambda partition: len(partition.files)
+        )
+
+    def fit(self, task: FitTask, units: Sequence[Unit]) -> list[States]:
+        """Runs a fitting pass as Spark tasks; their states are merged on the executors."""
+        check_workers(self._context)
+        states = self._context.parallelize(units, len(units)).mapPartitions(
+            lambda of_task: [fit_units(task, of_task)]
+        )
+        return [run_checked(self._context, lambda: states.treeReduce(merge_states))]
 
     def _run(
         self,
@@ -155,42 +181,6 @@ class _OnSpark:
         run = partial(_run_items, task, write, weigh, counters.num_files, counters.num_rows)
         tasks = self._context.parallelize(items, len(items)).mapPartitions(run)
         return _collect(self._context, tasks.collect, counters)
-
-
-class SparkRunner(_OnSpark):
-    """Runs units as Spark tasks, one per unit. Progress counts the rows of finished tasks."""
-
-    def __call__(
-        self, task: UnitTask, units: Sequence[Unit], progress: Progress
-    ) -> list[UnitReport]:
-        return self._run(task, units, run_unit, progress, lambda unit: 1)
-
-
-class SparkKeyRunner(_OnSpark):
-    """Runs `write_by_key` as Spark tasks, one per partition of the table.
-
-    A task holds a partition's keys and new columns in memory, and uses as many threads as its host
-    has cores. Set `spark.task.cpus` and the memory beside the JVM's
-    (`spark.executor.memoryOverhead`) accordingly.
-    """
-
-    def __call__(
-        self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
-    ) -> list[UnitReport]:
-        return self._run(
-            task, partitions, write_by_key, progress, lambda partition: len(partition.files)
-        )
-
-
-class SparkFitRunner(_OnSpark):
-    """Runs a fitting pass as Spark tasks; their states are merged on the executors."""
-
-    def __call__(self, task: FitTask, units: Sequence[Unit]) -> list[States]:
-        check_workers(self._context)
-        states = self._context.parallelize(units, len(units)).mapPartitions(
-            lambda of_task: [fit_units(task, of_task)]
-        )
-        return [run_checked(self._context, lambda: states.treeReduce(merge_states))]
 
 
 def extract_dataframe(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,13 @@ import pyarrow as pa
 
 from featstore.base.errors import OperatorError
 from featstore.base.schema import SlotSchema
-from featstore.extraction.units.attribution import Attribution
-from featstore.extraction.units.findings import BATCH, REQUEST, BatchOrigin, Findings
+from featstore.extraction.units.findings import (
+    BATCH,
+    REQUEST,
+    Attribution,
+    BatchOrigin,
+    Findings,
+)
 from featstore.extraction.units.intake import Intake, Taken, missing_columns
 from featstore.extraction.units.values import single
 from featstore.ops.arrays import Mask, nulls_of
@@ -22,6 +27,8 @@ from featstore.spec.explanation import Explanation, explanation_of
 from featstore.spec.graph import Step, build_graph
 from featstore.spec.model import Spec
 
+# What a step counted: its position, the counts, and its inputs, for examples of malformed values.
+_StepCounts = tuple[int, Counter[str], list[pa.Array]]
 _EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)
 
 
@@ -186,8 +193,8 @@ class Extractor:
             outputs = self._run(taken.columns, counted, filled)
         except OperatorError as error:
             raise self._with_row(error, taken, origin) from error.__cause__
-        for step_counts in counted:
-            self._count(step_counts, taken, origin)
+        for position, counts, inputs in counted:
+            self._count(position, counts, inputs, taken, origin)
         self._attribution.fill(filled)
         if self._watches:
             raw = pa.RecordBatch.from_arrays(taken.columns, names=list(self.graph.columns))
@@ -196,7 +203,7 @@ class Extractor:
         return pa.RecordBatch.from_arrays(outputs, schema=self.graph.arrow_schema)
 
     def _run(
-        self, columns: list[pa.Array], counted: list["_StepCounts"], filled: dict[int, Mask]
+        self, columns: list[pa.Array], counted: list[_StepCounts], filled: dict[int, Mask]
     ) -> list[pa.Array]:
         """Runs all steps and returns the output columns. Adds what steps counted, and by position
         the rows that they filled.
@@ -209,9 +216,7 @@ class Extractor:
             inputs = [values[i] for i in step.inputs]
             values[position] = _result(step, inputs, found)
             if found:
-                counted.append(
-                    _StepCounts(step=step, position=position, counts=found, inputs=inputs)
-                )
+                counted.append((position, found, inputs))
             if position in self._attribution.filling and (nulls := nulls_of(inputs[0])) is not None:
                 filled[position] = nulls
                 # Bounds memory: a column is dropped after the last step that reads it.
@@ -219,14 +224,21 @@ class Extractor:
                 del values[i]
         return [values[i] for i in self.graph.outputs]
 
-    def _count(self, counted: "_StepCounts", taken: Taken, origin: BatchOrigin) -> None:
+    def _count(
+        self,
+        position: int,
+        counts: Counter[str],
+        inputs: list[pa.Array],
+        taken: Taken,
+        origin: BatchOrigin,
+    ) -> None:
         """Adds the counts of a step, with examples if any of its values are malformed."""
-        step = counted.step
-        self._attribution.count(counted.position, counted.counts)
-        for what, num_found in counted.counts.items():
+        step = self.graph.steps[position - len(self.graph.columns)]
+        self._attribution.count(position, counts)
+        for what, num_found in counts.items():
             self.counts[f"{step.owner}: {what}"] += num_found
-        if any(what in KINDS for what in counted.counts):
-            for found in _malformed(step, counted.inputs):
+        if any(what in KINDS for what in counts):
+            for found in _malformed(step, inputs):
                 self.findings.show(
                     step.owner, replace(found, rows=taken.positions(found.rows)), origin
                 )
@@ -258,16 +270,6 @@ class Extractor:
         except OperatorError as error:
             return error
         return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _StepCounts:
-    """What a step counted over its inputs."""
-
-    step: Step
-    position: int
-    counts: Counter[str]
-    inputs: list[pa.Array]
 
 
 def _without_nan(value: object) -> object:

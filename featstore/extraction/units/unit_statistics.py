@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from featstore.base.schema import SlotSchema
 from featstore.extraction.units.extractor import Extractor
-from featstore.extraction.units.witness import Witness
+from featstore.extraction.units.stand_ins import Witness
 from featstore.files.storage import delete, join
 from featstore.ops.malformed import without_views
 from featstore.reading.tables import nulls_to_marks

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from featstore.base.schema import Slot
 from featstore.extraction.units.extractor import Extractor
-from featstore.extraction.units.slot_texts import FoundTexts, SlotTexts
+from featstore.extraction.units.stand_ins import FoundTexts, SlotTexts
 from featstore.files.storage import delete, join
 from featstore.ops.arrays import Integers, array_of, offsets_of, values_of
 from featstore.ops.lists import array_of_bits

@@ -98,17 +98,17 @@ def _inferred(value: object) -> pa.Array:
     Integers beyond int64 are uint64, beyond that floats; what is too large for a float can only
     come from a text column.
     """
-    leaves = [leaf for leaf in _leaves(value) if type(leaf) is int]
-    if all(-(2**63) <= leaf < 2**63 for leaf in leaves):
+    items = value if isinstance(value, list) else [value]
+    whole = [item for item in items if type(item) is int]
+    if all(-(2**63) <= item < 2**63 for item in whole):
         return pa.array([value])
-    if all(0 <= leaf < 2**64 for leaf in leaves):
+    if all(0 <= item < 2**64 for item in whole):
         return pa.array([value], pa.list_(pa.uint64()) if isinstance(value, list) else pa.uint64())
     try:
-        return pa.array(
-            [[_as_float(item) for item in value] if isinstance(value, list) else _as_float(value)]
-        )
+        floats = [float(item) if type(item) is int else item for item in items]
     except OverflowError:
         return pa.array([short_text(value)])
+    return pa.array([floats] if isinstance(value, list) else floats)
 
 
 def _plain(value: object) -> object:
@@ -116,10 +116,6 @@ def _plain(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.encode(errors="surrogatepass") if isinstance(value, str) else value
-
-
-def _as_float(value: object) -> object:
-    return float(value) if type(value) is int else value
 
 
 def _found_map(value: Mapping[object, object], declared: pa.DataType) -> pa.DataType:
@@ -136,10 +132,6 @@ def _innermost(arrow_type: pa.DataType) -> pa.DataType:
     if pa.types.is_map(arrow_type):
         return _innermost(arrow_type.item_type)
     return arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type
-
-
-def _leaves(value: object) -> Iterable[object]:
-    return value if isinstance(value, list) else (value,)
 
 
 def _entries(value: object) -> object:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import click
 
 from featstore.base.errors import import_extra
-from featstore.tools.options import Function, several
+from featstore.tools.programs import Function, several
 
 
 class Command(click.Command):

@@ -1,15 +1,25 @@
-"""`featstore demo | extract | replay`: from raw rows to features."""
+"""`featstore demo | extract | replay | spark-job | spark ...`: from raw rows to features, here and
+on a Spark cluster.
+"""
 
 import sys
 from typing import Any
 
 import click
 
-from featstore.tools.cli.command import Command, json_option, load, stale_groups_option
+from featstore.tools.cli.command import (
+    Command,
+    CommandGroup,
+    json_option,
+    load,
+    stale_groups_option,
+)
 from featstore.tools.cli.output import show
-from featstore.tools.options import (
+from featstore.tools.programs import (
+    JOBS,
     extract_options,
     input_option,
+    job_path,
     partition_from_path_option,
     partition_option,
     spec_option,
@@ -89,3 +99,42 @@ def replay(spec: str, input_url: str, table_url: str, **options: Any) -> None:
     report = load("featstore.explore.replay").replay(spec, input_url, table_url, **options)
     show(report)
     sys.exit(0 if report.ok else 1)
+
+
+@click.command(
+    "spark-job",
+    cls=Command,
+    examples=["featstore spark-job extract", "featstore spark-job join-labels"],
+)
+@click.argument("name", type=click.Choice(list(JOBS)))
+def spark_job(name: str) -> None:
+    """Print the path of a job's program: spark-submit $(featstore spark-job extract) ..."""
+    show(str(job_path(name)))
+
+
+@click.group(cls=CommandGroup, examples=["featstore spark pack --output environment.tar.gz"])
+def spark() -> None:
+    """Prepare jobs for a Spark cluster."""
+
+
+@spark.command(
+    examples=[
+        "featstore spark pack --output environment.tar.gz",
+        "featstore spark pack --output environment.tar.gz --also my-operators",
+    ]
+)
+@click.option(
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="The archive to write, such as environment.tar.gz.",
+)
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="NAME",
+    help="A further installed distribution, and what it needs; may be repeated.",
+)
+def pack(output: str, also: tuple[str, ...]) -> None:
+    """Pack this Python with featstore, for hosts that have neither (spark-submit --archives)."""
+    show(load("featstore.tools.pack").pack(output, also))

@@ -6,7 +6,7 @@ import click
 
 from featstore.tools.cli.command import CommandGroup, json_option, load
 from featstore.tools.cli.output import show
-from featstore.tools.options import input_option, key_values, several
+from featstore.tools.programs import input_option, key_values, several
 
 
 @click.group(

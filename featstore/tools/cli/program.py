@@ -7,15 +7,12 @@ import click
 
 from featstore.base.processes import end_with
 from featstore.tools.cli.command import CommandGroup
-from featstore.tools.cli.dispatch import dispatch
-from featstore.tools.cli.explore import report, whatis
-from featstore.tools.cli.features import demo, extract, replay
+from featstore.tools.cli.features import demo, extract, replay, spark, spark_job
 from featstore.tools.cli.importing import import_
-from featstore.tools.cli.spark import spark, spark_job
 from featstore.tools.cli.spec import schema, spec
-from featstore.tools.cli.table import table
-from featstore.tools.cli.train import stage, train
-from featstore.tools.jobs import run_program
+from featstore.tools.cli.table import report, table, whatis
+from featstore.tools.cli.train import dispatch, stage, train
+from featstore.tools.programs import run_program
 
 
 @click.group(

@@ -15,7 +15,7 @@ from featstore.tools.cli.command import (
     subjects,
 )
 from featstore.tools.cli.output import show as show_report
-from featstore.tools.options import input_option
+from featstore.tools.programs import input_option
 
 _OLD = click.Option(["--old"], metavar="URL", help="The spec as it was.")
 _SLOT = click.Option(["--slot"], metavar="SLOT", help="A slot, by name or number.")

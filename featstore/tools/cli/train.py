@@ -1,16 +1,23 @@
-"""`featstore train ... | stage ...`: training configs, and the caches that they stage to."""
+"""`featstore train ... | stage ... | dispatch ...`: training configs, the caches that their runs
+stage to, and the stores through which their workers share an epoch.
+"""
+
+import contextlib
+import sys
+from pathlib import Path
 
 import click
 
 from featstore.tools.cli.command import (
     CONFIG,
     DIRECTORY,
+    STORE,
     CommandGroup,
     json_option,
     load,
     subjects,
 )
-from featstore.tools.cli.output import show, terminal_width
+from featstore.tools.cli.output import show, terminal_width, to_json
 
 
 @click.group(cls=CommandGroup, examples=["featstore train check --config train.yaml --head 3"])
@@ -88,3 +95,120 @@ def list_(directory: str) -> None:
 def clear(directory: str) -> None:
     """Remove the staged files that no process is reading, and nothing else."""
     show(load("featstore.loader.stage").clear(directory))
+
+
+@click.group(
+    cls=CommandGroup,
+    examples=[
+        "featstore dispatch serve --host 0.0.0.0",
+        "featstore dispatch status --store sqlite:///runs/ctr.db --watch",
+    ],
+)
+def dispatch() -> None:
+    """Serve or inspect the store through which the workers of a run share an epoch."""
+
+
+@dispatch.command(
+    examples=[
+        "featstore dispatch serve --host 0.0.0.0 --port 29600",
+        "featstore dispatch serve --host 0.0.0.0 --file /data/dispatch.db",
+    ]
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; 0.0.0.0 for all interfaces.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=29600,
+    show_default=True,
+    help="The port; 0 for any free one.",
+)
+@click.option(
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the store in this file: a server that is started again with it goes on.",
+)
+def serve(host: str, port: int, file: Path | None) -> None:
+    """Serve a store at tcp://HOST:PORT until SIGTERM or SIGINT.
+
+    Workers must have the same FEATSTORE_DISPATCH_TOKEN as the server, which both may lack. Nothing
+    is encrypted: use it in trusted networks only.
+    """
+    load("featstore.dispatch.stores.server").serve_until_signal(host, port, click.echo, file=file)
+
+
+@dispatch.command(
+    examples=[
+        "featstore dispatch status --store sqlite:///runs/ctr.db",
+        "featstore dispatch status --store tcp://trainer-0:29600 --watch --every 10",
+    ]
+)
+@subjects(STORE)
+@click.option("--watch", is_flag=True, help="Refresh until interrupted.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The interval of --watch.",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="The number of epochs, the newest ones.",
+)
+@json_option
+def status(store: str, watch: bool, every_s: float, last: int, as_json: bool) -> None:
+    """Print leases, each worker's progress, stragglers and the expected end."""
+    module = load("featstore.dispatch.status")
+    if not watch:
+        show(module.status(store, last=last), as_json=as_json)
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        for found in module.watch(store, last=last, every_s=every_s):
+            if not as_json:
+                click.clear()
+            show(found, as_json=as_json)
+
+
+@dispatch.command(
+    examples=[
+        "featstore dispatch receipt --store sqlite:///runs/ctr.db --run-id ctr-7",
+        "featstore dispatch receipt --store sqlite:///runs/ctr.db --run-id ctr-7 --epoch 0 "
+        "--save order.json",
+    ]
+)
+@subjects(STORE)
+@click.option(
+    "--run-id", required=True, help="The run: the dispatch.run_id of its training config."
+)
+@click.option("--epoch", type=click.IntRange(min=0), help="Only this epoch.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the epoch's order to this file, for `order: replay`.",
+)
+@json_option
+def receipt(store: str, run_id: str, epoch: int | None, save: Path | None, as_json: bool) -> None:
+    """Print the rows delivered, delivered twice and missing, by split and worker.
+
+    The exit code is 1 if rows are missing.
+    """
+    receipts = load("featstore.dispatch.receipt").receipts(store, run_id, epoch)
+    if save is not None:
+        recorded = load("featstore.dispatch.recording").recorded(store, run_id, epoch)
+        save.write_text(recorded.encode())
+    if as_json:
+        epochs = [{"epoch": name, **receipt.as_dict()} for name, receipt in receipts.items()]
+        show(to_json({"epochs": epochs}))
+    else:
+        show("\n\n".join(f"{name}\n{receipt}" for name, receipt in receipts.items()))
+    sys.exit(1 if any(receipt.missing for receipt in receipts.values()) else 0)

@@ -1,11 +1,13 @@
-"""Texts of signs, found in raw rows: what a graph returns if texts take the place of their hashes.
+"""What a graph returns if something stands in for the hashes of values: witnesses or texts of
+signs.
 
-A text takes the same path as its hash, through crosses, lists and user operators. The sign of what
-arrives is computed from it again, so that a sign never gets the text of another.
+It takes the same path as the hash, through crosses, lists and user operators, so it ends at the
+same place in the output.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +23,37 @@ from featstore.ops.arrays import (
     struct_of,
     values_of,
 )
+from featstore.ops.columns import sign_column
 from featstore.ops.ids import fields_of, hash_values, is_hashed
 from featstore.ops.lists import array_of_bits, is_list
 from featstore.ops.signature import joined_texts, readable_texts
 from featstore.spec.graph import Graph, Step
 from featstore.spec.value_names import MemberNames, member_names, signs_of
+
+
+class Witness:
+    """Witnesses of signs: values are hashed by BLAKE2b instead of XXH64.
+
+    They reveal collisions: two values of a slot with the same sign have different witnesses. Only
+    the steps of the graph that signs depend on are run. Stateless.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        num_columns = len(graph.columns)
+        self._outputs = {
+            slot.name: position
+            for slot, position in zip(graph.schema.slots, graph.outputs, strict=False)
+            if graph.steps[position - num_columns].function is sign_column
+        }
+        needed = frozenset[int]().union(*(graph.sources[name] for name in self._outputs))
+        self._steps = _steps(graph, needed, _digests)
+
+    def __call__(self, columns: Sequence[pa.Array]) -> dict[str, pa.Array]:
+        """Returns the witnesses by slot, laid out like the slot's column: missing is 0 or `[0]`."""
+        values = dict(enumerate(columns))
+        for position, step in self._steps:
+            values[position] = step.run(values[i] for i in step.inputs)
+        return {name: values[position] for name, position in self._outputs.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +65,8 @@ class FoundTexts:
 
 
 class SlotTexts:
-    """Finds the texts of a slot's signs in raw rows. Stateless.
+    """Finds the texts of a slot's signs in raw rows. The sign of what arrives is computed from it
+    again, so that a sign never gets the text of another. Stateless.
 
     Args:
         graph: The graph of the spec.
@@ -51,14 +80,10 @@ class SlotTexts:
         self._graph, self._slot = graph, slot
         self._members = member_names(graph, slot)
         num_columns, sources = len(graph.columns), graph.sources[slot]
-        sign_step = graph.steps[graph.outputs[graph.schema.names.index(slot)] - num_columns]
-        self._signed = sign_step.inputs[0]
+        output = graph.outputs[graph.schema.names.index(slot)]
+        self._signed = graph.steps[output - num_columns].inputs[0]
         self.columns = sorted(i for i in sources if i < num_columns)
-        self._steps = [
-            (i, graph.steps[i - num_columns])
-            for i in sorted(sources)
-            if i >= num_columns and graph.steps[i - num_columns] is not sign_step
-        ]
+        self._needed = sources - {output}
 
     def __call__(self, columns: Sequence[pa.Array], wanted: Integers | None = None) -> FoundTexts:
         """The texts of the rows' signs, each once.
@@ -69,8 +94,8 @@ class SlotTexts:
         """
         codes = _Codes()
         values = dict(zip(self.columns, columns, strict=True))
-        for position, step in self._steps:
-            values[position] = codes.run(step, [values[i] for i in step.inputs])
+        for position, step in _steps(self._graph, self._needed, codes.add):
+            values[position] = step.run(values[i] for i in step.inputs)
         members = [array_of(of_member) for of_member in _distinct(values[self._signed])]
         canonical, shown = codes.texts
         hashed = [canonical.take(of_member) for of_member in members]
@@ -101,24 +126,50 @@ class _Codes:
         none = pa.array([], pa.string())
         return pa.concat_arrays([none, *self.canonical]), pa.concat_arrays([none, *self.shown])
 
-    def run(self, step: Step, inputs: Sequence[pa.Array]) -> pa.Array:
-        """Runs one step of a graph."""
-        if step.function is hash_values:
-            return self._coded(inputs[0])
-        return step.run(inputs)
-
-    def _coded(self, array: pa.Array) -> pa.Array:
-        if is_hashed(array.type):
-            return array
-        if is_list(array.type):
-            return list_of(offsets_of(array), self._coded(array.values), nulls_of(array))
+    def add(self, array: pa.Array) -> pa.Array:
+        """Adds the texts of values; returns their numbers."""
         encoded = _canonical(array).dictionary_encode()
         first, texts = sum(map(len, self.canonical)), encoded.dictionary
         self.canonical.append(texts)
         is_time = pa.types.is_timestamp(array.type)
         self.shown.append(_times(texts) if is_time else readable_texts(texts))
-        codes = array_of(values_of(encoded.indices).astype(np.int64) + first)
-        return struct_of([codes], nulls_of(array))
+        return array_of(values_of(encoded.indices).astype(np.int64) + first, nulls_of(array))
+
+
+def _steps(
+    graph: Graph, needed: Collection[int], hashes_of: Callable[[pa.Array], pa.Array]
+) -> list[tuple[int, Step]]:
+    """The steps at these positions, in order, with other hashes than those of `hash_values`.
+
+    Args:
+        hashes_of: Returns what stands in for the hash of each value: int64, null where it is null.
+    """
+
+    def hashed(array: pa.Array) -> pa.Array:
+        if is_hashed(array.type):
+            return array
+        if is_list(array.type):
+            return list_of(offsets_of(array), hashed(array.values), nulls_of(array))
+        return struct_of([hashes_of(array)], nulls_of(array))
+
+    return [
+        (position, replace(step, function=hashed) if step.function is hash_values else step)
+        for position, step in enumerate(graph.steps, len(graph.columns))
+        if position in needed
+    ]
+
+
+def _digests(array: pa.Array) -> pa.Array:
+    """The first 8 bytes of each text's BLAKE2b (little-endian). Each distinct text is hashed once,
+    in Python.
+    """
+    numbers = array.cast(pa.int64()) if pa.types.is_timestamp(array.type) else array
+    encoded = numbers.cast(pa.string()).dictionary_encode()
+    digests = b"".join(
+        hashlib.blake2b(text.encode(), digest_size=8).digest()
+        for text in encoded.dictionary.to_pylist()
+    )
+    return array_of(np.frombuffer(digests, "<i8").astype(np.int64)).take(encoded.indices)
 
 
 def _named(names: MemberNames, canonical: pa.Array) -> pa.Array:
