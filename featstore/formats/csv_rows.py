@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,11 +37,7 @@ from featstore.native.damage import first_line
 from featstore.ops.arrays import values_of
 from featstore.ops.lists import array_of_bits
 
-if TYPE_CHECKING:
-    import pyarrow.csv as pa_csv
-else:
-    pa_csv = LazyModule("pyarrow.csv")
-
+pa_csv: Any = LazyModule("pyarrow.csv")
 
 # A row that is added at the end of a file, with a field too many. pyarrow (26) takes the rest of a
 # file that ends within quotes for a value, and then does not see this row.

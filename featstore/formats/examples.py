@@ -12,7 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -30,10 +30,7 @@ from featstore.formats.parsed import (
 )
 from featstore.formats.tfrecord import example_class, is_record_head, read_records
 
-if TYPE_CHECKING:
-    import google.protobuf.message as message_errors
-else:
-    message_errors = LazyModule("google.protobuf.message")
+message_errors: Any = LazyModule("google.protobuf.message")
 
 # Records that become one batch: so many, or fewer of this size together.
 _BATCH_ROWS, _BATCH_BYTES = 8_192, 16 << 20
@@ -48,6 +45,13 @@ _KINDS = {
     pa.float64(): ("float_list", "int64_list"),
     pa.string(): ("bytes_list",),
     pa.binary(): ("bytes_list",),
+}
+
+
+_CONVERT: Mapping[pa.DataType, Callable[[Any], Any]] = {
+    pa.float32(): float,
+    pa.float64(): float,
+    pa.string(): bytes.decode,
 }
 
 
@@ -242,11 +246,7 @@ class _FeatureColumn:
         self._depth = _depth(column.type)
         self._max_whole = _MAX_WHOLE.get(innermost) if is_inferred(column) else None
         self._kinds = _KINDS[innermost]
-        self._convert: Callable[[Any], Any] | None = None
-        if _IS.is_string(innermost):
-            self._convert = bytes.decode
-        elif _IS.is_floating(innermost):
-            self._convert = float
+        self._convert = _CONVERT.get(innermost)
 
     def of_feature(self, name: str, feature: Any) -> Any:
         """The value of a feature: a scalar, or a list."""

@@ -48,7 +48,8 @@ class Vocabulary:
 
         Texts are searched by hash and then compared, so that a collision of hashes is harmless.
         """
-        hashes, order = _sorted_hashes(self)
+        with _SORTING:
+            hashes, order = _sorted_hashes(self)
         wanted = values_of(value_hash(texts))
         at = np.searchsorted(hashes, wanted)
         found = np.full(len(texts), NOT_FOUND, np.int64)
@@ -76,17 +77,12 @@ def _candidates(
 _SORTING = threading.Lock()
 
 
+@functools.lru_cache(maxsize=64)
 def _sorted_hashes(vocabulary: Vocabulary) -> tuple[NDArray[Any], Integers]:
     """The value hashes in ascending order and the index of each.
 
     They are cached, because sorting millions takes seconds.
     """
-    with _SORTING:
-        return _sort(vocabulary)
-
-
-@functools.lru_cache(maxsize=64)
-def _sort(vocabulary: Vocabulary) -> tuple[NDArray[Any], Integers]:
     hashes = values_of(value_hash(vocabulary.values))
     order = np.argsort(hashes, kind="stable")
     return hashes[order], order

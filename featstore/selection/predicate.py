@@ -81,11 +81,9 @@ class Predicate(Protocol):
     @property
     def expression(self) -> pc.Expression:
         """Its value for each row, for Arrow."""
-        ...
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         """Which values it may have in each row group."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,8 @@ def _slice(call: Call) -> str:
     return call.let(call.text, sliced)
 
 
-def _bound(position: object, size: str) -> str:
+def _bound(position: int, size: str) -> str:
     """A slice position, as Python resolves it for a list or text of this size."""
-    assert isinstance(position, int)
     return (
         f"least({position}, {size})"
         if position >= 0
