@@ -14,7 +14,6 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from featstore.ops.arrays import (
     Mask,
@@ -301,34 +300,18 @@ def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[st
 
     A value that float32 cannot hold becomes missing, or is dropped from a list, and is counted.
     """
-    if is_list(arrow_type):
-        return _float_lists(array, arrow_type, counts)
-    floats = _cast(values_of(array))
-    if (nulls := nulls_of(array)) is not None:
-        floats[nulls] = np.nan
-    floats[_overflows(floats, counts)] = np.nan
-    return array_of(floats)
-
-
-def _float_lists(
-    lists: pa.ListArray, arrow_type: pa.DataType, counts: Counter[str]
-) -> pa.ListArray:
-    floats = _cast(values_of(lists.values))
-    overflows = _overflows(floats, counts)
-    narrow = list_of(offsets_of(lists), array_of(floats), nulls_of(lists))
-    if overflows.any():
-        narrow = drop_elements(narrow, overflows)
-    return mark_missing(narrow, np.nan, arrow_type)
-
-
-def _cast(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """The values as float32; those that round to -0.0 become 0.0."""
-    # Adding 0.0 turns -0.0 into 0.0 and leaves every other value as it is.
+    values = values_of(array.values if is_list(arrow_type) else array)
+    # Adding 0.0 turns -0.0, to which a value may round, into 0.0 and leaves others as they are.
     with np.errstate(over="ignore", invalid="ignore"):
-        return values.astype(np.float32) + np.float32(0)
-
-
-def _overflows(floats: NDArray[np.float32], counts: Counter[str]) -> NDArray[np.bool_]:
-    found = np.isinf(floats)
-    count_true(found, counts, "overflow")
-    return found
+        floats = values.astype(np.float32) + np.float32(0)
+    if not is_list(arrow_type) and (nulls := nulls_of(array)) is not None:
+        floats[nulls] = np.nan
+    overflows = np.isinf(floats)
+    has_overflow = count_true(overflows, counts, "overflow")
+    if not is_list(arrow_type):
+        floats[overflows] = np.nan
+        return array_of(floats)
+    lists = list_of(offsets_of(array), array_of(floats), nulls_of(array))
+    return mark_missing(
+        drop_elements(lists, overflows) if has_overflow else lists, np.nan, arrow_type
+    )

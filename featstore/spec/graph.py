@@ -121,7 +121,8 @@ def build_graph(spec: Spec) -> Graph:
 
 
 def _build(spec: Spec) -> Graph:
-    check.check_document(spec)
+    for error in check.document_errors(spec, spec.retired):
+        raise error
     nodes = check.ordered(spec)
     builder = Builder(spec)
     for node in nodes:

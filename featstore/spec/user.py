@@ -76,12 +76,17 @@ def operator(
         raise TypeError("expected one input or more, found none")
     read = {name: _param(name, default) for name, default in (params or {}).items()}
 
+    def result_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+        if tuple(types) != tuple(inputs):
+            raise TypeError(", ".join(map(str, inputs)))
+        return result
+
     def declare(function: Function) -> Function:
         takes_counts = _takes_counts(function, len(inputs), read)
         declared = Operator(
             name=function.__name__,
             function=_checked(function, result, takes_counts),
-            result=_result_type(tuple(inputs), result),
+            result=result_type,
             params=read,
             min_inputs=len(inputs),
             max_inputs=len(inputs),
@@ -194,17 +199,6 @@ def _array(given: object) -> pa.Array | None:
         if isinstance(given, pa.Array) or hasattr(given, "__arrow_c_array__")
         else None
     )
-
-
-def _result_type(
-    inputs: tuple[pa.DataType, ...], result: pa.DataType
-) -> Callable[[Sequence[pa.DataType], Mapping[str, object]], pa.DataType]:
-    def result_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-        if tuple(types) != inputs:
-            raise TypeError(", ".join(map(str, inputs)))
-        return result
-
-    return result_type
 
 
 def _param(name: str, default: object) -> Param:

@@ -14,8 +14,6 @@ from featstore.spec.sql.column_sql import cut
 
 
 def _hash_values(call: Call) -> str | Members:
-    if isinstance(call.inputs[0], Members) or ids.is_hashed(call.types[0]):
-        return call.inputs[0]
     if call.of_list:
         return call.each(
             call.text, lambda e: f"array(xxhash64({_text_of(e, call.types[0].value_type)}))"
