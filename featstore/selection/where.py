@@ -8,7 +8,6 @@ as null in any column. The caller must replace the other marks of missing values
 slots, by nulls.
 """
 
-import contextlib
 import functools
 import itertools
 import math
@@ -17,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,29 +26,25 @@ from featstore.base.errors import SelectionError, nearest, require_text
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import short
 from featstore.ops import hashing
+from featstore.ops.arrays import cast_text
 from featstore.selection.predicate import (
     COMPARISONS,
     FLIPPED,
     And,
     Compare,
-    Constant,
     Flags,
     IsIn,
     IsNull,
     Not,
-    Or,
     Predicate,
     Ranges,
     Unknown,
+    either,
     evaluate,
 )
 from featstore.selection.where_tree import WORDS, parse_tree, too_deep
 
-if TYPE_CHECKING:
-    from sqlglot import exp
-else:
-    exp = LazyModule("sqlglot.expressions")
-
+exp: Any = LazyModule("sqlglot.expressions")
 # sqlglot's base class of nodes has another name in each of its newer versions.
 Node = Any
 T = TypeVar("T")
@@ -230,12 +225,12 @@ class _Builder:
             return Not(self.predicate(node.this))
         if isinstance(node, exp.And | exp.Or):
             parts = [self.predicate(part) for part in node.flatten()]
-            return _joined(parts, And if isinstance(node, exp.And) else Or)
+            return _joined(parts, And if isinstance(node, exp.And) else either)
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
             value, is_column = self.operand(node.this), isinstance(node.this, exp.Column)
             return IsNull(node.this.name, value) if is_column else Unknown(value.is_null())
         if isinstance(node, exp.Boolean):
-            return Constant(bool(node.this))
+            return Unknown(pc.scalar(bool(node.this)))
         return self.comparison(node)
 
     def comparison(self, node: Node) -> Predicate:
@@ -268,7 +263,7 @@ class _Builder:
             found = IsIn(node.name, *self.lookup(node, items))
             return found if isinstance(node, exp.Column) else Unknown(found.expression)
         self.require_alike(node, *items)
-        return _joined([self.compare(node, "=", item) for item in items], Or)
+        return _joined([self.compare(node, "=", item) for item in items], either)
 
     def lookup(self, node: Node, items: list[Node]) -> tuple[pc.Expression, pa.Array]:
         """A value and the literals that it is compared with, in one type.
@@ -370,13 +365,11 @@ class _Builder:
 
     def instant(self, text: pa.Scalar, time: pa.DataType) -> pa.Scalar:
         """Text as a date or timestamp; without a zone it is read as UTC."""
-        is_instant = pa.types.is_timestamp(time) and time.tz is not None
-        for types in ([time], [pa.timestamp(time.unit), time]) if is_instant else ([time],):
-            with contextlib.suppress(pa.ArrowInvalid):
-                return functools.reduce(lambda value, type_: value.cast(type_), types, text)
+        if (found := cast_text(text, time)) is not None:
+            return found
         raise SelectionError(f"where {self.text!r}: expected a {time}, found {text.as_py()!r}")
 
-    def remainder(self, node: "exp.Mod") -> pc.Expression:
+    def remainder(self, node: Node) -> pc.Expression:
         """`a % n` of an integer column, with the sign of `a`, as in Spark."""
         value, divisor = node.this, self.literal(node.expression)
         if not isinstance(divisor, int) or isinstance(divisor, bool) or divisor == 0:
@@ -429,7 +422,7 @@ class _Builder:
         self.used.add(name)
         return name
 
-    def sample(self, node: "exp.Anonymous") -> pc.Expression:
+    def sample(self, node: Node) -> pc.Expression:
         arguments = node.expressions
         if len(arguments) != 3 or not isinstance(arguments[0], exp.Column):
             raise SelectionError(

@@ -161,8 +161,11 @@ class Builder:
         self._known: dict[Any, int] = {}
         self._meanings: dict[str, str] = {}
         self._paths: dict[str, str] = {}
-        self._truncates: dict[str, str | None] = {}
         self._sequences = {name: sequence for sequence in spec.sequences for name in sequence.of}
+        self._truncates = {
+            name: sequence.truncate if sequence.max_len else None
+            for name, sequence in self._sequences.items()
+        }
 
     def add_node(self, node: Node) -> None:
         """Adds the steps of one node: defaults, value hashes, the operator, and `fill`."""
@@ -190,12 +193,7 @@ class Builder:
         """
         if not node.params.keys().isdisjoint(("max_len", "truncate")):
             return str(node.params.get("truncate", "head"))
-        for name in node.of:
-            sequence = self._sequences.get(name)
-            of_sequence = None if sequence is None or not sequence.max_len else sequence.truncate
-            if found := self._truncates.get(name) or of_sequence:
-                return found
-        return None
+        return next((end for name in node.of if (end := self._truncates.get(name))), None)
 
     def _frozen(self, node: Node, operator: Operator) -> dict[str, object]:
         """The frozen params of a node, after checking that they were fitted for its sub-DAG."""

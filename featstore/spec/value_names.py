@@ -241,15 +241,17 @@ def _hashes(graph: Graph, slot: str) -> frozenset[int]:
 
 def _storing(graph: Graph, slot: str) -> Step:
     """The step that makes a slot's column."""
-    step = graph.step(graph.outputs[graph.schema.names.index(slot)])
-    assert step is not None
-    return step
+    return _step(graph, graph.outputs[graph.schema.names.index(slot)])
+
+
+def _step(graph: Graph, position: int) -> Step:
+    """The step at the position of a result."""
+    return graph.steps[position - len(graph.columns)]
 
 
 def _hashed(graph: Graph, position: int) -> tuple[MemberNames | None, ...]:
     """The members of value hashes."""
-    step = graph.step(position)
-    assert step is not None
+    step = _step(graph, position)
     if step.function is ids.hash_values:
         return (_values(graph, step.inputs[0]),)
     if step.function is ids.cross:
