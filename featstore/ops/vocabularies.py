@@ -55,7 +55,9 @@ class Vocabulary:
         found = np.full(len(texts), NOT_FOUND, np.int64)
         # Each round compares one candidate per text; only collisions of hashes need a second round.
         waiting = np.arange(len(texts))
-        while len(waiting := _candidates(waiting, at, hashes, wanted)):
+        while len(waiting):
+            waiting = waiting[at[waiting] < len(hashes)]
+            waiting = waiting[hashes[at[waiting]] == wanted[waiting]]
             indices = order[at[waiting]]
             same = pc.equal(self.values.take(pa.array(indices)), texts.take(pa.array(waiting)))
             equal = values_of(pc.fill_null(same, False))
@@ -63,14 +65,6 @@ class Vocabulary:
             waiting = waiting[~equal]
             at[waiting] += 1
         return found
-
-
-def _candidates(
-    waiting: Integers, at: Integers, hashes: NDArray[Any], wanted: NDArray[Any]
-) -> Integers:
-    waiting = waiting[at[waiting] < len(hashes)]
-    same: NDArray[np.bool_] = hashes[at[waiting]] == wanted[waiting]
-    return waiting[same]
 
 
 # Held while a vocabulary is sorted, so that threads that start together sort it once.
