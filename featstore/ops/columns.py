@@ -249,13 +249,9 @@ def fits(array: pa.Array, declared: pa.DataType) -> pa.BooleanArray | None:
 
 def _ticks_us(arrow_type: pa.DataType) -> int:
     """Microseconds in one unit of a date or timestamp type; 1 where every value fits in int64."""
-    if _is.is_date32(arrow_type):
-        return 86_400_000_000
-    if _is.is_date64(arrow_type):
-        return 1_000
-    return (
-        {"s": 1_000_000, "ms": 1_000}.get(arrow_type.unit, 1) if _is.is_timestamp(arrow_type) else 1
-    )
+    dates = {pa.date32(): 86_400_000_000, pa.date64(): 1_000}
+    units = {"s": 1_000_000, "ms": 1_000}
+    return dates.get(arrow_type) or units.get(getattr(arrow_type, "unit", ""), 1)
 
 
 def _drop_out_of_range(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.Array:

@@ -83,12 +83,9 @@ class Sample:
 
     def mask(self, values: pa.Array) -> pa.Array:
         """Which values are in the sample: bool (num_values,)."""
-        if self.rate >= 1:
-            return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
-        kept = pc.less(
-            hashing.sign(self.seed, hashing.value_hash(values)),
-            pa.scalar(int(self.rate * 2**63), pa.int64()),
-        )
+        # The largest sign of the sample. For a rate of 1 the first that is not is beyond int64.
+        largest = pa.scalar(int(self.rate * 2**63) - 1, pa.int64())
+        kept = pc.less_equal(hashing.sign(self.seed, hashing.value_hash(values)), largest)
         return pc.if_else(pc.is_valid(values), kept, pa.scalar(None, pa.bool_()))
 
 

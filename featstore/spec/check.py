@@ -259,7 +259,10 @@ def of_path(node: Node, i: int) -> str:
 
 def operator_of(node: Node) -> Operator:
     """The node's operator, after checking the number of inputs."""
-    operator = _user_operator(node) if is_user_operator(node.op) else OPERATORS.get(node.op)
+    try:
+        operator = load_operator(node.op) if is_user_operator(node.op) else OPERATORS.get(node.op)
+    except ValueError as error:
+        raise wrong(f"{node.where}.op", str(error), node.op) from error
     if operator is None:
         raise wrong(f"{node.where}.op", f"one of {', '.join(OPERATORS)}", node.op, OPERATORS)
     low, high, num_inputs = operator.min_inputs, operator.max_inputs, len(node.of)
@@ -273,13 +276,6 @@ def operator_of(node: Node) -> Operator:
         )
         raise wrong(f"{node.where}.of", f"{expected} for {node.op}", list(node.of))
     return operator
-
-
-def _user_operator(node: Node) -> Operator:
-    try:
-        return load_operator(node.op)
-    except ValueError as error:
-        raise wrong(f"{node.where}.op", str(error), node.op) from error
 
 
 def read_params(node: Node, operator: Operator) -> dict[str, object]:
