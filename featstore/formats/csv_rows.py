@@ -327,10 +327,8 @@ class _CsvReader(Closing):
             num_rows: The batch's rows.
             wrong: Reasons by position in the batch.
         """
-        bad, number = [], self._next_row
-        steps = [*sorted(wrong), num_rows]  # and the row after the batch
-        done = 0
-        for position in steps:
+        bad, number, done = [], self._next_row, 0
+        for position in [*sorted(wrong), num_rows]:  # the last is the row after the batch
             number += position - done
             done = position
             while self._bad and self._bad[0][0] <= number:

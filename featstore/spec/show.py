@@ -2,8 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from featstore.base.schema import SlotSchema
 from featstore.base.text_table import text_table
@@ -57,10 +56,6 @@ class SpecListing:
 
     def __str__(self) -> str:
         return self.text()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The entries as JSON types."""
-        return {"entries": [asdict(entry) for entry in self.entries]}
 
 
 def show(spec_url: str) -> SpecListing:
