@@ -29,6 +29,7 @@ from featstore.formats.parsed import (
     name_of,
 )
 from featstore.formats.tfrecord import example_class, is_record_head, read_records
+from featstore.ops.columns import invalid_utf8
 
 message_errors: Any = LazyModule("google.protobuf.message")
 
@@ -140,7 +141,8 @@ class _Shape:
         if len(values):
             self.kinds[kind] += 1
             self.most_values = max(self.most_values, len(values))
-            self.is_text &= kind != "bytes_list" or all(map(_is_utf8, values))
+            if kind == "bytes_list":
+                self.is_text &= not invalid_utf8(pa.array(values, pa.binary())).any()
             self.is_double &= kind != "int64_list" or _most(values) <= _MAX_WHOLE[pa.float64()]
 
     def type(self) -> pa.DataType:
@@ -316,14 +318,6 @@ def _parse(record: bytes) -> Any | None:
 def _most(values: Sequence[int]) -> int:
     """The largest of whole numbers without their signs."""
     return max(map(abs, values), default=0)
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _innermost(kind: pa.DataType) -> pa.DataType:

@@ -88,7 +88,9 @@ def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str])
     if _is.is_dictionary(array.type):
         array = array.dictionary_decode()
     if is_list(declared) and not _is.is_null(array.type):
-        return _read_lists(array, declared, counts)
+        offsets, values = zero_based(as_list(array))
+        elements = read_column(values, declared=declared.value_type, counts=counts)
+        return list_of(offsets, elements, nulls_of(array))
     if is_map(declared) and not _is.is_null(array.type):
         return _read_maps(array, declared, counts)
     if _is.is_string(declared):
@@ -141,12 +143,6 @@ def _clean_floats(array: pa.Array, counts: Counter[str]) -> pa.Array:
     if count_true(not_numbers, counts, "nan"):
         nulls = either(nulls, not_numbers)
     return array_of(values + 0.0, nulls)
-
-
-def _read_lists(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.ListArray:
-    offsets, values = zero_based(as_list(array))
-    read = read_column(values, declared=declared.value_type, counts=counts)
-    return list_of(offsets, read, nulls_of(array))
 
 
 def _read_maps(array: pa.MapArray, declared: pa.DataType, counts: Counter[str]) -> pa.MapArray:

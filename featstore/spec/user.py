@@ -144,16 +144,13 @@ def load_operator(name: str) -> Operator:
         raise
     # A user's module may raise anything, SystemExit included: report it with the path in the spec.
     except BaseException as error:
-        raise ValueError(f"a module that can be imported ({_error_text(error)})") from error
+        text = " ".join(str(error).split())
+        why = text if isinstance(error, ImportError) else f"{type(error).__name__}: {text}"
+        raise ValueError(f"a module that can be imported ({why})") from error
     try:
         return dataclasses.replace(declared_operator(function), name=name)
     except TypeError as error:
         raise ValueError(f"a function of {module} with the decorator featstore.operator") from error
-
-
-def _error_text(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, ImportError) else f"{type(error).__name__}: {text}"
 
 
 def declared_operator(function: object) -> Operator:
