@@ -30,6 +30,7 @@ from featstore.formats.parsed import (
     is_inferred,
     is_undecided,
     name_of,
+    no_rows,
 )
 from featstore.formats.text_values import SCALARS, example, infer_text_type, parse_texts
 from featstore.native.damage import first_line
@@ -313,7 +314,7 @@ class _CsvReader(Closing):
                 f"file: it is cut off, or a quote is missing. Get the file anew, or correct it"
             )
         return ParsedRows(
-            batch=pa.RecordBatch.from_pylist([], schema),
+            batch=no_rows(schema),
             num_bad=len(self._bad),
             examples=_examples(list(self._bad)),
             num_replaced=self._source.num_replaced,

@@ -24,6 +24,7 @@ from featstore.formats.parsed import (
     inferred,
     is_inferred,
     name_of,
+    no_rows,
 )
 from featstore.formats.text_values import MAY_CHANGE, infer_time, is_kept
 from featstore.native.damage import first_line
@@ -149,8 +150,9 @@ def _parse(block: Lines, schema: pa.Schema) -> ParsedRows:
         BadRow(place=f"line {block.first + numbers[i]}", reason=_reason(lines[i], schema))
         for i in bad[:MAX_EXAMPLES]
     ]
+    rows = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
     return ParsedRows(
-        batch=pa.concat_batches([pa.RecordBatch.from_pylist([], schema), *batches]),
+        batch=rows[0] if rows else no_rows(schema),
         num_bad=len(bad),
         examples=tuple(examples),
         unknown=unknown,

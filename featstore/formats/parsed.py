@@ -55,6 +55,11 @@ class ParsedRows:
     num_replaced: int = 0
 
 
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch without rows."""
+    return pa.record_batch([pa.nulls(0, kind) for kind in schema.types], schema)
+
+
 class RowFormat(Protocol):
     """A format of files.
 

@@ -17,6 +17,7 @@ _NO_NUMBER = r"^(?:[+-]?0[0-9]|\+|[+-]?[0-9]{16,}$|\s)|\s$"
 # Numbers that a double may not keep: a whole part of 16 digits, 18 digits in all (17 are what
 # programs print of a double), or an exponent that may be beyond its range. The rest is kept.
 MAY_CHANGE = r"(?:^|[^0-9.])[1-9][0-9]{15}|[1-9](?:\.?[0-9]){17}|[eE][+-]?[0-9]{3}"
+_WHOLE_OR_EXPONENT = r"^[+-]?[0-9]{16}|[eE][+-]?[0-9]{3}"
 _MAX_DIGITS = 800  # more than any double has
 
 
@@ -95,7 +96,13 @@ def _is_beyond(texts: pa.Array, values: pa.Array) -> Mask:
 
 def changed_numbers(texts: pa.Array) -> Mask:
     """Which of these numbers a double does not keep, `(len(texts),)`."""
-    changed = _true(pc.match_substring_regex(texts, MAY_CHANGE))
+    # Cheaper than the whole pattern, which only few texts are then tried with.
+    digits = pc.ascii_ltrim(texts, "+-0.")
+    point = pc.match_substring(digits, ".").cast(pa.int32())
+    is_long = pc.greater(pc.subtract(pc.binary_length(digits), point), 17)
+    changed = _true(pc.or_(is_long, pc.match_substring_regex(texts, _WHOLE_OR_EXPONENT)))
+    few = texts.take(pa.array(np.flatnonzero(changed)))
+    changed[changed] = _true(pc.match_substring_regex(few, MAY_CHANGE))
     few = texts.take(pa.array(np.flatnonzero(changed)))
     changed[changed] = [not is_kept(text) for text in few.to_pylist()]
     return changed
