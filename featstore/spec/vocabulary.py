@@ -19,6 +19,7 @@ from featstore.base.errors import SpecError
 from featstore.base.redaction import redact
 from featstore.files import storage
 from featstore.ops.arrays import values_of
+from featstore.ops.hashing import value_hash
 from featstore.ops.registry import OPERATORS
 from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.lock import LockedVocabulary
@@ -224,12 +225,14 @@ def _check(lines: _Lines) -> None:
         raise ValueError(
             f"expected a value in each line, found none in line {int(lengths.argmin()) + 1:,}"
         )
-    # Codes are given in order of appearance: up to the first repeated value they are the lines.
-    codes = values_of(values.dictionary_encode().indices)
-    repeated = np.flatnonzero(codes != np.arange(len(codes)))
-    if len(repeated):
-        line = int(repeated[0])
-        raise ValueError(
-            f"expected each value once, found {values[line].as_py()!r} in lines "
-            f"{codes[line] + 1:,} and {line + 1:,}"
-        )
+    hashes = np.sort(values_of(value_hash(values)))
+    # Equal hashes are nearly always equal values; compare them only then.
+    if (hashes[1:] == hashes[:-1]).any():
+        known: dict[str, int] = {}
+        for line, value in enumerate(values.to_pylist(), 1):
+            if value in known:
+                raise ValueError(
+                    f"expected each value once, found {value!r} in lines {known[value]:,} and "
+                    f"{line:,}"
+                )
+            known[value] = line
