@@ -3,7 +3,7 @@
 import functools
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -89,10 +89,6 @@ class Meaning:
             return f"{self.prefix}…: no known sign begins with these digits: {why}"
         also = "" if self.prefix is None else "; no known sign begins with these digits either"
         return f"{self.sign}: not known: {why}{also}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """The meaning as JSON types."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

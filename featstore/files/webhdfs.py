@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 import requests
@@ -26,10 +26,7 @@ from featstore.files.random_reader import RandomReader
 from featstore.files.retry import BRIEF, Failures, RetryPolicy
 from featstore.files.store_errors import PASSING_WORDS, is_unresolved, retry_after_s
 
-if TYPE_CHECKING:
-    import requests_kerberos
-else:
-    requests_kerberos = LazyModule("requests_kerberos")
+requests_kerberos: Any = LazyModule("requests_kerberos")
 
 _TIMEOUTS_S = (10.0, 60.0)  # to connect, and between two reads of a response
 _SPOOLED_BYTES = 8 << 20  # of a file that is being written: larger ones are kept on local disk

@@ -40,11 +40,12 @@ def open_bytes(
     with open_read(url, listed_bytes) as file:
         head = file.read(_HEAD_BYTES)
         file.seek(0)
-        codec = next((codec for magic, codec in _MAGIC.items() if head.startswith(magic)), None)
+        codecs = (codec for magic, codec in _MAGIC.items() if head.startswith(magic))
+        codec = None if is_plain(head) else next(codecs, None)
         source: Any = pa.PythonFile(file, mode="r")
-        if codec == "gzip" and not is_plain(head):
+        if codec == "gzip":
             source = _Gzip(fileobj=file)
-        elif codec is not None and not is_plain(head):
+        elif codec is not None:
             source = pa.CompressedInputStream(source, codec)
         with source:
             yield cast(IO[bytes], source)
@@ -95,23 +96,17 @@ def line_blocks(source: IO[bytes], block_bytes: int = BLOCK_BYTES) -> Iterator[L
     Raises:
         InputError: A line is longer than 64 MiB.
     """
-    first, rest, is_begin = 1, b"", True
+    first, rest = 1, source.read(len(_BOM)).removeprefix(_BOM)
     while block := source.read(block_bytes):
-        whole, newline, tail = block.rpartition(b"\n")
-        if not newline:
-            rest += block
-            if len(rest) > _MAX_LINE_BYTES:
-                raise InputError(
-                    f"line {first}: expected lines of at most {_MAX_LINE_BYTES:,} bytes, found a "
-                    f"longer one; is this a file of another format?"
-                )
-            continue
-        lines = (rest + whole).split(b"\n")
-        rest = tail
-        if is_begin:
-            lines[0], is_begin = lines[0].removeprefix(_BOM), False
-        yield Lines(first=first, lines=lines)
-        first += len(lines)
-    rest = rest.removeprefix(_BOM) if is_begin else rest
+        *lines, rest = (rest + block).split(b"\n")
+        if len(rest) > _MAX_LINE_BYTES:
+            raise InputError(
+                f"line {first + len(lines)}: expected lines of at most {_MAX_LINE_BYTES:,} bytes, "
+                f"found a longer one; is this a file of another format?"
+            )
+        if lines:
+            yield Lines(first=first, lines=lines)
+            first += len(lines)
     if rest:
-        yield Lines(first=first, lines=[rest])
+        # Of a file as short as a byte order mark nothing is split yet.
+        yield Lines(first=first, lines=rest.removesuffix(b"\n").split(b"\n"))

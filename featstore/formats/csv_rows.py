@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,11 +37,7 @@ from featstore.native.damage import first_line
 from featstore.ops.arrays import values_of
 from featstore.ops.lists import array_of_bits
 
-if TYPE_CHECKING:
-    import pyarrow.csv as pa_csv
-else:
-    pa_csv = LazyModule("pyarrow.csv")
-
+pa_csv: Any = LazyModule("pyarrow.csv")
 
 # A row that is added at the end of a file, with a field too many. pyarrow (26) takes the rest of a
 # file that ends within quotes for a value, and then does not see this row.
@@ -332,10 +328,8 @@ class _CsvReader(Closing):
             num_rows: The batch's rows.
             wrong: Reasons by position in the batch.
         """
-        bad, number = [], self._next_row
-        steps = [*sorted(wrong), num_rows]  # and the row after the batch
-        done = 0
-        for position in steps:
+        bad, number, done = [], self._next_row, 0
+        for position in [*sorted(wrong), num_rows]:  # the last is the row after the batch
             number += position - done
             done = position
             while self._bad and self._bad[0][0] <= number:

@@ -12,7 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -29,11 +29,9 @@ from featstore.formats.parsed import (
     name_of,
 )
 from featstore.formats.tfrecord import example_class, is_record_head, read_records
+from featstore.ops.columns import invalid_utf8
 
-if TYPE_CHECKING:
-    import google.protobuf.message as message_errors
-else:
-    message_errors = LazyModule("google.protobuf.message")
+message_errors: Any = LazyModule("google.protobuf.message")
 
 # Records that become one batch: so many, or fewer of this size together.
 _BATCH_ROWS, _BATCH_BYTES = 8_192, 16 << 20
@@ -48,6 +46,13 @@ _KINDS = {
     pa.float64(): ("float_list", "int64_list"),
     pa.string(): ("bytes_list",),
     pa.binary(): ("bytes_list",),
+}
+
+
+_CONVERT: Mapping[pa.DataType, Callable[[Any], Any]] = {
+    pa.float32(): float,
+    pa.float64(): float,
+    pa.string(): bytes.decode,
 }
 
 
@@ -136,7 +141,8 @@ class _Shape:
         if len(values):
             self.kinds[kind] += 1
             self.most_values = max(self.most_values, len(values))
-            self.is_text &= kind != "bytes_list" or all(map(_is_utf8, values))
+            if kind == "bytes_list":
+                self.is_text &= not invalid_utf8(pa.array(values, pa.binary())).any()
             self.is_double &= kind != "int64_list" or _most(values) <= _MAX_WHOLE[pa.float64()]
 
     def type(self) -> pa.DataType:
@@ -242,11 +248,7 @@ class _FeatureColumn:
         self._depth = _depth(column.type)
         self._max_whole = _MAX_WHOLE.get(innermost) if is_inferred(column) else None
         self._kinds = _KINDS[innermost]
-        self._convert: Callable[[Any], Any] | None = None
-        if _IS.is_string(innermost):
-            self._convert = bytes.decode
-        elif _IS.is_floating(innermost):
-            self._convert = float
+        self._convert = _CONVERT.get(innermost)
 
     def of_feature(self, name: str, feature: Any) -> Any:
         """The value of a feature: a scalar, or a list."""
@@ -316,14 +318,6 @@ def _parse(record: bytes) -> Any | None:
 def _most(values: Sequence[int]) -> int:
     """The largest of whole numbers without their signs."""
     return max(map(abs, values), default=0)
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _innermost(kind: pa.DataType) -> pa.DataType:

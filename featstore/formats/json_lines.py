@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,10 +30,7 @@ from featstore.formats.text_values import MAY_CHANGE, infer_time, is_kept
 from featstore.native.damage import first_line
 from featstore.ops.arrays import Integers, values_of
 
-if TYPE_CHECKING:
-    import pyarrow.json as pa_json
-else:
-    pa_json = LazyModule("pyarrow.json")
+pa_json: Any = LazyModule("pyarrow.json")
 
 # Arrow's parser is recursive, and ends the process where its stack does.
 _MAX_NESTING = 500
@@ -219,9 +216,8 @@ class _Digits(str):
 def _require_kept_numbers(lines: Sequence[bytes], text: bytes, schema: pa.Schema) -> None:
     """Raises pa.ArrowInvalid if a double whose type was inferred does not keep a number."""
     inferred_fields = [column for column in schema if is_inferred(column)]
-    if not any("double" in str(column.type) for column in inferred_fields):
-        return
-    if not _MAY_CHANGE.search(text):
+    has_double = any("double" in str(column.type) for column in inferred_fields)
+    if not has_double or not _MAY_CHANGE.search(text):
         return
     kind = pa.struct(inferred_fields)
     for line in filter(_MAY_CHANGE.search, lines):

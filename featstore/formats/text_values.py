@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.formats.parsed import halves
-from featstore.ops.arrays import Mask, values_of
+from featstore.ops.arrays import Mask, cast_text, values_of
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 SCALARS = (pa.string(), pa.int64(), pa.float64(), pa.float32(), pa.bool_(), TIMESTAMP)
@@ -42,7 +42,7 @@ def parse_texts(
     trimmed = pc.ascii_trim_whitespace(texts)
     parts, bad = [], []
     for first, part in halves(
-        0, len(trimmed), lambda first, end: _cast(trimmed.slice(first, end - first), wanted)
+        0, len(trimmed), lambda first, end: cast_text(trimmed.slice(first, end - first), wanted)
     ):
         bad += [first] if part is None else []
         parts.append(pa.nulls(1, wanted) if part is None else part)
@@ -65,7 +65,7 @@ def infer_text_type(texts: pa.Array) -> pa.DataType:
     if not len(found):
         return pa.string()
     for kind in (pa.bool_(), pa.int64(), pa.float64()):
-        values = _cast(found, kind)
+        values = cast_text(found, kind)
         if values is not None and not _is_lossy(found, values).any():
             return kind
     return infer_time(found)
@@ -133,18 +133,6 @@ def infer_time(texts: pa.Array) -> pa.DataType:
     # The first one alone rules out most columns. Halving thousands of other texts takes seconds.
     is_time = not parse_texts(texts[:1], TIMESTAMP)[1] and not parse_texts(texts, TIMESTAMP)[1]
     return TIMESTAMP if is_time else pa.string()
-
-
-def _cast(texts: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    try:
-        return texts.cast(wanted)
-    except pa.ArrowInvalid:
-        if wanted != TIMESTAMP:
-            return None
-    try:
-        return texts.cast(pa.timestamp("us")).cast(TIMESTAMP)
-    except pa.ArrowInvalid:
-        return None
 
 
 def example(value: pa.Scalar) -> str:

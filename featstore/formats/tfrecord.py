@@ -12,15 +12,12 @@ tensorflow's `example.proto` and `feature.proto`.
 import functools
 import struct
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from featstore.base.errors import InputError, import_extra
 from featstore.base.libraries import LazyModule
 
-if TYPE_CHECKING:
-    import google_crc32c
-else:
-    google_crc32c = LazyModule("google_crc32c")
+google_crc32c: Any = LazyModule("google_crc32c")
 
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 HEAD_BYTES = _LENGTH.size + _CRC.size

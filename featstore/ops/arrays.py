@@ -5,6 +5,8 @@ view is read-only and covers exactly the array's slice. Its values are undefined
 null.
 """
 
+import contextlib
+import functools
 from collections import Counter
 from typing import Any, TypeAlias
 
@@ -91,6 +93,18 @@ def microseconds(array: pa.Array) -> pa.Array:
         return array.cast(pa.timestamp("us", zone), safe=False)
     nanoseconds = values_of(array.view(pa.int64()))
     return array_of(nanoseconds // 1_000, validity_of(array), pa.timestamp("us", zone))
+
+
+def cast_text(text: pa.Array | pa.Scalar, wanted: pa.DataType) -> Any:
+    """A text, or an array of texts, cast to another type; None where one is not written as such.
+
+    Timestamps without a zone are in that of the type.
+    """
+    is_instant = pa.types.is_timestamp(wanted) and wanted.tz is not None
+    for types in ([wanted], [pa.timestamp(wanted.unit), wanted]) if is_instant else ([wanted],):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return functools.reduce(lambda value, arrow_type: value.cast(arrow_type), types, text)
+    return None
 
 
 def struct_of(fields: list[pa.Array], nulls: Nulls = None) -> pa.StructArray:

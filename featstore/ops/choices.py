@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import array_of
 from featstore.ops.kinds import scalar_of
 from featstore.ops.lists import element_type, is_list
 from featstore.ops.maps import is_map
-from featstore.ops.numbers import floats_of, is_number
+from featstore.ops.numbers import is_number
 
 RELATIONS: Mapping[str, Callable[..., pa.Array]] = {
     "==": pc.equal,
@@ -98,17 +97,12 @@ def compare(*arrays: pa.Array, relation: str, value: object, counts: Counter[str
 
     Numbers of different types are compared as float64, texts by code points.
     """
-    left, *rest = arrays
+    left, right = arrays[0], arrays[-1]
     if value is not None:
-        right = (
-            pa.scalar(value)
-            if is_number(left.type) and isinstance(value, float)
-            else scalar_of(value, left.type)
-        )
-        return RELATIONS[relation](_as_float(left) if right.type == pa.float64() else left, right)
-    right = rest[0]
+        as_float = is_number(left.type) and isinstance(value, float)
+        right = scalar_of(value, pa.float64() if as_float else left.type)
     if left.type != right.type:
-        left, right = _as_float(left), _as_float(right)
+        left, right = (side.cast(pa.float64(), safe=False) for side in (left, right))
     return RELATIONS[relation](left, right)
 
 
@@ -129,7 +123,3 @@ def _check_alike(types: Sequence[pa.DataType]) -> None:
     values = set(map(element_type, types))
     if len(set(types)) > 1 or any(is_map(value) or pa.types.is_struct(value) for value in values):
         raise TypeError("values of one type (no maps, no value hashes)")
-
-
-def _as_float(array: pa.Array) -> pa.Array:
-    return array_of(*floats_of(array))

@@ -14,7 +14,6 @@ from collections import Counter
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from featstore.ops.arrays import (
     Mask,
@@ -89,7 +88,9 @@ def read_column(array: pa.Array, *, declared: pa.DataType, counts: Counter[str])
     if _is.is_dictionary(array.type):
         array = array.dictionary_decode()
     if is_list(declared) and not _is.is_null(array.type):
-        return _read_lists(array, declared, counts)
+        offsets, values = zero_based(as_list(array))
+        elements = read_column(values, declared=declared.value_type, counts=counts)
+        return list_of(offsets, elements, nulls_of(array))
     if is_map(declared) and not _is.is_null(array.type):
         return _read_maps(array, declared, counts)
     if _is.is_string(declared):
@@ -142,12 +143,6 @@ def _clean_floats(array: pa.Array, counts: Counter[str]) -> pa.Array:
     if count_true(not_numbers, counts, "nan"):
         nulls = either(nulls, not_numbers)
     return array_of(values + 0.0, nulls)
-
-
-def _read_lists(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.ListArray:
-    offsets, values = zero_based(as_list(array))
-    read = read_column(values, declared=declared.value_type, counts=counts)
-    return list_of(offsets, read, nulls_of(array))
 
 
 def _read_maps(array: pa.MapArray, declared: pa.DataType, counts: Counter[str]) -> pa.MapArray:
@@ -250,13 +245,9 @@ def fits(array: pa.Array, declared: pa.DataType) -> pa.BooleanArray | None:
 
 def _ticks_us(arrow_type: pa.DataType) -> int:
     """Microseconds in one unit of a date or timestamp type; 1 where every value fits in int64."""
-    if _is.is_date32(arrow_type):
-        return 86_400_000_000
-    if _is.is_date64(arrow_type):
-        return 1_000
-    return (
-        {"s": 1_000_000, "ms": 1_000}.get(arrow_type.unit, 1) if _is.is_timestamp(arrow_type) else 1
-    )
+    dates = {pa.date32(): 86_400_000_000, pa.date64(): 1_000}
+    units = {"s": 1_000_000, "ms": 1_000}
+    return dates.get(arrow_type) or units.get(getattr(arrow_type, "unit", ""), 1)
 
 
 def _drop_out_of_range(array: pa.Array, declared: pa.DataType, counts: Counter[str]) -> pa.Array:
@@ -301,34 +292,18 @@ def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[st
 
     A value that float32 cannot hold becomes missing, or is dropped from a list, and is counted.
     """
-    if is_list(arrow_type):
-        return _float_lists(array, arrow_type, counts)
-    floats = _cast(values_of(array))
-    if (nulls := nulls_of(array)) is not None:
-        floats[nulls] = np.nan
-    floats[_overflows(floats, counts)] = np.nan
-    return array_of(floats)
-
-
-def _float_lists(
-    lists: pa.ListArray, arrow_type: pa.DataType, counts: Counter[str]
-) -> pa.ListArray:
-    floats = _cast(values_of(lists.values))
-    overflows = _overflows(floats, counts)
-    narrow = list_of(offsets_of(lists), array_of(floats), nulls_of(lists))
-    if overflows.any():
-        narrow = drop_elements(narrow, overflows)
-    return mark_missing(narrow, np.nan, arrow_type)
-
-
-def _cast(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """The values as float32; those that round to -0.0 become 0.0."""
-    # Adding 0.0 turns -0.0 into 0.0 and leaves every other value as it is.
+    values = values_of(array.values if is_list(arrow_type) else array)
+    # Adding 0.0 turns -0.0, to which a value may round, into 0.0 and leaves others as they are.
     with np.errstate(over="ignore", invalid="ignore"):
-        return values.astype(np.float32) + np.float32(0)
-
-
-def _overflows(floats: NDArray[np.float32], counts: Counter[str]) -> NDArray[np.bool_]:
-    found = np.isinf(floats)
-    count_true(found, counts, "overflow")
-    return found
+        floats = values.astype(np.float32) + np.float32(0)
+    if not is_list(arrow_type) and (nulls := nulls_of(array)) is not None:
+        floats[nulls] = np.nan
+    overflows = np.isinf(floats)
+    has_overflow = count_true(overflows, counts, "overflow")
+    if not is_list(arrow_type):
+        floats[overflows] = np.nan
+        return array_of(floats)
+    lists = list_of(offsets_of(array), array_of(floats), nulls_of(array))
+    return mark_missing(
+        drop_elements(lists, overflows) if has_overflow else lists, np.nan, arrow_type
+    )

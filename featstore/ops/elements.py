@@ -169,9 +169,8 @@ length_type = result_for(is_list_or_text, "a list or string", pa.int64())
 
 def length(array: pa.Array, *, counts: Counter[str]) -> pa.Array:
     """The number of elements of a list, or of code points of a text."""
-    if is_list(array.type):
-        return array_of(np.diff(offsets_of(array)), nulls_of(array))
-    return pc.utf8_length(array).cast(pa.int64())
+    lengths = pc.list_value_length(array) if is_list(array.type) else pc.utf8_length(array)
+    return lengths.cast(pa.int64())
 
 
 def _sums(values: NDArray[np.float64], lengths: Integers) -> NDArray[np.float64]:

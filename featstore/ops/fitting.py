@@ -44,11 +44,9 @@ class State(Protocol):
             values: float64 `(num_values,)`, all finite.
             keys: uint64 `(num_values,)`, a hash of file and row for each value.
         """
-        ...
 
     def merge(self, other: Self) -> Self:
         """The state that includes the rows of both."""
-        ...
 
     def fit(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The constants, as JSON types.
@@ -59,7 +57,6 @@ class State(Protocol):
         Raises:
             ValueError: These values determine no constants.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

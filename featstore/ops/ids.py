@@ -37,14 +37,12 @@ def is_hashed(arrow_type: pa.DataType) -> bool:
 
 
 def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
-    """The type of the value hashes of an input.
+    """The type of the value hashes of an input, which is none itself.
 
     Raises:
         TypeError: Values of this type may not be hashed.
     """
     value = element_type(arrow_type)
-    if pa.types.is_struct(value):
-        return arrow_type
     if pa.types.is_floating(value) or pa.types.is_map(value):
         raise TypeError(
             "string, long, boolean, timestamp, or a list of these (floats are never hashed: "
@@ -54,12 +52,7 @@ def hashed_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def hash_values(array: pa.Array) -> pa.Array:
-    """Hashes each value or list element to value hashes of one member.
-
-    Value hashes are returned unchanged.
-    """
-    if is_hashed(array.type):
-        return array
+    """Hashes each value or list element to value hashes of one member."""
     if is_list(array.type):
         return list_of(stored_offsets_of(array), hash_values(array.values), validity_of(array))
     hashes = value_hash(array)

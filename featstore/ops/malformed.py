@@ -179,22 +179,13 @@ def _found(what: str, array: pa.Array, mask: Mask) -> Iterator[MalformedValues]:
 
 def _text(array: pa.Array, row: int) -> str:
     value = array.slice(row, 1)
-    if (
-        _is.is_string(value.type)
-        or _is.is_large_string(value.type)
-        or _is.is_string_view(value.type)
-    ):
-        try:
-            return short_text(value[0].as_py())
-        except UnicodeDecodeError:
-            value = value.cast(pa.string(), safe=False).cast(pa.binary())
     if _is.is_timestamp(value.type) or _is.is_date(value.type):
-        return short_text(
-            value.view(pa.int32() if _is.is_date32(value.type) else pa.int64())[0].as_py()
-        )
+        value = value.view(pa.int32() if _is.is_date32(value.type) else pa.int64())
     try:
         return short_text(value[0].as_py())
-    except (ValueError, OverflowError):  # a Python date cannot be every Arrow date
+    except UnicodeDecodeError:
+        return short_text(value.cast(pa.string(), safe=False).cast(pa.binary())[0].as_py())
+    except (ValueError, OverflowError):  # a Python value cannot be every Arrow value
         return short_text(str(value[0]))
 
 

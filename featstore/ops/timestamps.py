@@ -95,15 +95,10 @@ def _by_rule(
     beyond = np.maximum(quarters - _FIRST_REPEATED, 0)
     quarters -= beyond // _QUARTERS_REPEATED * _QUARTERS_REPEATED
     alike = [_EPOCH + datetime.timedelta(minutes=15 * quarter) for quarter in quarters.tolist()]
-    shifts = np.array([_offset_us(instant.astimezone(zone)) for instant in alike], np.int64)
+    shifts = np.array([at.astimezone(zone).utcoffset() for at in alike], "timedelta64[us]")
     shown = values_of(local).copy()
-    shown[late] = instants[late] + shifts[which]
+    shown[late] = instants[late] + shifts.astype(np.int64)[which]
     return array_of(shown, nulls, local.type)
-
-
-def _offset_us(instant: datetime.datetime) -> int:
-    offset = instant.utcoffset()
-    return 0 if offset is None else offset // datetime.timedelta(microseconds=1)
 
 
 def is_weekend(array: pa.Array, *, tz: str, counts: Counter[str]) -> pa.Array:

@@ -48,13 +48,16 @@ class Vocabulary:
 
         Texts are searched by hash and then compared, so that a collision of hashes is harmless.
         """
-        hashes, order = _sorted_hashes(self)
+        with _SORTING:
+            hashes, order = _sorted_hashes(self)
         wanted = values_of(value_hash(texts))
         at = np.searchsorted(hashes, wanted)
         found = np.full(len(texts), NOT_FOUND, np.int64)
         # Each round compares one candidate per text; only collisions of hashes need a second round.
         waiting = np.arange(len(texts))
-        while len(waiting := _candidates(waiting, at, hashes, wanted)):
+        while len(waiting):
+            waiting = waiting[at[waiting] < len(hashes)]
+            waiting = waiting[hashes[at[waiting]] == wanted[waiting]]
             indices = order[at[waiting]]
             same = pc.equal(self.values.take(pa.array(indices)), texts.take(pa.array(waiting)))
             equal = values_of(pc.fill_null(same, False))
@@ -64,29 +67,16 @@ class Vocabulary:
         return found
 
 
-def _candidates(
-    waiting: Integers, at: Integers, hashes: NDArray[Any], wanted: NDArray[Any]
-) -> Integers:
-    waiting = waiting[at[waiting] < len(hashes)]
-    same: NDArray[np.bool_] = hashes[at[waiting]] == wanted[waiting]
-    return waiting[same]
-
-
 # Held while a vocabulary is sorted, so that threads that start together sort it once.
 _SORTING = threading.Lock()
 
 
+@functools.lru_cache(maxsize=64)
 def _sorted_hashes(vocabulary: Vocabulary) -> tuple[NDArray[Any], Integers]:
     """The value hashes in ascending order and the index of each.
 
     They are cached, because sorting millions takes seconds.
     """
-    with _SORTING:
-        return _sort(vocabulary)
-
-
-@functools.lru_cache(maxsize=64)
-def _sort(vocabulary: Vocabulary) -> tuple[NDArray[Any], Integers]:
     hashes = values_of(value_hash(vocabulary.values))
     order = np.argsort(hashes, kind="stable")
     return hashes[order], order

@@ -81,11 +81,9 @@ class Predicate(Protocol):
     @property
     def expression(self) -> pc.Expression:
         """Its value for each row, for Arrow."""
-        ...
 
     def outcomes(self, ranges: Ranges) -> Outcomes:
         """Which values it may have in each row group."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -97,19 +95,6 @@ class Unknown:
     def outcomes(self, ranges: Ranges) -> Outcomes:
         may = np.ones(ranges.num_row_groups, bool)
         return Outcomes(may, may, may)
-
-
-@dataclass(frozen=True)
-class Constant:
-    value: bool
-
-    @property
-    def expression(self) -> pc.Expression:
-        return pc.scalar(self.value)
-
-    def outcomes(self, ranges: Ranges) -> Outcomes:
-        no = np.zeros(ranges.num_row_groups, bool)
-        return Outcomes(no | self.value, no | (not self.value), no)
 
 
 @dataclass(frozen=True)
@@ -261,14 +246,6 @@ class And:
         return Outcomes(a.true & b.true, a.false | b.false, null)
 
 
-@dataclass(frozen=True)
-class Or:
-    left: Predicate
-    right: Predicate
-
-    @property
-    def expression(self) -> pc.Expression:
-        return self.left.expression | self.right.expression
-
-    def outcomes(self, ranges: Ranges) -> Outcomes:
-        return Not(And(Not(self.left), Not(self.right))).outcomes(ranges)
+def either(left: Predicate, right: Predicate) -> Predicate:
+    """The condition that one of two is true: null if none is and one of them is null."""
+    return Not(And(Not(left), Not(right)))

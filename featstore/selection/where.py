@@ -8,7 +8,6 @@ as null in any column. The caller must replace the other marks of missing values
 slots, by nulls.
 """
 
-import contextlib
 import functools
 import itertools
 import math
@@ -17,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,35 +26,31 @@ from featstore.base.errors import SelectionError, nearest, require_text
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import short
 from featstore.ops import hashing
+from featstore.ops.arrays import cast_text
 from featstore.selection.predicate import (
     COMPARISONS,
     FLIPPED,
     And,
     Compare,
-    Constant,
     Flags,
     IsIn,
     IsNull,
     Not,
-    Or,
     Predicate,
     Ranges,
     Unknown,
+    either,
     evaluate,
 )
 from featstore.selection.where_tree import WORDS, parse_tree, too_deep
 
-if TYPE_CHECKING:
-    from sqlglot import exp
-else:
-    exp = LazyModule("sqlglot.expressions")
-
+exp: Any = LazyModule("sqlglot.expressions")
 # sqlglot's base class of nodes has another name in each of its newer versions.
 Node = Any
 T = TypeVar("T")
 # A number with a point or an exponent that a decimal can hold, with few digits.
 _FRACTION = re.compile(r"\d*\.?\d*(?:[eE][+-]?\d{1,3})?")
-# By the name of sqlglot's class, since the classes are imported on first use.
+# By the name of sqlglot's class for a node, since the classes are imported on first use.
 _SYMBOLS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _LITERAL_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _SIGNS = (
@@ -88,12 +83,9 @@ class Sample:
 
     def mask(self, values: pa.Array) -> pa.Array:
         """Which values are in the sample: bool (num_values,)."""
-        if self.rate >= 1:
-            return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
-        kept = pc.less(
-            hashing.sign(self.seed, hashing.value_hash(values)),
-            pa.scalar(int(self.rate * 2**63), pa.int64()),
-        )
+        # The largest sign of the sample. For a rate of 1 the first that is not is beyond int64.
+        largest = pa.scalar(int(self.rate * 2**63) - 1, pa.int64())
+        kept = pc.less_equal(hashing.sign(self.seed, hashing.value_hash(values)), largest)
         return pc.if_else(pc.is_valid(values), kept, pa.scalar(None, pa.bool_()))
 
 
@@ -230,17 +222,17 @@ class _Builder:
             return Not(self.predicate(node.this))
         if isinstance(node, exp.And | exp.Or):
             parts = [self.predicate(part) for part in node.flatten()]
-            return _joined(parts, And if isinstance(node, exp.And) else Or)
+            return _joined(parts, And if isinstance(node, exp.And) else either)
         if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
             value, is_column = self.operand(node.this), isinstance(node.this, exp.Column)
             return IsNull(node.this.name, value) if is_column else Unknown(value.is_null())
         if isinstance(node, exp.Boolean):
-            return Constant(bool(node.this))
+            return Unknown(pc.scalar(bool(node.this)))
         return self.comparison(node)
 
     def comparison(self, node: Node) -> Predicate:
-        if _kind(node) in _SYMBOLS:
-            return self.compare(node.this, _SYMBOLS[_kind(node)], node.expression)
+        if symbol := _SYMBOLS.get(type(node).__name__):
+            return self.compare(node.this, symbol, node.expression)
         if isinstance(node, exp.Between):
             low, high = node.args["low"], node.args["high"]
             self.require_alike(node.this, low, high)
@@ -268,7 +260,7 @@ class _Builder:
             found = IsIn(node.name, *self.lookup(node, items))
             return found if isinstance(node, exp.Column) else Unknown(found.expression)
         self.require_alike(node, *items)
-        return _joined([self.compare(node, "=", item) for item in items], Or)
+        return _joined([self.compare(node, "=", item) for item in items], either)
 
     def lookup(self, node: Node, items: list[Node]) -> tuple[pc.Expression, pa.Array]:
         """A value and the literals that it is compared with, in one type.
@@ -280,7 +272,8 @@ class _Builder:
         type_ = self.type_of(node)
         if _is_float(type_):
             zeros = [0.0, -0.0] if 0 in literals else []  # equal, and of different hashes
-            return self.as_float(node), pa.array([*map(float, literals), *zeros], pa.float64())
+            numbers = pa.array([*map(float, literals), *zeros], pa.float64())
+            return self.operand(node).cast(pa.float64(), safe=False), numbers
         if pa.types.is_integer(type_):
             can_be = np.iinfo(str(type_))  # Arrow names integers as numpy does
             literals = [
@@ -288,9 +281,9 @@ class _Builder:
                 for number in literals
                 if number == int(number) and can_be.min <= number <= can_be.max
             ]
-        return self.operand(node, time), pa.array(
-            literals, type_
-        ) if time is None else self.instants(literals, time)
+        if time is not None:
+            literals, type_ = [self.instant(pa.scalar(text), time) for text in literals], time
+        return self.operand(node, time), pa.array(literals, type_)
 
     def type_of(self, node: Node) -> pa.DataType:
         """The type of a column, a remainder or a literal."""
@@ -339,19 +332,11 @@ class _Builder:
     def operands(self, *nodes: Node) -> list[pc.Expression]:
         """Expressions of values that are compared with each other, which must be of one kind."""
         time = self.require_alike(*nodes)
+        values = [self.operand(node, time) for node in nodes]
         if any(_is_float(self.type_of(node)) for node in nodes):
-            return [self.as_float(node) for node in nodes]
-        return [self.operand(node, time) for node in nodes]
-
-    def as_float(self, node: Node) -> pc.Expression:
-        """A number as float64, to be compared with others.
-
-        Arrow would choose a common type, such as float32, and reject integers that it cannot hold.
-        """
-        node = _bare(node)
-        if isinstance(node, exp.Column | exp.Mod):
-            return self.operand(node).cast(pa.float64(), safe=False)
-        return pc.scalar(float(self.literal(node)))
+            # Arrow would choose a common type, such as float32, and reject integers that it lacks.
+            return [value.cast(pa.float64(), safe=False) for value in values]
+        return values
 
     def operand(self, node: Node, time: pa.DataType | None = None) -> pc.Expression:
         """A column, a remainder or a literal. With `time`, text is read as that type."""
@@ -377,21 +362,11 @@ class _Builder:
 
     def instant(self, text: pa.Scalar, time: pa.DataType) -> pa.Scalar:
         """Text as a date or timestamp; without a zone it is read as UTC."""
-        is_instant = pa.types.is_timestamp(time) and time.tz is not None
-        for types in ([time], [pa.timestamp(time.unit), time]) if is_instant else ([time],):
-            with contextlib.suppress(pa.ArrowInvalid):
-                return functools.reduce(lambda value, type_: value.cast(type_), types, text)
+        if (found := cast_text(text, time)) is not None:
+            return found
         raise SelectionError(f"where {self.text!r}: expected a {time}, found {text.as_py()!r}")
 
-    def instants(self, texts: list[Any], time: pa.DataType) -> pa.Array:
-        """Many texts as dates or timestamps."""
-        # One cast handles texts of one format; mixed formats are converted one by one.
-        try:
-            return pa.array(texts, pa.string()).cast(time)
-        except pa.ArrowInvalid:
-            return pa.array([self.instant(pa.scalar(text), time) for text in texts], time)
-
-    def remainder(self, node: "exp.Mod") -> pc.Expression:
+    def remainder(self, node: Node) -> pc.Expression:
         """`a % n` of an integer column, with the sign of `a`, as in Spark."""
         value, divisor = node.this, self.literal(node.expression)
         if not isinstance(divisor, int) or isinstance(divisor, bool) or divisor == 0:
@@ -444,7 +419,7 @@ class _Builder:
         self.used.add(name)
         return name
 
-    def sample(self, node: "exp.Anonymous") -> pc.Expression:
+    def sample(self, node: Node) -> pc.Expression:
         arguments = node.expressions
         if len(arguments) != 3 or not isinstance(arguments[0], exp.Column):
             raise SelectionError(
@@ -490,11 +465,6 @@ def _joined(parts: list[T], join: Callable[[T, T], T]) -> T:
     return parts[0]
 
 
-def _kind(node: Node) -> str:
-    """The name of sqlglot's class for a node, as `EQ` for `=`."""
-    return type(node).__name__
-
-
 def _sql(node: Node) -> str:
     """The SQL of a node, shortened for messages."""
     return short(node.sql())
@@ -513,16 +483,11 @@ def _with_whole_numbers(tree: Node) -> Node:
     """The tree, in which `7.0` and `1e3` are 7 and 1000: a double does not keep every integer."""
     for literal in tree.find_all(exp.Literal):
         # Of more digits none are an integer of 64 bits, and a double tells what they are.
-        if _is_fraction(literal) and _FRACTION.fullmatch(literal.this):
+        if not literal.is_string and not literal.is_int and _FRACTION.fullmatch(literal.this):
             number = Decimal(literal.this)
             if abs(number) < 2**63 and number == int(number):
                 literal.set("this", str(int(number)))
     return tree
-
-
-def _is_fraction(node: Node) -> bool:
-    literal = node.this if isinstance(node, exp.Neg) else node
-    return isinstance(literal, exp.Literal) and not literal.is_string and not literal.is_int
 
 
 def _is_float(type_: pa.DataType) -> bool:

@@ -7,16 +7,13 @@ counted on its tokens first.
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from featstore.base.errors import SelectionError
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import short
 
-if TYPE_CHECKING:
-    import sqlglot
-else:
-    sqlglot = LazyModule("sqlglot")
+sqlglot: Any = LazyModule("sqlglot")
 
 MOST_NESTED = 30
 """The deepest nesting of parentheses, or of `not`. It takes three quarters of Python's default

@@ -24,12 +24,6 @@ FIT = "run `featstore spec fit SPEC --input RAW`, which writes the lock beside t
 RECORD = "run `featstore spec lint SPEC --update-lock`"
 
 
-def check_document(spec: Spec) -> None:
-    """Raises the first error in names, numbers, sequences or checks. `lint` reports all of them."""
-    for error in document_errors(spec, spec.retired):
-        raise error
-
-
 def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
     """Yields the errors in names, numbers, sequences and checks, which need no operators.
 
@@ -208,15 +202,24 @@ def _only_hashes(node: Node) -> bool:
 
 def ordered(spec: Spec) -> list[Node]:
     """The nodes in topological order: each after those that it reads."""
-    sorter = graphlib.TopologicalSorter({node.name: nodes_read(spec, node) for node in spec.nodes})
+    return in_order(spec, {node.name: nodes_read(spec, node) for node in spec.nodes})
+
+
+def in_order(spec: Spec, reads: Mapping[str, Iterable[str]]) -> list[Node]:
+    """The nodes that `reads` has, in topological order, given the nodes that each of them reads.
+
+    Raises:
+        SpecError: They have none. Its cause, a `graphlib.CycleError`, names the nodes of a cycle.
+    """
     try:
-        return [spec.by_name[name] for name in sorter.static_order()]
+        names = tuple(graphlib.TopologicalSorter(reads).static_order())
     except graphlib.CycleError as error:
         cycle: list[str] = list(reversed(error.args[1]))
         raise SpecError(
             f"{spec.by_name[cycle[0]].where}.of: expected no cycle, found "
             f"{' reads '.join(map(repr, cycle))}"
         ) from error
+    return [spec.by_name[name] for name in names if name in reads]
 
 
 def nodes_read(spec: Spec, node: Node) -> list[str]:
@@ -256,7 +259,10 @@ def of_path(node: Node, i: int) -> str:
 
 def operator_of(node: Node) -> Operator:
     """The node's operator, after checking the number of inputs."""
-    operator = _user_operator(node) if is_user_operator(node.op) else OPERATORS.get(node.op)
+    try:
+        operator = load_operator(node.op) if is_user_operator(node.op) else OPERATORS.get(node.op)
+    except ValueError as error:
+        raise wrong(f"{node.where}.op", str(error), node.op) from error
     if operator is None:
         raise wrong(f"{node.where}.op", f"one of {', '.join(OPERATORS)}", node.op, OPERATORS)
     low, high, num_inputs = operator.min_inputs, operator.max_inputs, len(node.of)
@@ -270,13 +276,6 @@ def operator_of(node: Node) -> Operator:
         )
         raise wrong(f"{node.where}.of", f"{expected} for {node.op}", list(node.of))
     return operator
-
-
-def _user_operator(node: Node) -> Operator:
-    try:
-        return load_operator(node.op)
-    except ValueError as error:
-        raise wrong(f"{node.where}.op", str(error), node.op) from error
 
 
 def read_params(node: Node, operator: Operator) -> dict[str, object]:

@@ -1,8 +1,7 @@
 """Compares two versions of a spec: which slots change their values."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from featstore.spec.graph import build_graph
 from featstore.spec.lock import Lock, LockedSlot
@@ -48,13 +47,6 @@ class SpecDiff:
             "\n".join([*map(str, self.slots), *self.vocabularies])
             or "no slot changes values, is added, removed or renamed"
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """The changes as JSON types."""
-        return {
-            "slots": [asdict(change) for change in self.slots],
-            "vocabularies": list(self.vocabularies),
-        }
 
 
 def diff(old_url: str, new_url: str) -> SpecDiff:

@@ -9,7 +9,7 @@ import collections.abc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,6 @@ from featstore.ops import columns, ids, lists, numbers
 from featstore.ops.kinds import wrong
 from featstore.ops.signature import Operator
 from featstore.spec import check, meaning
-from featstore.spec.meaning import operator_paths, stored_hashes
 from featstore.spec.model import Node, Sequence, Spec, StoredColumn, type_name
 from featstore.spec.parse import naming
 
@@ -45,7 +44,7 @@ class Step:
 
     function: Callable[..., pa.Array]
     inputs: tuple[int, ...]
-    params: Mapping[str, object]
+    params: Mapping[str, Any]
     type: pa.DataType
     owner: str
     op: str
@@ -122,13 +121,13 @@ def build_graph(spec: Spec) -> Graph:
 
 
 def _build(spec: Spec) -> Graph:
-    check.check_document(spec)
+    for error in check.document_errors(spec, spec.retired):
+        raise error
     nodes = check.ordered(spec)
     builder = Builder(spec)
     for node in nodes:
         builder.add_node(node)
     stored = [builder.add_slot(node) for node in spec.nodes if node.store]
-    stored = _described(spec, stored, builder.meanings)
     for error in check.share_errors(spec, {slot.number: slot for slot, _ in stored}):
         raise error
     columns = [(column.role, *builder.add_column(column)) for column in spec.columns]
@@ -147,20 +146,6 @@ def _build(spec: Spec) -> Graph:
     )
 
 
-def _described(
-    spec: Spec, stored: list[tuple[Slot, int]], meanings: Mapping[str, str]
-) -> list[tuple[Slot, int]]:
-    """Adds to each slot the metadata that describes its sub-DAG."""
-    paths, hashes = operator_paths(spec), stored_hashes(spec, meanings)
-    return [
-        (
-            replace(slot, op_path=paths[slot.name], meaning=hashes[slot.name][:MEANING_DIGITS]),
-            position,
-        )
-        for slot, position in stored
-    ]
-
-
 class Builder:
     """Builds the steps of a graph; equal steps are added once.
 
@@ -174,9 +159,13 @@ class Builder:
         self._raw = {name: position for position, name in enumerate(self.columns)}
         self._results: dict[str, int] = {}
         self._known: dict[Any, int] = {}
-        self.meanings: dict[str, str] = {}
-        self._truncates: dict[str, str | None] = {}
+        self._meanings: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
         self._sequences = {name: sequence for sequence in spec.sequences for name in sequence.of}
+        self._truncates = {
+            name: sequence.truncate if sequence.max_len else None
+            for name, sequence in self._sequences.items()
+        }
 
     def add_node(self, node: Node) -> None:
         """Adds the steps of one node: defaults, value hashes, the operator, and `fill`."""
@@ -194,7 +183,8 @@ class Builder:
         self._results[node.name] = result if node.fill is None else self._filled(node, result)
         if node.encode == "index":
             _check_index(node, operator)
-        self.meanings[node.name] = meaning.meaning(self._spec, node, self.meanings)
+        self._meanings[node.name] = meaning.meaning(self._spec, node, self._meanings)
+        self._paths[node.name] = meaning.operator_path(self._spec, node, self._paths)
         self._truncates[node.name] = self._truncate(node)
 
     def _truncate(self, node: Node) -> str | None:
@@ -203,12 +193,7 @@ class Builder:
         """
         if not node.params.keys().isdisjoint(("max_len", "truncate")):
             return str(node.params.get("truncate", "head"))
-        for name in node.of:
-            sequence = self._sequences.get(name)
-            of_sequence = None if sequence is None or not sequence.max_len else sequence.truncate
-            if found := self._truncates.get(name) or of_sequence:
-                return found
-        return None
+        return next((end for name in node.of if (end := self._truncates.get(name))), None)
 
     def _frozen(self, node: Node, operator: Operator) -> dict[str, object]:
         """The frozen params of a node, after checking that they were fitted for its sub-DAG."""
@@ -221,14 +206,14 @@ class Builder:
                 f"from one of its values, found {node.fill!r}; give `unknown: index` to tell "
                 f"unknown values from missing ones"
             )
-        meaning.check_fit(self._spec, node, self.meanings)
+        meaning.check_fit(self._spec, node, self._meanings)
         return frozen
 
     def add_slot(self, node: Node) -> tuple[Slot, int]:
         """Adds the stored column of a node: signs or indices of discrete values, else float32."""
         position, name = self._results[node.name], (node.name, node.op)
         arrow_type = self._type(position)
-        slot = _slot(self._spec, node, arrow_type, self._truncates[node.name])
+        slot = self._slot(node, arrow_type)
         stored = slot.arrow_type()
         if slot.kind is SlotKind.FLOAT:
             return slot, self._add(
@@ -246,6 +231,28 @@ class Builder:
         params = {"slot": node.share_slot or node.slot, "arrow_type": stored}
         return slot, self._add(
             columns.sign_column, [self._hashed(position, name)], params, stored, name
+        )
+
+    def _slot(self, node: Node, arrow_type: pa.DataType) -> Slot:
+        operator = check.operator_of(node)
+        is_float = pa.types.is_floating(lists.element_type(arrow_type))
+        if is_float and node.values is not None:
+            raise wrong(f"{node.where}.values", "it at a slot of ids, not of numbers", node.values)
+        num_indices = None
+        if node.encode == "index" and operator.num_values is not None:
+            frozen = check.frozen_params(self._spec, node, operator)
+            num_indices = operator.num_values(check.read_params(node, operator) | frozen) + 1
+        return Slot(
+            name=node.name,
+            kind=SlotKind.FLOAT if is_float else SlotKind.ID,
+            shape=(None,) if lists.is_list(arrow_type) else (),
+            number=node.slot,
+            op=_op_text(node),
+            op_path=self._paths[node.name],
+            meaning=meaning.stored_hash(self._spec, node, self._meanings)[:MEANING_DIGITS],
+            num_indices=num_indices,
+            share_slot=node.share_slot,
+            truncate=self._truncates[node.name] if lists.is_list(arrow_type) else None,
         )
 
     def add_column(self, column: StoredColumn) -> tuple[pa.Field, int]:
@@ -442,27 +449,6 @@ def _check_index(node: Node, operator: Operator) -> None:
         raise SpecError(
             f"{node.where}.encode: expected a stored slot without `fill` for index, found {found}"
         )
-
-
-def _slot(spec: Spec, node: Node, arrow_type: pa.DataType, truncate: str | None) -> Slot:
-    operator = check.operator_of(node)
-    is_float = pa.types.is_floating(lists.element_type(arrow_type))
-    if is_float and node.values is not None:
-        raise wrong(f"{node.where}.values", "it at a slot of ids, not of numbers", node.values)
-    num_indices = None
-    if node.encode == "index" and operator.num_values is not None:
-        params = check.read_params(node, operator) | check.frozen_params(spec, node, operator)
-        num_indices = operator.num_values(params) + 1
-    return Slot(
-        name=node.name,
-        kind=SlotKind.FLOAT if is_float else SlotKind.ID,
-        shape=(None,) if lists.is_list(arrow_type) else (),
-        number=node.slot,
-        op=_op_text(node),
-        num_indices=num_indices,
-        share_slot=node.share_slot,
-        truncate=truncate if lists.is_list(arrow_type) else None,
-    )
 
 
 def _op_text(node: Node) -> str:

@@ -189,8 +189,8 @@ def find_errors(
         spec = replace(spec, sequences=())
     unresolved = list(_unresolved(spec))
     errors += [error for _, error in unresolved if is_whole]
-    sound, cycles = _without_cycles(spec, {name for name, _ in unresolved})
-    errors += [*cycles, *_graph_errors(spec, sound, is_whole)]
+    nodes = _in_order(spec, {name for name, _ in unresolved}, errors)
+    errors += _graph_errors(spec, nodes, is_whole)
     return errors + (list(_unused(spec)) if is_whole and not errors else [])
 
 
@@ -204,28 +204,19 @@ def _unresolved(spec: Spec) -> Iterator[tuple[str, SpecError]]:
                 yield node.name, error
 
 
-def _without_cycles(spec: Spec, wrong: set[str]) -> tuple[list[Node], list[SpecError]]:
-    """The nodes that can be built, in order, and an error for each cycle.
-
-    The nodes in `wrong`, and all that read them, are left out.
+def _in_order(spec: Spec, unresolved: set[str], errors: list[SpecError]) -> list[Node]:
+    """The nodes, each after those that it reads, without those that are `unresolved` or in a
+    cycle. An error is added for each cycle.
     """
-    errors: list[SpecError] = []
+    reads = {name: _reads(spec, node) for name, node in spec.by_name.items()}
+    reads = {name: read for name, read in reads.items() if name not in unresolved}
     while True:
-        kept = _sound(spec, wrong)
         try:
-            return check.ordered(replace(spec, nodes=tuple(kept.values()))), errors
+            return check.in_order(spec, reads)
         except SpecError as error:
             errors.append(error)
-            wrong = wrong | set(error.__cause__.args[1] if error.__cause__ else kept)
-
-
-def _sound(spec: Spec, wrong: set[str]) -> dict[str, Node]:
-    """The nodes that read no wrong node, directly or through others."""
-    kept = {name: node for name, node in spec.by_name.items() if name not in wrong}
-    while tainted := [name for name, node in kept.items() if not _reads(spec, node) <= kept.keys()]:
-        for name in tainted:
-            del kept[name]
-    return kept
+            cycle = error.__cause__.args[1] if error.__cause__ else ()
+            reads = {name: read for name, read in reads.items() if name not in cycle}
 
 
 def _reads(spec: Spec, node: Node) -> set[str]:
@@ -236,15 +227,12 @@ def _reads(spec: Spec, node: Node) -> set[str]:
     }
 
 
-def _graph_errors(spec: Spec, sound: list[Node], is_whole: bool) -> list[SpecError]:
+def _graph_errors(spec: Spec, nodes: list[Node], is_whole: bool) -> list[SpecError]:
     """Builds the nodes one by one; nodes that read one that failed are skipped."""
-    builder, errors, failed = (
-        Builder(spec),
-        list[SpecError](),
-        {node.name for node in spec.nodes} - {n.name for n in sound},
-    )
+    builder, errors = Builder(spec), list[SpecError]()
+    failed = spec.by_name.keys() - {node.name for node in nodes}
     slots: dict[int | None, Slot] = {}
-    for node in sound:
+    for node in nodes:
         if failed & _reads(spec, node):
             failed.add(node.name)
             continue
@@ -255,11 +243,9 @@ def _graph_errors(spec: Spec, sound: list[Node], is_whole: bool) -> list[SpecErr
         except SpecError as error:
             errors.append(error)
             failed.add(node.name)
-    return (
-        errors
-        + (list(_share_errors(spec, slots, failed)) if is_whole else [])
-        + (list(_column_errors(spec, builder, failed)) if is_whole else [])
-    )
+    if is_whole:
+        errors += [*_share_errors(spec, slots, failed), *_column_errors(spec, builder, failed)]
+    return errors
 
 
 def _share_errors(

@@ -9,7 +9,7 @@ slots. All functions are pure except `load_lock` and `write_lock`.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,34 +66,37 @@ class Lock:
 
 def to_json(lock: Lock) -> str:
     """The text of a lock file: keys in order, one entry per line, no empty optional sections."""
-    fitted = {
-        name: {"op": of.op, "hash": of.hash, "num_values": of.num_values, **of.params}
-        for name, of in sorted(lock.fitted.items())
+    document: dict[str, Any] = {
+        "fitted": {
+            name: {"op": of.op, "hash": of.hash, "num_values": of.num_values, **of.params}
+            for name, of in sorted(lock.fitted.items())
+        },
+        "format": FORMAT,
+        "retired": sorted(lock.retired),
+        "slots": {
+            str(number): {"hash": slot.hash, "name": slot.name}
+            for number, slot in sorted(lock.slots.items())
+        },
+        "spec": lock.spec,
+        "vocabularies": {
+            file: {"num_values": of.num_values, "digest": of.digest, "marks": " ".join(of.marks)}
+            for file, of in sorted(lock.vocabularies.items())
+        },
     }
-    slots = {
-        str(number): {"hash": slot.hash, "name": slot.name}
-        for number, slot in sorted(lock.slots.items())
-    }
-    vocabularies = {
-        file: {"num_values": of.num_values, "digest": of.digest, "marks": " ".join(of.marks)}
-        for file, of in sorted(lock.vocabularies.items())
-    }
-    lines = [
-        *(_section("fitted", fitted) if fitted else ()),
-        f'  "format": {FORMAT},',
-        f'  "retired": {sorted(lock.retired)},',
+    sections = [
+        f'  "{name}": {_section(content) if isinstance(content, dict) else content}'
+        for name, content in document.items()
+        if content != {} or name == "slots"
     ]
-    lines += [*_section("slots", slots), f'  "spec": {lock.spec}{"," if vocabularies else ""}']
-    lines += list(_section("vocabularies", vocabularies, last=True)) if vocabularies else []
-    return "\n".join(["{", *lines, "}", ""])
+    return "\n".join(["{", ",\n".join(sections), "}", ""])
 
 
-def _section(name: str, entries: Mapping[str, object], *, last: bool = False) -> Iterable[str]:
+def _section(entries: Mapping[str, object]) -> str:
     lines = [
         f"    {json.dumps(key, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}"
         for key, entry in entries.items()
     ]
-    return f'  "{name}": {{', ",\n".join(lines), "  }" if last else "  },"
+    return "\n".join(["{", ",\n".join(lines), "  }"])
 
 
 def from_json(text: str, source: str) -> Lock:
@@ -158,11 +161,9 @@ def load_lock(url: str) -> Lock | None:
     """The lock at a path or URL, None where there is none."""
     try:
         with storage.open_read(url) as file:
-            data = file.read()
+            return from_json(file.read().decode(), url)
     except FileNotFoundError:
         return None
-    try:
-        return from_json(data.decode(), url)
     except UnicodeDecodeError as error:
         raise SpecError(
             f"{redact(url)}: expected a lock file as `--update-lock` writes it, found {error}"

@@ -10,7 +10,16 @@ from typing import Any
 from featstore.base.errors import NotFittedError
 from featstore.spec import check
 from featstore.spec.lock import Lock, LockedSlot
-from featstore.spec.model import VALUES, Node, Spec, changed_options, digest, plain, type_name
+from featstore.spec.model import (
+    VALUES,
+    Node,
+    Spec,
+    changed_options,
+    digest,
+    plain,
+    type_name,
+    without_none,
+)
 from featstore.spec.vocabulary import locked_vocabularies
 
 _MAX_INNER_TEXT = 120
@@ -57,21 +66,19 @@ def semantic_hashes(spec: Spec) -> dict[str, str]:
     meanings: dict[str, str] = {}
     for node in check.ordered(spec):
         meanings[node.name] = meaning(spec, node, meanings)
-    return stored_hashes(spec, meanings)
+    return {node.name: stored_hash(spec, node, meanings) for node in spec.nodes if node.store}
 
 
-def stored_hashes(spec: Spec, meanings: Mapping[str, str]) -> dict[str, str]:
-    """`semantic_hashes`, given the `meaning` of each node."""
-    return {
-        node.name: digest(_stored(spec, node) | {"node": meanings[node.name]})
-        for node in spec.nodes
-        if node.store
+def stored_hash(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
+    """The semantic hash of a stored slot, given the `meaning` of each node."""
+    content = {
+        "spec": spec.version,
+        "slot": node.slot,
+        "encode": node.encode,
+        "share_slot": node.share_slot,
+        "node": meanings[node.name],
     }
-
-
-def _stored(spec: Spec, node: Node) -> dict[str, object]:
-    content: dict[str, object] = {"spec": spec.version, "slot": node.slot, "encode": node.encode}
-    return content if node.share_slot is None else content | {"share_slot": node.share_slot}
+    return digest(without_none(content))
 
 
 def meaning(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
@@ -150,31 +157,27 @@ def _sequence(spec: Spec, name: str) -> dict[str, object]:
     return {}
 
 
-def operator_paths(spec: Spec) -> dict[str, str]:
-    """The expression of each node down to the inputs, such as `cross(user_id, hour(ts, tz=UTC))`.
+def operator_path(spec: Spec, node: Node, paths: Mapping[str, str]) -> str:
+    """The expression of a node down to the inputs, such as `cross(user_id, hour(ts, tz=UTC))`.
 
     A user operator is shown with its module, `my_package.my_module:function(x)`. Params that are
     lists or mappings are omitted. An inner node whose expression is longer than 120 characters is
     shown by its name, so that texts do not grow exponentially with shared nodes.
+
+    Args:
+        spec: The spec.
+        node: The node.
+        paths: The expressions of the nodes that it reads.
     """
-    texts: dict[str, str] = {}
-    for node in check.ordered(spec):
-        members = [_member(spec, node, i, texts) for i in range(len(node.of))]
-        options = {**dict(sorted(node.params.items())), "default": node.default, "fill": node.fill}
-        short = [f"{name}={value}" for name, value in options.items() if _is_short(value)]
-        texts[node.name] = f"{node.op}({', '.join([*members, *short])})"
-    return texts
-
-
-def _member(spec: Spec, node: Node, i: int, texts: Mapping[str, str]) -> str:
-    name = node.of[i]
-    if (
-        not check.resolve(spec, name, node.name, check.of_path(node, i))
-        or len(texts[name]) > _MAX_INNER_TEXT
-    ):
-        return name
-    return texts[name]
-
-
-def _is_short(value: object) -> bool:
-    return value is not None and not isinstance(value, list | tuple | dict)
+    nodes = check.nodes_read(spec, node)
+    members = [
+        paths[name] if name in nodes and len(paths[name]) <= _MAX_INNER_TEXT else name
+        for name in node.of
+    ]
+    options = {**dict(sorted(node.params.items())), "default": node.default, "fill": node.fill}
+    short = [
+        f"{name}={value}"
+        for name, value in options.items()
+        if value is not None and not isinstance(value, list | tuple | dict)
+    ]
+    return f"{node.op}({', '.join([*members, *short])})"

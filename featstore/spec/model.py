@@ -116,14 +116,6 @@ def _canonical_type(text: object) -> pa.DataType:
     return found
 
 
-def _error_mode(value: object) -> object:
-    """YAML reads a bare `null` as None."""
-    mode = "null" if value is None else value
-    if mode not in _ERROR_MODES:
-        raise ValueError(value)
-    return mode
-
-
 def _is_bound(value: object) -> bool:
     """Whether a figure of a check can be compared with a value."""
     if type(value) is int:
@@ -131,7 +123,7 @@ def _is_bound(value: object) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 
-_ERROR_MODES = ("fail", "null", "skip")
+_ERROR_MODE = one_of("fail", "null", "skip")
 TYPE = converted(
     f"a type ({', '.join(TYPE_NAMES)})",
     _canonical_type,
@@ -139,8 +131,11 @@ TYPE = converted(
     any_of([{"enum": list(type_names())}, TEXT.schema()]),
     known=TYPE_NAMES,
 )
-ON_ERROR = converted(
-    "fail, null or skip", _error_mode, {"enum": [*_ERROR_MODES, None]}, known=_ERROR_MODES
+# YAML reads a bare `null` as None.
+ON_ERROR = Kind(
+    expected=_ERROR_MODE.expected,
+    read=lambda value, where: _ERROR_MODE.read("null" if value is None else value, where),
+    schema=lambda: {"enum": [*_ERROR_MODE.schema()["enum"], None]},
 )
 KEPT_TEXTS = one_of("auto", "top", "none")
 COLUMN_NAME = accepted(

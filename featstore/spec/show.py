@@ -1,8 +1,8 @@
 """Lists the graph of a spec, as a table of text or as JSON."""
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from featstore.base.schema import SlotSchema
 from featstore.base.text_table import text_table
@@ -57,10 +57,6 @@ class SpecListing:
     def __str__(self) -> str:
         return self.text()
 
-    def as_dict(self) -> dict[str, Any]:
-        """The entries as JSON types."""
-        return {"entries": [asdict(entry) for entry in self.entries]}
-
 
 def show(spec_url: str) -> SpecListing:
     """Lists a spec.
@@ -108,11 +104,9 @@ def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:
     """The raw columns that each node reads, directly or through others, in order of first use."""
     found: dict[str, tuple[str, ...]] = {}
     for node in check.ordered(spec):
-        names: dict[str, None] = {}
-        for i, name in enumerate(node.of):
-            inner = check.resolve(spec, name, node.name, check.of_path(node, i))
-            names |= dict.fromkeys(found[name] if inner else (name,))
-        found[node.name] = tuple(names)
+        nodes = check.nodes_read(spec, node)
+        names = (found[name] if name in nodes else (name,) for name in node.of)
+        found[node.name] = tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
     return found
 
 

@@ -76,12 +76,17 @@ def operator(
         raise TypeError("expected one input or more, found none")
     read = {name: _param(name, default) for name, default in (params or {}).items()}
 
+    def result_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
+        if tuple(types) != tuple(inputs):
+            raise TypeError(", ".join(map(str, inputs)))
+        return result
+
     def declare(function: Function) -> Function:
         takes_counts = _takes_counts(function, len(inputs), read)
         declared = Operator(
             name=function.__name__,
             function=_checked(function, result, takes_counts),
-            result=_result_type(tuple(inputs), result),
+            result=result_type,
             params=read,
             min_inputs=len(inputs),
             max_inputs=len(inputs),
@@ -139,16 +144,13 @@ def load_operator(name: str) -> Operator:
         raise
     # A user's module may raise anything, SystemExit included: report it with the path in the spec.
     except BaseException as error:
-        raise ValueError(f"a module that can be imported ({_error_text(error)})") from error
+        text = " ".join(str(error).split())
+        why = text if isinstance(error, ImportError) else f"{type(error).__name__}: {text}"
+        raise ValueError(f"a module that can be imported ({why})") from error
     try:
         return dataclasses.replace(declared_operator(function), name=name)
     except TypeError as error:
         raise ValueError(f"a function of {module} with the decorator featstore.operator") from error
-
-
-def _error_text(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, ImportError) else f"{type(error).__name__}: {text}"
 
 
 def declared_operator(function: object) -> Operator:
@@ -194,17 +196,6 @@ def _array(given: object) -> pa.Array | None:
         if isinstance(given, pa.Array) or hasattr(given, "__arrow_c_array__")
         else None
     )
-
-
-def _result_type(
-    inputs: tuple[pa.DataType, ...], result: pa.DataType
-) -> Callable[[Sequence[pa.DataType], Mapping[str, object]], pa.DataType]:
-    def result_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
-        if tuple(types) != inputs:
-            raise TypeError(", ".join(map(str, inputs)))
-        return result
-
-    return result_type
 
 
 def _param(name: str, default: object) -> Param:

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
@@ -171,13 +170,9 @@ def names_of_spec(
         most: A slot of which the spec names more values is left out.
     """
     wanted = graph.schema.names if slots is None else tuple(slots)
-    found = {name: _enumerated(graph, name, most) for name in wanted if is_id_slot(graph, name)}
+    slots_of_ids = (name for name in wanted if graph.schema[name].kind is SlotKind.ID)
+    found = {name: _enumerated(graph, name, most) for name in slots_of_ids}
     return ValueNames(by_slot={name: texts for name, texts in found.items() if texts})
-
-
-def is_id_slot(graph: Graph, slot: str) -> bool:
-    """Whether the slot holds signs or indices."""
-    return graph.schema[slot].kind is SlotKind.ID
 
 
 def kept_values(spec: Spec, graph: Graph) -> dict[str, str]:
@@ -186,7 +181,9 @@ def kept_values(spec: Spec, graph: Graph) -> dict[str, str]:
     A slot that says `none` also speaks for slots that hash the same values, such as its crosses,
     unless they say something themselves.
     """
-    ids_slots = [node for node in spec.nodes if node.store and is_id_slot(graph, node.name)]
+    ids_slots = [
+        node for node in spec.nodes if node.store and graph.schema[node.name].kind is SlotKind.ID
+    ]
     secret = frozenset[int]().union(
         *(_hashes(graph, node.name) for node in ids_slots if node.values == "none")
     )
@@ -211,8 +208,7 @@ def signs_of(graph: Graph, slot: str, members: Sequence[pa.Array]) -> Integers:
     step = _storing(graph, slot)
     if step.function is not columns.sign_column:
         return values_of(members[0].cast(pa.int64())) + 1
-    number: Any = step.params["slot"]
-    return values_of(sign(number, *map(value_hash, members)))
+    return values_of(sign(step.params["slot"], *map(value_hash, members)))
 
 
 def _enumerated(graph: Graph, slot: str, most: int) -> dict[int, ValueText]:
@@ -246,15 +242,17 @@ def _hashes(graph: Graph, slot: str) -> frozenset[int]:
 
 def _storing(graph: Graph, slot: str) -> Step:
     """The step that makes a slot's column."""
-    step = graph.step(graph.outputs[graph.schema.names.index(slot)])
-    assert step is not None
-    return step
+    return _step(graph, graph.outputs[graph.schema.names.index(slot)])
+
+
+def _step(graph: Graph, position: int) -> Step:
+    """The step at the position of a result."""
+    return graph.steps[position - len(graph.columns)]
 
 
 def _hashed(graph: Graph, position: int) -> tuple[MemberNames | None, ...]:
     """The members of value hashes."""
-    step = graph.step(position)
-    assert step is not None
+    step = _step(graph, position)
     if step.function is ids.hash_values:
         return (_values(graph, step.inputs[0]),)
     if step.function is ids.cross:
@@ -285,8 +283,7 @@ def _with_constant(inner: MemberNames, step: Step) -> MemberNames:
     """Adds the constant of a `fill` or `default`, which need not be a value of the operator."""
     if step.function is not lists.fill_null:
         return inner
-    value: Any = step.params["value"]
-    constant = value.as_py()
+    constant = step.params["value"].as_py()
     texts = [str(int(item)) for item in (constant if isinstance(constant, list) else [constant])]
     new = (text for text in dict.fromkeys(texts) if not inner.has_name(text))
     return MemberNames(values=inner.values, others=tuple(dict.fromkeys([*inner.others, *new])))

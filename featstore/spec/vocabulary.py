@@ -25,7 +25,6 @@ from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.lock import LockedVocabulary
 from featstore.spec.model import Node, Spec
 
-_NEWLINE = 10
 _MAX_BYTES = 2**31 - 1  # Arrow's strings have offsets of 32 bits.
 _ABSOLUTE = re.compile(r"[A-Za-z][\w+.-]*://|/|file:/|[A-Za-z]:[\\/]")
 
@@ -186,14 +185,12 @@ def _read(spec: Spec, file: str, node: Node) -> _Lines:
 
 def _lines(data: bytes, url: str) -> _Lines:
     """Splits a file into lines without checks: a file with a recorded digest was checked before."""
-    data = data.replace(b"\r\n", b"\n") if b"\r\n" in data else data
+    data = data.replace(b"\r\n", b"\n")
     data = data if data.endswith(b"\n") or not data else data + b"\n"
-    octets = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(octets == _NEWLINE) + 1
-    offsets = np.concatenate([[0], ends - np.arange(1, len(ends) + 1)]).astype(np.int32)
-    texts = pa.py_buffer(octets[octets != _NEWLINE].tobytes())
-    values = pa.Array.from_buffers(pa.string(), len(ends), [None, pa.py_buffer(offsets), texts])
-    return _Lines(url=url, values=values, data=data, ends=ends)
+    # What follows the last newline is no line.
+    lines = pc.split_pattern(pa.array([data]), b"\n").values[:-1]
+    ends = np.cumsum(values_of(pc.binary_length(lines)) + 1, dtype=np.int64)
+    return _Lines(url=url, values=lines.view(pa.string()), data=data, ends=ends)
 
 
 def padded_values(spec: Spec) -> Iterator[str]:

@@ -10,13 +10,12 @@ import pytest
 from featstore.selection.predicate import (
     And,
     Compare,
-    Constant,
     IsNull,
     Not,
-    Or,
     Range,
     Ranges,
     Unknown,
+    either,
 )
 
 ONE = np.ones(1, bool)
@@ -64,10 +63,10 @@ def test_one_value_decides_equality() -> None:
 @pytest.mark.parametrize(
     ("predicate", "expected"),
     [
-        (And(Constant(True), Constant(False)), "f"),
+        (And(IsNull("a", pc.field("a")), compare(">", 9)), "fn"),
         (And(compare(">", 9), Unknown(pc.scalar(None))), "fn"),
-        (Or(compare(">", 2), Unknown(pc.scalar(None))), "tn"),
-        (Or(Constant(False), compare(">", 9)), "fn"),
+        (either(compare(">", 2), Unknown(pc.scalar(None))), "tn"),
+        (either(compare("<", 2), compare(">", 9)), "fn"),
         (Not(compare(">", 9)), "tn"),
         (IsNull("a", pc.field("a")), "tf"),
         (Not(IsNull("b", pc.field("b"))), "tfn"),

@@ -2,7 +2,8 @@ import hashlib
 import json
 from typing import Any
 
-from featstore.spec.meaning import operator_paths, semantic_hashes
+from featstore.spec.check import ordered
+from featstore.spec.meaning import operator_path, semantic_hashes
 from featstore.spec.parse import load_spec
 
 INPUTS = {"user_id": "string", "ts": "timestamp", "price": "double", "tags": "list<string>"}
@@ -12,7 +13,10 @@ def paths(*slots: dict[str, Any]) -> dict[str, str]:
     numbered = [
         {"slot": i + 1, **slot} if slot.get("store", True) else slot for i, slot in enumerate(slots)
     ]
-    return operator_paths(load_spec({"spec": 1, "inputs": INPUTS, "slots": numbered}))
+    spec, found = load_spec({"spec": 1, "inputs": INPUTS, "slots": numbered}), dict[str, str]()
+    for node in ordered(spec):
+        found[node.name] = operator_path(spec, node, found)
+    return found
 
 
 def test_a_path_goes_down_to_the_inputs() -> None:

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -63,7 +64,7 @@ class Call:
 
     inputs: Sequence[str | Members]
     types: Sequence[pa.DataType]
-    params: Mapping[str, object]
+    params: Mapping[str, Any]
     type: pa.DataType
     owner: str = ""
     variables: Iterator[str] = field(default_factory=lambda: (f"e{i}" for i in itertools.count()))

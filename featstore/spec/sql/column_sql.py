@@ -74,7 +74,6 @@ def _clean_double(text: str) -> str:
 
 def _fill_null(call: Call) -> str:
     value = call.params["value"]
-    assert isinstance(value, pa.Scalar)
     return f"coalesce({call.text}, {literal(value.as_py(), value.type)})"
 
 

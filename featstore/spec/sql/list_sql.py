@@ -82,9 +82,8 @@ def _slice(call: Call) -> str:
     return call.let(call.text, sliced)
 
 
-def _bound(position: object, size: str) -> str:
+def _bound(position: int, size: str) -> str:
     """A slice position, as Python resolves it for a list or text of this size."""
-    assert isinstance(position, int)
     return (
         f"least({position}, {size})"
         if position >= 0
@@ -110,11 +109,7 @@ def _lower_text(call: Call, text: str) -> str:
 
     The simple lower case is the first code point of the full one.
     """
-    return f"array_join({call.each(_characters(text), lambda c: f'left(lower({c}), 1)')}, '')"
-
-
-def _characters(text: str) -> str:
-    return f"split({text}, '')"
+    return f"array_join({call.each(_pieces(text, ''), lambda c: f'left(lower({c}), 1)')}, '')"
 
 
 def _split(call: Call) -> str:
@@ -125,13 +120,14 @@ def _split(call: Call) -> str:
 
 
 def _pieces(text: str, pattern: str) -> str:
+    """The pieces of a text between matches; its code points, where the pattern is empty."""
     return f"split({text}, {literal(pattern, pa.string())})"
 
 
 def _tokenize(call: Call) -> str:
     by_word, n = call.params["by"] == "word", call.params["n"]
     pieces = call.only(
-        _pieces(call.text, _WHITE_SPACE) if by_word else _characters(call.text),
+        _pieces(call.text, _WHITE_SPACE if by_word else ""),
         lambda e: f"{e} <> ''",
     )
     if n == 1:

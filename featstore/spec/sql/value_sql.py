@@ -8,15 +8,12 @@ from featstore.base.errors import SpecError
 from featstore.ops import choices, ids, numbers, timestamps, vocabularies
 from featstore.ops.kinds import scalar_of
 from featstore.ops.lists import is_list
-from featstore.ops.vocabularies import Vocabulary
 from featstore.spec.model import TIMESTAMP
 from featstore.spec.sql.call import MAX_DOUBLE, Call, Members, Template, as_double, double, literal
 from featstore.spec.sql.column_sql import cut
 
 
 def _hash_values(call: Call) -> str | Members:
-    if isinstance(call.inputs[0], Members) or ids.is_hashed(call.types[0]):
-        return call.inputs[0]
     if call.of_list:
         return call.each(
             call.text, lambda e: f"array(xxhash64({_text_of(e, call.types[0].value_type)}))"
@@ -85,7 +82,6 @@ def _clip(call: Call) -> str:
 
 def _bucketize(call: Call) -> str:
     boundaries = call.params["boundaries"]
-    assert isinstance(boundaries, tuple)
     is_long = call.types[0] == pa.int64()  # Spark would compare it with a double in float64
     longs = literal(numbers.whole_boundaries(boundaries), pa.list_(pa.int64()))
     doubles = map(double, numbers.float_boundaries(boundaries))
@@ -174,7 +170,6 @@ def _min_max(call: Call) -> str:
 
 def _vocabulary(call: Call) -> str:
     vocabulary = call.params["vocabulary"]
-    assert isinstance(vocabulary, Vocabulary)
     if len(vocabulary) > _MAX_VALUES:
         raise SpecError(
             f"{call.owner}: expected a vocabulary of at most {_MAX_VALUES:,} values for Spark SQL, "

@@ -1,5 +1,6 @@
 """Shows what a command found: as text that fits the terminal, or as JSON."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -15,12 +16,14 @@ def show(report: Any, *, as_json: bool = False, err: bool = False) -> None:
 
     Args:
         report: Text, or an object that is printed by `str()`. One with tables has a method
-            `text(width)` besides, and one with a form in JSON a method `as_dict()`.
+            `text(width)` besides. Its form in JSON is that of its method `as_dict()`, or that of
+            its fields if it has none.
         as_json: Whether to print JSON.
         err: Whether to print text on standard error. JSON is always on standard output.
     """
     if as_json:
-        click.echo(to_json(report.as_dict()))
+        has_form = hasattr(report, "as_dict")
+        click.echo(to_json(report.as_dict() if has_form else dataclasses.asdict(report)))
     elif hasattr(report, "text"):
         click.echo(report.text(terminal_width()), err=err)
     else:
