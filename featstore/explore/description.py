@@ -12,7 +12,7 @@ from tabulate import tabulate
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.base.text_table import text_table
-from featstore.statistics.gates import CheckResult
+from featstore.statistics.data_checks import CheckResult
 from featstore.table.delta import Commit, history
 from featstore.table.snapshot import Snapshot
 

@@ -45,7 +45,7 @@ from featstore.statistics.column_statistics import (
     add_counts,
     merge_statistics,
 )
-from featstore.statistics.gates import stored_checks, stored_warnings
+from featstore.statistics.data_checks import stored_checks, stored_warnings
 from featstore.statistics.stale_groups import ERROR, reading, require_fresh
 from featstore.statistics.statistics_file import StoredStatistics, find_statistics
 from featstore.statistics.table_check import TableCheckReport, check_snapshot, checked_columns

@@ -12,7 +12,7 @@ from featstore.base.redaction import redact
 from featstore.base.table_result import TableResult
 from featstore.spec.check import columns_of
 from featstore.spec.model import DataCheck
-from featstore.statistics.gates import CheckResult, Load, Outcome, Partition, run_checks
+from featstore.statistics.data_checks import CheckResult, Load, Outcome, Partition, run_checks
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import Snapshot
 
