@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 from isal import isal_zlib
@@ -17,7 +16,7 @@ from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.written import WrittenFiles
-from featstore.files.storage import join, local_path, open_read, open_write
+from featstore.files.storage import join, open_read, open_write, source_of
 from featstore.native.checks import CHUNK
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.file_columns import FileColumns, Selection
@@ -260,7 +259,7 @@ def copy_file(snapshot: Snapshot, file: DataFile, path: str) -> DataFile:
 
 def open_part(part: TableFile) -> OpenFile:
     """Opens a data file, or that of a slot group, in place."""
-    return OpenFile(local_path(part.url) or partial(open_read, part.url), part.path)
+    return OpenFile(source_of(part.url), part.path)
 
 
 def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:

@@ -12,9 +12,10 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -353,6 +354,11 @@ def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
         file = _RemoteFile(url, size_bytes(url) if listed_bytes is None else listed_bytes)
         return cast(BinaryIO, io.BufferedReader(file, BUFFER_BYTES))
     return cast(BinaryIO, io.BufferedReader(_StoreFile(url, "rb"), BUFFER_BYTES))
+
+
+def source_of(url: str) -> Path | Callable[[], BinaryIO]:
+    """What opens a file in place: the local path, or for a remote file a function."""
+    return local_path(url) or partial(open_read, url)
 
 
 @contextlib.contextmanager

@@ -35,8 +35,15 @@ from featstore.files.storage import absolute, canonical, check_store, local_path
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.table.evolution import check_foreign, merge_schemas
 from featstore.table.layout import LOG_DIR, is_delta_scheme, overwrite_filters, partition_path
-from featstore.table.log_files import LogFiles, commit_infos, files_of, list_log
-from featstore.table.log_mirror import VersionTakenError, is_mirrored, log_mirror
+from featstore.table.log_files import (
+    LogFiles,
+    VersionTakenError,
+    commit_infos,
+    files_of,
+    is_mirrored,
+    list_log,
+    log_mirror,
+)
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import DataFile, FileList, Snapshot, files_digest
 from featstore.table.table_rules import check_kept, check_readable, rules_of

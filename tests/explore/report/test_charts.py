@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.explore.report.charts import (
+from featstore.explore.report.contents import (
     by_partition,
     columns,
     histogram,
