@@ -11,9 +11,9 @@ from featstore.explore.report.contents import (
     columns,
     histogram,
     label_rates,
-    rounded,
     top_values,
 )
+from featstore.explore.report.slot_columns import rounded
 from featstore.spec.value_names import ValueNames, ValueText
 from featstore.statistics.summary import SlotSummary
 
