@@ -22,7 +22,7 @@ from featstore.explore.plots.distribution import (
     side_text,
 )
 from featstore.explore.plots.frame import short_text
-from featstore.explore.plots.label_rates import cell_text, cells_in_order
+from featstore.explore.plots.slot_bars import cell_text, cells_in_order
 from featstore.explore.profile import NUM_TOP, Profile
 from featstore.explore.reading_costs import ReadingCosts
 from featstore.explore.report.slot_columns import (
