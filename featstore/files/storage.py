@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from featstore.base.errors import ConfigError, StagingError, UnsafeStoreError
 from featstore.base.libraries import LazyModule
-from featstore.base.processes import OwnProcess
+from featstore.base.processes import first_user
 from featstore.base.redaction import LINKS, redact, redact_text, secrets_of
 from featstore.files.credentials import own_hosts_only, require_credentials
 from featstore.files.hadoop import HADOOP_SCHEMES, hadoop_filesystem
@@ -172,17 +172,11 @@ def _options(protocol: str, policy: RetryPolicy) -> dict[str, Any]:
     }
 
 
-@functools.cache
-def _client_process() -> OwnProcess:
-    """The process that first used the remote client. Forked children inherit the answer."""
-    return OwnProcess()
-
-
 def _require_unforked(url: str) -> None:
     """StagingError in a forked child of a process that has used the remote client: the client's
     threads do not survive the fork, and it would wait for them for ever.
     """
-    if not _client_process().is_this():
+    if not first_user("obstore").is_this():
         raise StagingError(
             f"{redact(url)} cannot be read in this process: it was forked from one that had "
             "already used a remote store, whose client does not survive a fork; start worker "

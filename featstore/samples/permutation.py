@@ -230,12 +230,8 @@ class WeightedDraws:
 
     def at(self, positions: Array) -> Array:
         """The rows of draws: int64 of the same shape (num_positions,)."""
-        bits = mixed(self._key + (positions.astype(np.uint64) + np.uint64(1)) * _GAMMA)
+        bits = mixed(keys(self.key, 1) + (positions.astype(np.uint64) + np.uint64(1)) * _GAMMA)
         return self.weights.rows_of(bits >> np.uint64(64 - _NUM_BITS))
-
-    @cached_property
-    def _key(self) -> Array:
-        return keys(self.key, 1)
 
 
 def _sums(weights: Any) -> Array:
