@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from featstore.base.splitmix import mixed
 from featstore.samples.indices import Array
-from featstore.samples.permutation import mixed
 
 NUM_SLOTS = 40
 ROW_BYTES = 8 * NUM_SLOTS

@@ -3,6 +3,7 @@ runs after them.
 """
 
 import atexit
+import functools
 import os
 import sys
 import threading
@@ -32,6 +33,14 @@ class OwnProcess:
     def is_this(self) -> bool:
         """Whether the caller is in that process."""
         return (self.id, self._token) == (os.getpid(), _TOKEN)
+
+
+@functools.cache
+def first_user(library: str) -> OwnProcess:
+    """The process that first used a library whose threads do not survive a fork. Forked children
+    inherit the answer.
+    """
+    return OwnProcess()
 
 
 class Inherited(Protocol):

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from featstore.base.errors import SelectionError, missing_extra, nearest
-from featstore.base.text_table import html_table, telling_columns, text_table
+from featstore.base.text_table import Printed, html_table, telling_columns, text_table
 
 _FORMAT = "1.4.0"  # of the metadata: the version of pandas that defined it
 
 
-class TableResult(ABC):
+class TableResult(Printed, ABC):
     """A result whose rows are those of an Arrow table.
 
     Attributes:

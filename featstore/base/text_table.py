@@ -15,6 +15,17 @@ _ZEROS = {"", "-", "0", "0.0%"}
 _NAMES = 6  # that `short_names` spells out
 
 
+class Printed:
+    """A result that `print` shows as its text."""
+
+    def text(self, width: int | None = None) -> str:
+        """The result as text, with tables of `width` characters at most if given."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.text()
+
+
 def text_table(
     rows: Sequence[Sequence[object]],
     headers: Sequence[str],

@@ -1,18 +1,22 @@
-"""Where the files of a data file's rows are read: in place, or staged."""
+"""Where the files of a data file's rows are read: in place, or staged; and what the stager has to
+know about Parquet: which byte ranges a selection reads, and whether a staged file is intact.
+"""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from featstore.base.closing import Closing
-from featstore.base.errors import StateError
+from featstore.base.errors import DataFileError, StateError
 from featstore.base.intervals import Span
-from featstore.decoded.staging_source import stage_items
-from featstore.files.storage import local_path, open_read
-from featstore.staging.fetcher import StageItem
+from featstore.files.storage import source_of
+from featstore.reading.file_columns import ColumnCache, Selection
+from featstore.reading.open_file import OpenFile
+from featstore.reading.spans import plan_spans, require_intact
+from featstore.staging.fetcher import Key, Source, StageItem
 from featstore.staging.stager import Staged, Stager
 from featstore.staging.stream import Stream
 from featstore.table.snapshot import DataFile
@@ -39,10 +43,7 @@ class FileSource:
 
 def files_in_place(file: DataFile) -> tuple[FileSource, ...]:
     """The sources of a data file and of its slot groups' files, where they are stored."""
-    return tuple(
-        FileSource(path=part.path, source=local_path(part.url) or partial(open_read, part.url))
-        for part in file.parts
-    )
+    return tuple(FileSource(path=part.path, source=source_of(part.url)) for part in file.parts)
 
 
 def files_staged(
@@ -71,7 +72,7 @@ def files_staged(
         files = tuple(
             FileSource(
                 path=part.path,
-                source=found.open_path or local_path(part.url) or partial(open_read, part.url),
+                source=found.open_path or source_of(part.url),
                 held=found.held,
                 is_checked=found.is_checked,
             )
@@ -155,3 +156,58 @@ class SourcesAhead(Closing):
         for number in range(first, len(self._files)):
             if number == first or self._is_wanted(self._files[number]):
                 yield from stage_items(self._files[number], number)
+
+
+def stage_items(file: DataFile, key: Key) -> Iterator[StageItem[Key]]:
+    """The files to stage for a data file: the file itself, then those of its slot groups.
+
+    Args:
+        file: A data file of a snapshot.
+        key: What the stager gives back with each of the files.
+    """
+    for part in file.parts:
+        yield StageItem(
+            key=key,
+            url=part.url,
+            size_bytes=part.size_bytes,
+            version=part.version,
+            crc32=part.crc32,
+        )
+
+
+def staging_source(selection: Selection, *, accepts_bad: bool = False) -> Source:
+    """The source of a stager whose files are read with this selection.
+
+    Args:
+        selection: The columns to read.
+        accepts_bad: Whether a file whose footer cannot be read is staged whole, for its reader to
+            raise the error. Otherwise the stager raises DataFileError.
+    """
+
+    column_cache, lock = ColumnCache(), threading.Lock()
+
+    def plan_ranges(tail: bytes, size_bytes: int, name: str) -> tuple[Span, ...] | int:
+        try:
+            with lock:
+                return plan_spans(tail, size_bytes, selection, name, column_cache)
+        except DataFileError:
+            if not accepts_bad:
+                raise
+            return ((0, size_bytes),)
+
+    return Source(plan_ranges=plan_ranges, check=check)
+
+
+def check(path: Path, name: str, held: Sequence[Span]) -> None:
+    """Checks a staged file.
+
+    Args:
+        path: The local file.
+        name: The name for errors.
+        held: The byte ranges that it holds.
+
+    Raises:
+        DataFileError: The footer cannot be read, or a page in `held` fails its checksum.
+    """
+    with OpenFile(path, name) as file:
+        require_intact(file, held)

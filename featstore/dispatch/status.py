@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any
 
-from featstore.base.text_table import text_table
+from featstore.base.text_table import Printed, text_table
 from featstore.dispatch.epochs import EpochNote, announced, read_splits
 from featstore.dispatch.lease import FINAL, Lease, LeaseState, all_shares
 from featstore.dispatch.stores.address import open_read_only
@@ -146,7 +146,7 @@ class EpochStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreStatus:
+class StoreStatus(Printed):
     """The progress of the epochs in a store; the newest comes last."""
 
     epochs: tuple[EpochStatus, ...]
@@ -155,9 +155,6 @@ class StoreStatus:
         """The status as text, with tables of `width` characters at most if given."""
         texts = [show(epoch, width) for epoch in self.epochs]
         return "\n\n".join(texts) or "no epoch has begun in this store"
-
-    def __str__(self) -> str:
-        return self.text()
 
     def as_dict(self) -> dict[str, Any]:
         """The status as JSON types."""

@@ -230,7 +230,20 @@ class Comparison(TableResult):
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Slots that changed most come first."""
         rows = sorted(self.table.to_pylist(), key=lambda row: -(row["psi"] or 0.0))
-        return _HEADERS, [_cells(row) for row in rows]
+        return _HEADERS, [
+            (
+                row["slot"],
+                row["kind"],
+                least_text(row["psi"], row["psi_method"], number_text),
+                number_text(row["psi_error"]),
+                least_text(row["jensen_shannon"], row["psi_method"], number_text),
+                f"{share_text(row['coverage_before'])} → {share_text(row['coverage_after'])}",
+                distinct_change_text(row),
+                changed_text(row, "new"),
+                changed_text(row, "vanished"),
+            )
+            for row in rows
+        ]
 
 
 def compare(before: ProfiledRows, after: ProfiledRows) -> Comparison:
@@ -307,21 +320,6 @@ def _named(
         {"value": one.value, "text": names.known(slot, one.value), "share": getattr(one, side)}
         for one in values
     ]
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    coverage = (row["coverage_before"], row["coverage_after"])
-    return (
-        row["slot"],
-        row["kind"],
-        least_text(row["psi"], row["psi_method"], number_text),
-        number_text(row["psi_error"]),
-        least_text(row["jensen_shannon"], row["psi_method"], number_text),
-        " → ".join(map(share_text, coverage)),
-        distinct_change_text(row),
-        changed_text(row, "new"),
-        changed_text(row, "vanished"),
-    )
 
 
 def distinct_change_text(row: Mapping[str, Any]) -> str:

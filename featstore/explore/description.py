@@ -11,8 +11,8 @@ from tabulate import tabulate
 
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
-from featstore.base.text_table import text_table
-from featstore.statistics.gates import CheckResult
+from featstore.base.text_table import Printed, text_table
+from featstore.statistics.data_checks import CheckResult
 from featstore.table.delta import Commit, history
 from featstore.table.snapshot import Snapshot
 
@@ -76,7 +76,7 @@ class GroupDescription:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Description:
+class Description(Printed):
     """What a table holds at one version.
 
     Attributes:
@@ -120,10 +120,7 @@ class Description:
         ]
         return "\n\n".join(part for part in parts if part)
 
-    def __str__(self) -> str:
-        return self.text()
-
-    __repr__ = __str__
+    __repr__ = Printed.__str__
 
     def as_dict(self) -> dict[str, Any]:
         """The description as JSON types."""
@@ -179,7 +176,15 @@ def describe(
             )
             for group in snapshot.groups
         ),
-        partitions=_partitions(snapshot),
+        partitions=tuple(
+            PartitionDescription(
+                keys=dict(total.partition),
+                num_files=total.num_files,
+                num_rows=total.num_rows,
+                size_bytes=total.size_bytes,
+            )
+            for total in snapshot.data_files.totals()
+        ),
         warnings=warnings,
     )
 
@@ -205,20 +210,8 @@ def _columns(schema: SlotSchema) -> tuple[ColumnDescription, ...]:
     return (*slots, *others)
 
 
-def _partitions(snapshot: Snapshot) -> tuple[PartitionDescription, ...]:
-    return tuple(
-        PartitionDescription(
-            keys=dict(total.partition),
-            num_files=total.num_files,
-            num_rows=total.num_rows,
-            size_bytes=total.size_bytes,
-        )
-        for total in snapshot.data_files.totals()
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
-class History:
+class History(Printed):
     """Commits of a table.
 
     Attributes:
@@ -240,9 +233,6 @@ class History:
             width=width,
         )
         return f"{table}\n(and {self.num_more:,} earlier ones)" if self.num_more else table
-
-    def __str__(self) -> str:
-        return self.text()
 
     def as_dict(self) -> dict[str, Any]:
         """The commits as JSON types, without the checksum of each file."""

@@ -25,13 +25,13 @@ from featstore.base.table_result import (
 )
 from featstore.base.text_table import text_table
 from featstore.explore.plots.frame import Figure
-from featstore.explore.plots.label_rates import (
+from featstore.explore.plots.slot_bars import (
     cell_text,
     cells_in_order,
+    plot_auc,
     plot_partition_rates,
     plot_rates,
 )
-from featstore.explore.plots.slot_bars import plot_auc
 from featstore.explore.profiling import known_values, label_numbers
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace, ValueCounter
 from featstore.ops.arrays import values_of

@@ -344,22 +344,17 @@ def _names(extractor: Extractor, profile: Profile, raw: Sequence[pa.RecordBatch]
     for row in profile.table.select(["slot", "kind", "top"]).to_pylist():
         if row["kind"] == SlotKind.ID:
             slot, ids = row["slot"], [top["value"] for top in row["top"]]
-            is_index = graph.schema[slot].num_indices is not None
-            pairs = (
-                _index_texts(graph, slot, ids) if is_index else _raw_texts(graph, slot, ids, raw)
-            )
+            if graph.schema[slot].num_indices is None:
+                pairs = _raw_texts(graph, slot, ids, raw)
+            else:  # The spec tells what indices mean.
+                [names] = member_names(graph, slot)
+                pairs = ((id_, names.text_of_index(id_)) for id_ in ids if names is not None)
             ranked = names_of_spec(graph, [slot]).by_slot.get(slot, {})
             by_slot[slot] = {
                 id_: replace(ranked[id_] if id_ in ranked else ValueText(text=""), text=text)
                 for id_, text in pairs
             }
     return ValueNames(by_slot=by_slot)
-
-
-def _index_texts(graph: Graph, slot: str, ids: Sequence[int]) -> list[tuple[int, str]]:
-    """The texts of indices, which the spec tells."""
-    [names] = member_names(graph, slot)
-    return [] if names is None else [(id_, names.text_of_index(id_)) for id_ in ids]
 
 
 def _raw_texts(

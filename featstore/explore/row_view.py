@@ -7,7 +7,7 @@ from typing import Any
 from featstore.base.errors import SelectionError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
-from featstore.base.text_table import text_table
+from featstore.base.text_table import Printed, text_table
 from featstore.explore.table import Table
 from featstore.statistics.values_file import find_names
 
@@ -42,7 +42,7 @@ class RowColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowView:
+class RowView(Printed):
     """One row, and whether others match too."""
 
     columns: tuple[RowColumn, ...]
@@ -52,9 +52,6 @@ class RowView:
         """A line for each column, of `width` characters at most if given."""
         table = text_table([column.cells for column in self.columns], _HEADERS, width=width)
         return f"{table}\n(the first of several rows that match)" if self.more else table
-
-    def __str__(self) -> str:
-        return self.text()
 
     def as_dict(self) -> dict[str, Any]:
         """The row as JSON types."""

@@ -45,7 +45,7 @@ from featstore.statistics.column_statistics import (
     add_counts,
     merge_statistics,
 )
-from featstore.statistics.gates import stored_checks, stored_warnings
+from featstore.statistics.data_checks import stored_checks, stored_warnings
 from featstore.statistics.stale_groups import ERROR, reading, require_fresh
 from featstore.statistics.statistics_file import StoredStatistics, find_statistics
 from featstore.statistics.table_check import TableCheckReport, check_snapshot, checked_columns
@@ -223,12 +223,12 @@ class Table:
         with NamedErrors(self.url):
             parts = [
                 _drawn(
-                    functools.partial(read_tables, footer, schema, file.partition, groups),
-                    footer.row_group_rows,
+                    functools.partial(read_tables, base, schema, file.partition, groups),
+                    base.row_group_rows,
                     wanted[place],
                     rng,
                 )
-                for place, (file, footer, groups) in zip(chosen, opened, strict=True)
+                for place, (file, base, groups) in zip(chosen, opened, strict=True)
             ]
         empty = _arrow_schema(schema).empty_table()
         return nullable_integers(pa.concat_tables([empty, *parts]).combine_chunks())
@@ -571,8 +571,8 @@ class Table:
         self._require_fresh(files, read)
         names_out = _arrow_schema(schema).names
         with NamedErrors(self.url):
-            for file, footer, groups in self._opened(files, read):
-                for table in read_tables(footer, read, file.partition, groups):
+            for file, base, groups in self._opened(files, read):
+                for table in read_tables(base, read, file.partition, groups):
                     rows = table if where is None else table.filter(where.mask(table))
                     # Columns that only the predicate needs are dropped here.
                     yield from rows.select(names_out).combine_chunks().to_batches()

@@ -46,7 +46,7 @@ from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
 from featstore.spec.value_names import kept_values
 from featstore.statistics.column_statistics import add_counts
-from featstore.statistics.gates import CheckResult, check_before_commit
+from featstore.statistics.data_checks import CheckResult, check_before_commit
 from featstore.table import delta
 from featstore.table.evolution import check_case, check_foreign, merge_schemas
 from featstore.table.groups import GroupOrigins

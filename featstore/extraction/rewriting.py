@@ -19,7 +19,7 @@ from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.written import WrittenFiles
-from featstore.files.storage import join, local_path, open_read, open_write
+from featstore.files.storage import join, open_read, open_write, source_of
 from featstore.native.checks import CHUNK
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.file_columns import FileColumns, Selection
@@ -339,7 +339,7 @@ def copy_file(snapshot: Snapshot, file: DataFile, path: str) -> DataFile:
 
 def open_part(part: TableFile) -> OpenFile:
     """Opens a data file, or that of a slot group, in place."""
-    return OpenFile(local_path(part.url) or partial(open_read, part.url), part.path)
+    return OpenFile(source_of(part.url), part.path)
 
 
 def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:

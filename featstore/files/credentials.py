@@ -283,17 +283,13 @@ def require_credentials(url: str, scheme: str, environment: Mapping[str, str]) -
         AccessError: There are no credentials.
     """
     known = variables_of(scheme)
-    if known.metadata is None or _are_given(known, environment):
+    # Whether they are valid is for the store to say.
+    has_file = known.file and exists(Path(environment.get("HOME", "/"), known.file))
+    is_given = any(environment.get(name) for name in known.given)
+    if known.metadata is None or has_file or is_given:
         return
     if not _answers(known.metadata, _address(known.metadata, environment)):
         raise AccessError(f"{redact(url)}: no credentials: set {known.credentials}")
-
-
-def _are_given(known: StoreVariables, environment: Mapping[str, str]) -> bool:
-    # Whether they are valid is for the store to say.
-    if known.file and exists(Path(environment.get("HOME", "/"), known.file)):
-        return True
-    return any(environment.get(name) for name in known.given)
 
 
 def _address(metadata: MetadataService, environment: Mapping[str, str]) -> str | None:

@@ -12,16 +12,17 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from featstore.base.errors import ConfigError, StagingError, UnsafeStoreError
 from featstore.base.libraries import LazyModule
-from featstore.base.processes import OwnProcess
+from featstore.base.processes import first_user
 from featstore.base.redaction import LINKS, redact, redact_text, secrets_of
 from featstore.files.credentials import own_hosts_only, require_credentials
 from featstore.files.hadoop import HADOOP_SCHEMES, hadoop_filesystem
@@ -171,17 +172,11 @@ def _options(protocol: str, policy: RetryPolicy) -> dict[str, Any]:
     }
 
 
-@functools.cache
-def _client_process() -> OwnProcess:
-    """The process that first used the remote client. Forked children inherit the answer."""
-    return OwnProcess()
-
-
 def _require_unforked(url: str) -> None:
     """StagingError in a forked child of a process that has used the remote client: the client's
     threads do not survive the fork, and it would wait for them for ever.
     """
-    if not _client_process().is_this():
+    if not first_user("obstore").is_this():
         raise StagingError(
             f"{redact(url)} cannot be read in this process: it was forked from one that had "
             "already used a remote store, whose client does not survive a fork; start worker "
@@ -353,6 +348,11 @@ def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
         file = _RemoteFile(url, size_bytes(url) if listed_bytes is None else listed_bytes)
         return cast(BinaryIO, io.BufferedReader(file, BUFFER_BYTES))
     return cast(BinaryIO, io.BufferedReader(_StoreFile(url, "rb"), BUFFER_BYTES))
+
+
+def source_of(url: str) -> Path | Callable[[], BinaryIO]:
+    """What opens a file in place: the local path, or for a remote file a function."""
+    return local_path(url) or partial(open_read, url)
 
 
 @contextlib.contextmanager

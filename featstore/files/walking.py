@@ -305,7 +305,11 @@ def matches(
     if head == "**":
         yield from _at_any_depth(tree, directory, rest, above, is_listed=is_listed)
     elif not MAGIC.search(head):
-        yield from _literally(tree, f"{directory.rstrip('/')}/{head}", rest)
+        path = f"{directory.rstrip('/')}/{head}"
+        if rest:
+            yield from matches(tree, path, rest)
+        elif (item := tree.item(path)) is not None:
+            yield item
     else:
         is_match = partial(_is_match, head)
         for item in _items(tree, directory, is_match, is_match, is_listed=is_listed):
@@ -335,13 +339,6 @@ def _at_any_depth(
     if items and (inside := tree.within(directory, above)) is not None:
         for item in (item for item in items if item.info is None):
             yield from matches(tree, item.path, ["**", *rest], inside, is_listed=True)
-
-
-def _literally(tree: Tree, path: str, rest: Sequence[str]) -> Iterator[Item]:
-    if rest:
-        yield from matches(tree, path, rest)
-    elif (item := tree.item(path)) is not None:
-        yield item
 
 
 def _items(

@@ -219,7 +219,7 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
     def _send(self, method: str, url: str, **options: Any) -> requests.Response:
         host = urlsplit(url)
         if self.password is not None and host.hostname not in self._hosts:
-            options["auth"] = _no_auth
+            options["auth"] = lambda request: request
         try:
             answer = self.session.request(
                 method.upper(), url, timeout=_TIMEOUTS_S, allow_redirects=False, **options
@@ -354,7 +354,3 @@ def _remote_exception(answer: requests.Response) -> Any:
         return found if "exception" in found else None
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request

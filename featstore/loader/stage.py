@@ -10,7 +10,7 @@ from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.base.text_table import text_table
 from featstore.decoded.decoding import entries_ahead
-from featstore.decoded.staging_source import stage_items, staging_source
+from featstore.decoded.file_sources import stage_items, staging_source
 from featstore.files.storage import local_path
 from featstore.loader.request.matching import matching, resolved
 from featstore.loader.request.options import as_options

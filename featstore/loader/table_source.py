@@ -12,7 +12,7 @@ from featstore.base.named_errors import NamedErrors
 from featstore.base.processes import OwnProcess
 from featstore.base.text_table import short_names
 from featstore.decoded.decoding import DecodedFiles
-from featstore.decoded.staging_source import staging_source
+from featstore.decoded.file_sources import staging_source
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import SKIP

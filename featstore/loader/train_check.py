@@ -10,7 +10,7 @@ import pyarrow as pa
 from featstore.base.errors import MissingValueError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
-from featstore.base.text_table import text_table
+from featstore.base.text_table import Printed, text_table
 from featstore.loader.description import described, mixed_descriptions
 from featstore.loader.iteration.hand_over import rows_in_place
 from featstore.loader.iteration.job import Job
@@ -65,7 +65,7 @@ class CheckedColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainCheck:
+class TrainCheck(Printed):
     """What a training config reads, and what its batches hold.
 
     Attributes:
@@ -129,9 +129,6 @@ class TrainCheck:
             parts.append(text_table(texts, headers, width=width) if num_rows else "no row matches")
         return "\n\n".join(parts)
 
-    def __str__(self) -> str:
-        return self.text()
-
     def as_dict(self) -> dict[str, Any]:
         """The check as JSON types."""
         fields = asdict(replace(self, names=ValueNames()))
@@ -187,7 +184,7 @@ class TrainCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixedCheck:
+class MixedCheck(Printed):
     """What a training config with `tables` reads.
 
     Attributes:
@@ -208,9 +205,6 @@ class MixedCheck:
         for i, (share, table) in enumerate(zip(self.shares, self.tables, strict=True)):
             parts.append(f"tables[{i}], {share:.1%} of the batches\n\n{table.text(width)}")
         return "\n\n".join(parts)
-
-    def __str__(self) -> str:
-        return self.text()
 
     def as_dict(self) -> dict[str, Any]:
         """The checks as JSON types."""

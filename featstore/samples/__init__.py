@@ -9,9 +9,8 @@
 | sample_file.py | that file: its format, how it is opened, and what its errors mean |
 | sample_fields.py | the fields of a sample, and how their values are stored |
 | sample_imports.py | samples out of JSON lines and Parquet |
-| sample_dataset.py | `SampleDataset`: the rows of a table |
+| sample_dataset.py | `SampleDataset`: the rows of a table, also decoded before a run |
 | open_samples.py | its samples, opened in one process |
 | lookups.py, decoded_rows.py | found by filters and ids, gathered into batches |
-| warming.py | decoding before a run |
 | indices.py | what may stand in brackets: `samples[i]`, `samples[10:20]`, `samples[[3, 1, 2]]` |
 """

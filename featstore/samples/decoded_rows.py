@@ -8,7 +8,6 @@ import pyarrow as pa
 from featstore.decoded.decoded_file import Piece
 from featstore.loader.request.decode import NO_EXTRAS, block_extras, shaped
 from featstore.loader.request.matching import Partition
-from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import LabelRequest, Request
 from featstore.ops.arrays import array_of as arrow_of
 from featstore.reading.buffers import Array, Ragged, Values
@@ -44,7 +43,13 @@ class DecodedRows:
             (role, label.name): [piece.numbers[label.name] for piece, _ in pieces]
             for role, label in _numbers(request)
         }
-        self._shaped = {(SLOT, item.slot.name): item for item in request.slots if _is_shaped(item)}
+        self._shaped = {
+            (SLOT, item.slot.name): item
+            for item in request.slots
+            if any(
+                option is not None for option in (item.buckets, item.max_len, item.pad, item.dtype)
+            )
+        }
         self._filled = {
             (role, label.name): np.float32(label.null)
             for role, label in _numbers(request)
@@ -168,10 +173,6 @@ def _numbers(request: Request) -> Iterable[tuple[str, LabelRequest]]:
     yield from ((LABEL, label) for label in request.labels)
     if request.weight is not None:
         yield WEIGHT, request.weight
-
-
-def _is_shaped(item: SlotRequest) -> bool:
-    return any(option is not None for option in (item.buckets, item.max_len, item.pad, item.dtype))
 
 
 def _only(rows: Rows, request: Request) -> Rows:

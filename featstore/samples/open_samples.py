@@ -18,7 +18,7 @@ from featstore.decoded.decoded_cache import EntryRequest
 from featstore.decoded.decoded_file import Piece, has_columns, no_rows, piece_of
 from featstore.decoded.decoding import entries_ahead
 from featstore.decoded.entry_file import FileState, MappedEntry
-from featstore.decoded.staging_source import staging_source
+from featstore.decoded.file_sources import staging_source
 from featstore.loader.request.matching import Listed, Partition
 from featstore.loader.request.request import Request
 from featstore.ops.arrays import array_of

@@ -4,9 +4,8 @@ a few row groups at a time, and draws in which each row comes as often as its we
 `Permutation` is a Feistel network whose halves are the digits of an index in two nearly equal
 bases, with cycle walking: the generalized Feistel cipher and the cycle-walking cipher of J. Black
 and P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002. The round function is the
-finalizer of SplitMix64 (G. Steele, D. Lea, C. Flood, "Fast Splittable Pseudorandom Number
-Generators", OOPSLA 2014) of the other half plus the round's key. It scatters rows; it is no cipher
-to keep secrets.
+finalizer of SplitMix64 (`base/splitmix.py`) of the other half plus the round's key. It scatters
+rows; it is no cipher to keep secrets.
 """
 
 import hashlib
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from featstore.base.errors import ConfigError
+from featstore.base.splitmix import mixed
 from featstore.samples.indices import Array
 
 MOST_ROWS = 1 << 40
@@ -85,20 +85,11 @@ def keys(text: str, num_keys: int) -> Array:
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(8 * num_keys), "<u8")
 
 
-def mixed(values: Array) -> Array:
-    """The finalizer of SplitMix64, of each value: uint64 (num_values,)."""
-    values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    result: Array = values ^ values >> np.uint64(31)
-    return result
-
-
 def _shifted(half: Array, bits: Array, base: np.uint64) -> Array:
     """`half` plus a number below `base` that `bits` choose, modulo `base`, which is below 2^32."""
     half = half + ((bits >> _U32) * base >> _U32)
     # Where `half` is below `base` the difference wraps around to a huge number.
-    smaller: Array = np.minimum(half, half - base)
-    return smaller
+    return np.minimum(half, half - base)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,12 +230,8 @@ class WeightedDraws:
 
     def at(self, positions: Array) -> Array:
         """The rows of draws: int64 of the same shape (num_positions,)."""
-        bits = mixed(self._key + (positions.astype(np.uint64) + np.uint64(1)) * _GAMMA)
+        bits = mixed(keys(self.key, 1) + (positions.astype(np.uint64) + np.uint64(1)) * _GAMMA)
         return self.weights.rows_of(bits >> np.uint64(64 - _NUM_BITS))
-
-    @cached_property
-    def _key(self) -> Array:
-        return keys(self.key, 1)
 
 
 def _sums(weights: Any) -> Array:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from featstore.base.schema import SlotSchema
-from featstore.base.text_table import text_table
+from featstore.base.text_table import Printed, text_table
 from featstore.spec import check
 from featstore.spec.graph import build_graph
 from featstore.spec.model import VALUES, Node, Spec, changed_options, type_name
@@ -45,7 +45,7 @@ class SpecEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecListing:
+class SpecListing(Printed):
     """The nodes of a spec in topological order, then labels, weight and kept columns."""
 
     entries: tuple[SpecEntry, ...]
@@ -53,9 +53,6 @@ class SpecListing:
     def text(self, width: int | None = None) -> str:
         """A table of text, of `width` characters at most if given."""
         return text_table([entry.cells for entry in self.entries], _HEADERS, width=width)
-
-    def __str__(self) -> str:
-        return self.text()
 
 
 def show(spec_url: str) -> SpecListing:

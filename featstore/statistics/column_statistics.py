@@ -324,7 +324,7 @@ def _count_distinct(statistics: ColumnStatistics, slot: Slot, values: Any) -> in
     before = statistics.exact
     # Signs and bits of floats go to the kernel.
     if before is None and slot.num_indices is None:
-        return statistics.distinct.take(values)
+        return statistics.distinct.update(values)
     if before is None:
         known = values[values != 0]
         statistics.distinct.update(_hashes(slot, known))

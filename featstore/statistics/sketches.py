@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from featstore.base.splitmix import mixed
 from featstore.native import kernels
 from featstore.statistics.measures import Z_95
 from featstore.statistics.value_counts import ValueCounts, are_first, most_frequent
@@ -55,10 +56,7 @@ def at_most(num_kept: int, num_rows: int, rows_per_kept: int) -> int:
 
 def mix(values: Integers) -> Integers:
     """Uniform 63-bit hashes of integers: the finalizer of SplitMix64, shifted right by one bit."""
-    mixed = values.astype(np.uint64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(1)).view(np.int64)
+    return (mixed(values.astype(np.uint64)) >> np.uint64(1)).view(np.int64)
 
 
 @dataclass(eq=False)
@@ -77,21 +75,14 @@ class Distinct:
     bits: Bits = field(default_factory=lambda: np.zeros(NUM_BITS, np.bool_))
     smallest: Integers = field(default_factory=no_integers)
 
-    def update(self, hashes: Integers) -> None:
-        """Adds hashes, int64 in [0, 2^63)."""
-        # The bitmap uses the low bits of a hash, the bound its high ones: the two are independent.
-        self.bits[hashes & (NUM_BITS - 1)] = True
-        small = hashes[hashes < self._bound()]
-        if len(small):
-            self._keep(small)
-
-    def take(self, values: Integers | NDArray[np.float32]) -> int:
-        """Adds a slot's stored values: int64 signs, which are hashes already, or float32 by their
-        bits.
+    def update(self, values: Integers | NDArray[np.float32]) -> int:
+        """Adds hashes, int64 in (0, 2^63), such as signs; or a slot's stored floats, float32, by
+        their bits.
 
         Returns:
             The number of marks of missing values (0 or NaN), which are not added.
         """
+        # The bitmap uses the low bits of a hash, the bound its high ones: the two are independent.
         small = np.empty(len(values) + 1, np.int64)
         num_missing, num_small = kernels.mark_values(
             values, values.itemsize, self.bits, int(self._bound()), small

@@ -12,7 +12,7 @@ from featstore.base.redaction import redact
 from featstore.base.table_result import TableResult
 from featstore.spec.check import columns_of
 from featstore.spec.model import DataCheck
-from featstore.statistics.gates import CheckResult, Load, Outcome, Partition, run_checks
+from featstore.statistics.data_checks import CheckResult, Load, Outcome, Partition, run_checks
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import Snapshot
 
@@ -69,7 +69,18 @@ class TableCheckReport(TableResult):
         }
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[object]]]:
-        return _HEADERS, [_cells(result) for result in self.results]
+        return _HEADERS, [
+            (
+                result.outcome,
+                result.check,
+                result.column,
+                partition_path(result.partition) or "(none)",
+                result.value_text,
+                result.bounds_text,
+                result.note,
+            )
+            for result in self.results
+        ]
 
     def _foot(self) -> Sequence[str]:
         """A summary."""
@@ -118,16 +129,4 @@ def check_snapshot(
     results = run_checks(checks, snapshot.schema, wanted, snapshot.partitions, load)
     return TableCheckReport(
         table_url=snapshot.url, version=snapshot.version, results=tuple(results)
-    )
-
-
-def _cells(result: CheckResult) -> tuple[object, ...]:
-    return (
-        result.outcome,
-        result.check,
-        result.column,
-        partition_path(result.partition) or "(none)",
-        result.value_text,
-        result.bounds_text,
-        result.note,
     )

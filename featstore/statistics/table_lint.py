@@ -1,6 +1,5 @@
 """Table lint: what makes a table slow to read, from the footers of its data files alone."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -8,9 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.base.errors import DataFileError, InputError
+from featstore.base.intervals import spread
 from featstore.base.redaction import redact
 from featstore.base.schema import FIELD_ID, MEANING, ROLE, Role, Slot
 from featstore.files.listings import FileEntry
+from featstore.files.retry import thread_pool
 from featstore.native.format import FooterError
 from featstore.statistics.lint_rules import ColumnFacts, FileFacts, Finding, find
 from featstore.table.delta import is_delta, open_delta
@@ -88,12 +89,8 @@ def lint(url: str, version: int | None = None, *, batch_size: int = BATCH_SIZE) 
     files = _listed(url, version)
     if not files:
         raise InputError(f"{redact(url)}: expected a table with data files, found none in it")
-    sampled = (
-        [files[i * len(files) // MAX_FOOTERS] for i in range(MAX_FOOTERS)]
-        if len(files) > MAX_FOOTERS
-        else files
-    )
-    with ThreadPoolExecutor(min(_NUM_THREADS, len(sampled))) as threads:
+    sampled = spread(files, MAX_FOOTERS)
+    with thread_pool(min(_NUM_THREADS, len(sampled))) as threads:
         facts = list(threads.map(_read_facts, sampled))
     listed = [(file.name, file.size_bytes) for file in files]
     return TableLintReport(

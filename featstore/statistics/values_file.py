@@ -159,8 +159,7 @@ def _ranks(table: pa.Table) -> Integers:
     codes = values_of(table["slot"].combine_chunks().dictionary_encode().indices)
     places = np.arange(len(codes))
     is_first = np.append(True, codes[1:] != codes[:-1])[: len(codes)]
-    ranks: Integers = places - np.maximum.accumulate(np.where(is_first, places, 0))
-    return ranks
+    return places - np.maximum.accumulate(np.where(is_first, places, 0))
 
 
 # Files that are read for a look at some values, newest partitions first. What none of them knows is

@@ -25,7 +25,7 @@ from featstore.base.errors import (
     StoreError,
     TableNotFoundError,
 )
-from featstore.base.processes import OwnProcess
+from featstore.base.processes import first_user
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.files.credentials import own_hosts_only, require_credentials, s3_endpoint
@@ -35,8 +35,15 @@ from featstore.files.storage import absolute, canonical, check_store, local_path
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.table.evolution import check_foreign, merge_schemas
 from featstore.table.layout import LOG_DIR, is_delta_scheme, overwrite_filters, partition_path
-from featstore.table.log_files import LogFiles, commit_infos, files_of, list_log
-from featstore.table.log_mirror import VersionTakenError, is_mirrored, log_mirror
+from featstore.table.log_files import (
+    LogFiles,
+    VersionTakenError,
+    commit_infos,
+    files_of,
+    is_mirrored,
+    list_log,
+    log_mirror,
+)
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import DataFile, FileList, Snapshot, files_digest
 from featstore.table.table_rules import check_kept, check_readable, rules_of
@@ -408,17 +415,10 @@ def _is_refusal(error: Exception, table: DeltaTable | None, newest: DeltaTable |
     )
 
 
-@functools.cache
-def _client_process() -> OwnProcess:
-    """The process that first used delta-rs. Forked children inherit the answer: the threads of
-    delta-rs do not survive a fork, and a child that uses it gets a `PanicException`, which is not
-    an Exception and prints a long trace.
-    """
-    return OwnProcess()
-
-
 def _require_unforked(url: str) -> None:
-    if not _client_process().is_this():
+    # A child that goes on with delta-rs gets a `PanicException`, which is not an Exception and
+    # prints a long trace.
+    if not first_user("delta-rs").is_this():
         error = StoreError(
             f"{redact(url)} cannot be opened in this process: it was forked from one that had "
             "already opened a Delta table, and delta-rs does not survive a fork; start worker "

@@ -116,20 +116,40 @@ def _column_buffer(field: pa.Field, num_rows: int) -> "_ScalarBuffer | _ListBuff
     return _ChunkBuffer(arrow_type)
 
 
-class _ScalarBuffer:
-    """One number per row."""
+class _GrowingArray:
+    """A numpy array that grows by doubling and keeps its memory. The pages that are not filled yet
+    take no physical memory.
+    """
 
-    def __init__(self, dtype: Any, num_rows: int) -> None:
-        self._values = _GrowingArray(dtype, num_rows)
+    def __init__(self, dtype: Any, capacity: int) -> None:
+        self._memory: NDArray[Any] = np.empty(capacity, dtype)
+        self.size = 0
 
-    def append(self, array: pa.Array) -> None:
-        self._values.extend(values_of(array))
+    def extend(self, values: NDArray[Any]) -> None:
+        size = self.size + len(values)
+        # Lists need more than `capacity` values. The larger array is kept for all later row groups.
+        if size > len(self._memory):
+            larger = np.empty(max(size, 2 * len(self._memory)), self._memory.dtype)
+            larger[: self.size] = self.filled()
+            self._memory = larger
+        self._memory[self.size : size] = values
+        self.size = size
 
-    def array(self, arrow_type: pa.DataType) -> pa.Array:
-        return array_of(self._values.filled())
+    def filled(self) -> NDArray[Any]:
+        return self._memory[: self.size]
 
     def clear(self) -> None:
-        self._values.clear()
+        self.size = 0
+
+
+class _ScalarBuffer(_GrowingArray):
+    """One number per row."""
+
+    def append(self, array: pa.Array) -> None:
+        self.extend(values_of(array))
+
+    def array(self, arrow_type: pa.DataType) -> pa.Array:
+        return array_of(self.filled())
 
 
 class _ListBuffer:
@@ -176,32 +196,6 @@ class _ChunkBuffer:
 
     def clear(self) -> None:
         self._chunks.clear()
-
-
-class _GrowingArray:
-    """A numpy array that grows by doubling and keeps its memory. The pages that are not filled yet
-    take no physical memory.
-    """
-
-    def __init__(self, dtype: Any, capacity: int) -> None:
-        self._memory: NDArray[Any] = np.empty(capacity, dtype)
-        self.size = 0
-
-    def extend(self, values: NDArray[Any]) -> None:
-        size = self.size + len(values)
-        # Lists need more than `capacity` values. The larger array is kept for all later row groups.
-        if size > len(self._memory):
-            larger = np.empty(max(size, 2 * len(self._memory)), self._memory.dtype)
-            larger[: self.size] = self.filled()
-            self._memory = larger
-        self._memory[self.size : size] = values
-        self.size = size
-
-    def filled(self) -> NDArray[Any]:
-        return self._memory[: self.size]
-
-    def clear(self) -> None:
-        self.size = 0
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int32]:

@@ -131,14 +131,11 @@ def _unreadable(
     if versions[0] > _MAX_READER_VERSION:
         return f"reader version {versions[0]}, newer than {_MAX_READER_VERSION}"
     # Their text in a log has no one form: each engine escapes bytes in its own way.
-    if key := _binary_key(table):
-        return f"the binary partition key {key!r}"
+    schema = pa.schema(table.schema())
+    for key in table.metadata().partition_columns:
+        if pa.types.is_binary(schema.field(key).type):
+            return f"the binary partition key {key!r}"
     return "deletion vectors" if _VECTORS in features and _has_vectors(table) else ""
-
-
-def _binary_key(table: DeltaTable) -> str | None:
-    schema, keys = pa.schema(table.schema()), table.metadata().partition_columns
-    return next((key for key in keys if pa.types.is_binary(schema.field(key).type)), None)
 
 
 def _has_vectors(table: DeltaTable) -> bool:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from featstore.base.splitmix import mixed
 from featstore.files import storage
 from featstore.tools.demo_raw_log import RawLog, write_raw_file
 
@@ -226,8 +227,6 @@ def _uniform(ids: Ids, *, salt: int) -> Floats:
     """A fixed pseudo-random number in [0, 1) for each id, with the finalizer of SplitMix64 (Steele,
     Lea and Flood, 2014).
     """
-    mixed = ids.astype(np.uint64) * np.uint64(2) + np.uint64(1)
-    mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt * 0x632BE59BD9B4E019 % 2**64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11), np.float64) * 2.0**-53
+    words = ids.astype(np.uint64) * np.uint64(2) + np.uint64(1)
+    words = words * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt * 0x632BE59BD9B4E019 % 2**64)
+    return np.asarray(mixed(words) >> np.uint64(11), np.float64) * 2.0**-53

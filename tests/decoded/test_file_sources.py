@@ -15,8 +15,13 @@ from featstore.base.errors import DataFileError, StateError
 from featstore.decoded.decoded_cache import DecodedCache
 from featstore.decoded.decoding import entry_of
 from featstore.decoded.entry_file import EntryWriter, MappedEntry
-from featstore.decoded.file_sources import FileSource, SourcesAhead, files_in_place, files_staged
-from featstore.decoded.staging_source import stage_items
+from featstore.decoded.file_sources import (
+    FileSource,
+    SourcesAhead,
+    files_in_place,
+    files_staged,
+    stage_items,
+)
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
 from featstore.staging.stream import Staged

@@ -8,7 +8,7 @@ import pytest
 
 from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot, SlotKind
-from featstore.decoded.staging_source import check, stage_items, staging_source
+from featstore.decoded.file_sources import check, stage_items, staging_source
 from featstore.reading.file_columns import Selection
 from featstore.table.snapshot import DataFile, GroupFile
 from tests.damaged_files import flip

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from featstore.base.errors import DataFileError
-from featstore.decoded.file_sources import FileSource, files_in_place
-from featstore.decoded.staging_source import stage_items, staging_source
+from featstore.decoded.file_sources import FileSource, files_in_place, stage_items, staging_source
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.explore.table import Table, open_table

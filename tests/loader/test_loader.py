@@ -25,8 +25,7 @@ from featstore.base.errors import (
     SelectionError,
     StateError,
 )
-from featstore.decoded.file_sources import FileSource
-from featstore.decoded.staging_source import staging_source
+from featstore.decoded.file_sources import FileSource, staging_source
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.split_reader import SplitReader, Work

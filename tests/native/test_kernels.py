@@ -88,7 +88,7 @@ def test_different_floats_are_marked_as_one_by_one(values: list[float], start: i
     assert kernels.count_marks(column, 4) == oracle.count_marks(column)
 
 
-def sketched(batches: list[Any], take: Any = sketches.Distinct.take) -> tuple[Any, ...]:
+def sketched(batches: list[Any], take: Any = sketches.Distinct.update) -> tuple[Any, ...]:
     found = sketches.Distinct()
     num_missing = [take(found, values) for values in batches]
     return num_missing, found.bits.tolist(), found.smallest.tolist()

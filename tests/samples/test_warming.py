@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 from featstore.base.errors import ConfigError
 from featstore.loader.stage import list as listed
-from featstore.samples.sample_dataset import SampleDataset
-from featstore.samples.warming import warm_decoded
+from featstore.samples.sample_dataset import SampleDataset, warm_decoded
 from featstore.tools.cli import program
 from tests.loader.conftest import NUM_ROWS
 

@@ -13,7 +13,7 @@ import featstore
 from featstore.base.errors import InputError, SelectionError, SpecError
 from featstore.explore.table import Table, open_table
 from featstore.spec.parse import load_spec
-from featstore.statistics.gates import Outcome
+from featstore.statistics.data_checks import Outcome
 from tests.checked_specs import document
 
 RATE = {"check": "label_rate", "of": "click", "at_least": 0.4, "at_most": 0.6}

@@ -17,7 +17,7 @@ from featstore.extraction.job import ExtractJob, extract_files
 from featstore.files.listings import FileEntry
 from featstore.spec.parse import load_spec
 from featstore.table.delta import Change, commit, history, is_delta, open_delta
-from featstore.table.log_mirror import LogMirror, VersionTakenError, changed, log_mirror
+from featstore.table.log_files import LogMirror, VersionTakenError, changed, log_mirror
 from featstore.table.metadata import CommitMetadata
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 from featstore.table.vacuum import vacuum

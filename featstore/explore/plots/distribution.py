@@ -134,8 +134,7 @@ def common_edges(sides: Sequence[SlotSummary]) -> Floats:
     """The edges of the bins of a histogram of several sides, each of which has values."""
     ranges = [histogram_range(side.quantiles or (), side.points[0]) for side in sides]
     lows, highs = zip(*ranges, strict=True)
-    edges: Floats = np.linspace(min(lows), max(highs), NUM_BINS + 1)
-    return edges
+    return np.linspace(min(lows), max(highs), NUM_BINS + 1)
 
 
 def histogram_range(quantiles: Sequence[float], values: Floats) -> tuple[float, float]:

@@ -3,12 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from featstore.base.libraries import LazyModule
 from featstore.explore.plots.frame import (
     FONT_POINTS,
     WIDTH_INCHES,
@@ -19,11 +17,6 @@ from featstore.explore.plots.frame import (
     short_text,
 )
 from featstore.statistics.sketches import Floats
-
-if TYPE_CHECKING:
-    import matplotlib as matplotlib_library
-else:
-    matplotlib_library = LazyModule("matplotlib")
 
 _MOST_WIDTH_INCHES = 16.0
 _COLUMN_INCHES = 0.2
@@ -102,16 +95,16 @@ def plot_heat_map(
     # The names are above the cells, too, if these are many.
     around = _SCALE_INCHES + 2 * names_height
     figure, [axes] = row_figure(slots, title, width=width, around=around)
-    colours = matplotlib_library.colormaps[scale.colours].with_extremes(bad="lightgrey")
     coloured = values if pale is None else np.where(pale, scale.low, values)
     image = axes.imshow(
         np.ma.masked_invalid(coloured),
         aspect="auto",
         interpolation="nearest",
-        cmap=colours,
+        cmap=scale.colours,
         vmin=scale.low,
         vmax=scale.high,
     )
+    image.set_cmap(image.get_cmap().with_extremes(bad="lightgrey"))
     axes.set_xticks(places, names, rotation=90, parse_math=False)
     if len(partitions) <= _MOST_COLUMNS_WITH_TEXT:
         _write(axes, values, image.to_rgba(coloured), scale)

@@ -3,6 +3,7 @@
 A cell is a text for people and, in a column that is sorted by numbers, the number behind it.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,6 @@ from featstore.base.table_result import (
 from featstore.explore.comparison import changed_text, distinct_change_text
 from featstore.explore.plots.frame import coverage_text, short_text
 from featstore.explore.profile import values_text
-from featstore.explore.report.charts import rounded
 from featstore.spec.value_names import ValueNames
 
 _NAME_CHARACTERS = 100
@@ -181,6 +181,13 @@ def _number(value: float | None) -> tuple[str, float | None]:
 def _values(slot: SlotFigures) -> tuple[str, float | None]:
     most = _VALUES_CHARACTERS
     return short_text(values_text(slot.profile, slot.names, most), most), None
+
+
+def rounded(value: float | None) -> float | None:
+    """A number for JSON; None, also for what JSON does not have."""
+    if value is None or isinstance(value, int):
+        return value
+    return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 _FIRST: Sequence[SlotColumn] = (

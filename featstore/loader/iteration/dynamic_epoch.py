@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from types import TracebackType
 
@@ -17,7 +16,7 @@ from featstore.dispatch.plan import Split
 from featstore.dispatch.receipt import EpochSize
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim, WaitFor
-from featstore.files.storage import local_path, open_read
+from featstore.files.storage import source_of
 from featstore.loader.batches.bad_files import BadFiles
 from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.stats import Stats
@@ -307,7 +306,7 @@ class DynamicEpoch:
         url = self._job.files[split.path][0].url
         window_rows = self._job.shuffle.split_window_rows if self._job.shuffle else None
         try:
-            with closing(OpenFile(local_path(url) or partial(open_read, url), split.path)) as file:
+            with closing(OpenFile(source_of(url), split.path)) as file:
                 return split_boundaries(split, file.row_group_rows, window_rows)
         except (DataFileError, OSError):
             return ()

@@ -14,8 +14,13 @@ from featstore.base.host import allow_descriptors
 from featstore.base.redaction import redact
 from featstore.decoded.decoded_file import DecodedFile
 from featstore.decoded.decoding import DecodedFiles, DecodeTerms
-from featstore.decoded.file_sources import FileSource, Release, files_in_place, files_staged
-from featstore.decoded.staging_source import stage_items
+from featstore.decoded.file_sources import (
+    FileSource,
+    Release,
+    files_in_place,
+    files_staged,
+    stage_items,
+)
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.bad_files import SKIP, Skip

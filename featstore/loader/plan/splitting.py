@@ -8,7 +8,6 @@ those of one part in memory.
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +17,7 @@ from featstore.base.errors import DataFileError
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.orders import MiniEpoch, rank_splits
 from featstore.dispatch.plan import Plan, Split, SplitList, SplitSize, splits_of
-from featstore.files.storage import local_path, open_read
+from featstore.files.storage import source_of
 from featstore.loader.request.matching import SelectedFiles
 from featstore.reading.open_file import OpenFile
 from featstore.table.columns import lines
@@ -73,7 +72,7 @@ def _is_large(file: DataFile, size: SplitSize) -> bool:
 
 def _row_groups(file: DataFile) -> tuple[Sequence[int], Sequence[int]]:
     """The rows and the bytes of each row group, by the file's footer."""
-    with OpenFile(local_path(file.url) or partial(open_read, file.url), file.path) as opened:
+    with OpenFile(source_of(file.url), file.path) as opened:
         # Bytes as stored, since `split_bytes` is compared with the size of the file.
         spans = opened.footer.spans
         return opened.row_group_rows, (spans[..., 1] - spans[..., 0]).sum(axis=1).tolist()

@@ -78,7 +78,7 @@ def stage() -> None:
 def warm(config: str, table: str | None, decoded: bool) -> None:
     """Stage the files that a training config reads, so that the run finds them on local disk."""
     if decoded:
-        show(load("featstore.samples.warming").warm_decoded(config, table=table))
+        show(load("featstore.samples.sample_dataset").warm_decoded(config, table=table))
     else:
         show(load("featstore.loader.stage").warm(config, table=table))
 

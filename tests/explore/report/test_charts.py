@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.explore.report.charts import (
+from featstore.explore.report.contents import (
     by_partition,
     columns,
     histogram,
     label_rates,
-    rounded,
     top_values,
 )
+from featstore.explore.report.slot_columns import rounded
 from featstore.spec.value_names import ValueNames, ValueText
 from featstore.statistics.summary import SlotSummary
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from featstore.statistics.sketches import Distinct, Integers, mix
+from featstore.statistics.sketches import NUM_BITS, Distinct, Integers, mix
 from featstore.table.encoding import MARK_BITS
 from tests.native.oracles.xxh64 import mark_of
 
@@ -16,11 +16,13 @@ def count_marks(values: Any) -> int:
 
 
 def take(sketch: Distinct, values: Any) -> int:
-    """As `Distinct.take`."""
+    """As `Distinct.update`."""
     is_sign = values.dtype == np.int64
     missing = values == 0 if is_sign else np.isnan(values)
     known = values[~missing]
-    sketch.update(known if is_sign else mix(known.view(np.int32).astype(np.int64)))
+    hashes = known if is_sign else mix(known.view(np.int32).astype(np.int64))
+    sketch.bits[hashes & (NUM_BITS - 1)] = True
+    sketch._keep(hashes[hashes < sketch._bound()])
     return int(np.count_nonzero(missing))
 
 

@@ -26,7 +26,7 @@ from featstore.extraction.units.unit import Progress, UnitReport, UnitTask
 from featstore.extraction.units.unit_statistics import gather_rows
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec, parse_checks
-from featstore.statistics.gates import (
+from featstore.statistics.data_checks import (
     CheckResult,
     Outcome,
     days_before,

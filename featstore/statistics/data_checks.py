@@ -1,4 +1,4 @@
-"""Gates: the `checks` of a spec, run on the statistics of what a run is about to commit.
+"""The `checks` of a spec, run on the statistics of what a run is about to commit.
 
 Figures and outcomes are pure functions of statistics. `check_before_commit` reads those that the
 run has just merged, and those of earlier days from the table.
