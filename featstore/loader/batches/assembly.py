@@ -326,12 +326,8 @@ class Assembler:
 
 def _source(share: WindowShare, places: Array | None = None) -> BlockSource:
     window = share.window
-    claim = window.work.claim
     return BlockSource(
-        split_index=claim.index,
-        fence=claim.fence,
-        part=claim.part,
-        split_rows=claim.split.num_rows,
+        claim=window.work.claim,
         first_row=window.first_row + share.begin,
         end_row=window.first_row + share.end,
         is_last=window.is_last and share.is_end,

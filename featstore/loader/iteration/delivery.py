@@ -79,7 +79,7 @@ class Claims:
 
     def note(self, segment: Segment) -> None:
         """Records that the segment is delivered."""
-        key = segment.claim_key
+        key = segment.claim.key
         self._through[key] = segment.through
         if not self.tells or key in self._lost:
             return
@@ -309,11 +309,6 @@ class Delivery:
         with self._lock:
             self._claims.open[claim.key] = claim
 
-    def claim_of(self, key: ClaimKey) -> Claim:
-        """Looks up a claim that is not yet delivered to its end."""
-        with self._lock:
-            return self._claims.open[key]
-
     def fail(self, claim: Claim) -> None:
         """Records that the claim cannot be read."""
         with self._lock:
@@ -394,6 +389,6 @@ def _changes(done: Done, segments: Iterable[Segment]) -> dict[int, Rows]:
     """The entries of `done` that change when the segments are delivered."""
     changed: dict[int, Rows] = {}
     for segment in segments:
-        index = segment.split_index
+        index = segment.claim.index
         changed[index] = delivered(changed.get(index, done.get(index, 0)), segment)
     return changed

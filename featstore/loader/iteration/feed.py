@@ -145,8 +145,7 @@ class Feed:
         if job.transform is None:
             yield from slices
         else:
-            claim_of = self._delivery.claim_of
-            made = transformed(slices, job.transform, claim_of, self._stats, debug=job.debug)
+            made = transformed(slices, job.transform, self._stats, debug=job.debug)
             made = self._stats.paced(made, "transform_room_s")
             ahead = Stage[BatchSlice](ahead=2)
             ahead.begin("featstore-transform", fill, made)

@@ -22,7 +22,7 @@ from featstore.loader.batches.bad_files import SKIP, BadFiles
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.mixtures import Splits, read_in_order
-from featstore.loader.batches.progress import ClaimKey, Progress
+from featstore.loader.batches.progress import Progress
 from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.transform import transformed, write_check
@@ -265,12 +265,10 @@ def rows_in_place(job: Job, splits: Iterable[Split]) -> Generator[BatchSlice, No
     budget, skip = Budget(share.budget_bytes), None
     if job.on_bad_file == SKIP:
         skip = BadFiles(stats).skip
-    claims: dict[ClaimKey, Claim] = {}
 
     def work() -> Iterator[Work]:
         for index, split in enumerate(splits):
             claim = Claim(index=index, split=split, fence=0, start_row=0)
-            claims[claim.key] = claim
             file, partition = job.files[split.path]
             yield Work(claim=claim, partition=partition, files=files_in_place(file))
 
@@ -287,7 +285,7 @@ def rows_in_place(job: Job, splits: Iterable[Split]) -> Generator[BatchSlice, No
         blocks = assembler.all_blocks(mixtures)
         slices = slice_batches(blocks, job.batch_size, drop_last=False)
         if job.transform is not None:
-            slices = transformed(slices, job.transform, claims.__getitem__, stats, debug=job.debug)
+            slices = transformed(slices, job.transform, stats, debug=job.debug)
         for rows in slices:
             if rows.blocks:
                 yield rows

@@ -30,7 +30,7 @@ def note(claims: Claims, claim: Claim, through: int) -> None:
 
 
 def segment(claim: Claim, through: int) -> Segment:
-    return Segment(claim.index, claim.fence, through, through == NUM_ROWS, claim.part, NUM_ROWS)
+    return Segment(claim, through, through == NUM_ROWS)
 
 
 def untold(claims: Claims) -> list[Report]:

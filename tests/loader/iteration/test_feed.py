@@ -72,7 +72,6 @@ def test_batches_of_all_claims_come_in_their_order(job: Job, is_staged: bool) ->
         rows = [row for one in fed.slices() for row in one.batch()["row"].tolist()]
         assert rows == list(range(80))
         assert fed.feed.is_staged(file) == is_staged
-        assert {fed.delivery.claim_of(claim.key) for claim in fed.claims()} == set(fed.claims())
         fed.feed.close()
     assert not our_threads()
 
