@@ -9,10 +9,13 @@ import torch
 from featstore.base.closing import when_gone
 from featstore.base.errors import StateError, require_integer
 from featstore.loader.batches.pipeline import Stage, fill
-from featstore.loader.iteration.batch_iterator import RunsAhead
+from featstore.loader.iteration.batch_iterator import BatchIterator
+from featstore.loader.mixed_source import MixedIterator
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.packed import PackedColumns, pack
 
+# What a thread may run ahead of its consumer.
+RunsAhead = BatchIterator | MixedIterator
 # Starts to copy a batch. The function that it returns finishes the copy, in the thread that uses
 # the batch.
 Copy = Callable[[Batch], Callable[[], Batch]]

@@ -160,12 +160,6 @@ def require_fresh_files(snapshot: Snapshot, files: SelectedFiles, request: Reque
     require_fresh(snapshot, (file for file, _ in files.values()), _names_read(request))
 
 
-def _groups_read(snapshot: Snapshot, request: Request) -> set[str]:
-    """The slot groups that have requested columns."""
-    read = _names_read(request)
-    return {group.name for group in snapshot.groups if group.has(read)}
-
-
 def _names_read(request: Request) -> set[str]:
     """The requested columns."""
     read = request.selection
@@ -182,7 +176,8 @@ def selected(snapshot: Snapshot, request: Request, files: FileList) -> SelectedF
     """
     where = request.where
     matches = [None if where is None else where.matches_partition(place) for place in files.places]
-    read = _groups_read(snapshot, request)
+    names = _names_read(request)
+    read = {group.name for group in snapshot.groups if group.has(names)}
     groups = {name: group for name, group in files.groups.items() if name in read}
     return SelectedFiles(replace(files, groups=groups), matches)
 

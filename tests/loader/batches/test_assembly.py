@@ -83,7 +83,7 @@ def mixtures(
     if shuffle is None:
         return read_in_order(splits)
     terms = MixTerms(order=order, width=len(files), section_of=lambda index: range(len(files)))
-    return read_mixed(splits, terms, Budget(None), Stats())
+    return read_mixed(splits, terms, Budget(), Stats())
 
 
 def blocks_of(found: Iterable[Mixture], batch_size: int) -> list[Block]:
