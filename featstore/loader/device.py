@@ -47,7 +47,7 @@ class DeviceFeed:
         copy = (
             CudaCopies(self._device).begin
             if self._device.type == "cuda"
-            else _plain_copy(self._device)
+            else partial(_plain_copy, self._device)
         )
         return Feeding(self._source, copy, self._prefetch)
 
@@ -157,12 +157,9 @@ class CudaCopies:
         return end
 
 
-def _plain_copy(device: torch.device) -> Copy:
-    def begin(batch: Batch) -> Callable[[], Batch]:
-        moved = batch.with_columns(pack(batch.columns).moved(device=device))
-        return lambda: moved
-
-    return begin
+def _plain_copy(device: torch.device, batch: Batch) -> Callable[[], Batch]:
+    moved = batch.with_columns(pack(batch.columns).moved(device=device))
+    return lambda: moved
 
 
 def _end(queue: Stage[_Sent], iteration: RunsAhead | None) -> None:

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 
 from featstore.base.errors import StateError
 
-CLOSED = "this iteration was closed before its end; iterate anew"
 # A row group of more than half the budget is decoded in slices, four of which fill the budget: one
 # is decoded, one assembled and one delivered at a time, with some room to spare. Chosen, not
 # measured.
@@ -188,7 +187,7 @@ class Budget:
         with self._changed:
             self._changed.wait_for(lambda: self.is_closed or fits())
             if self.is_closed:
-                raise StateError(CLOSED)
+                raise StateError("this iteration was closed before its end; iterate anew")
             self._held_bytes += size_bytes
             return size_bytes
 

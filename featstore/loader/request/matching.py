@@ -84,7 +84,7 @@ class SelectedFiles(Mapping[str, Listed]):
 
     def __getitem__(self, path: str) -> Listed:
         index = self.files.find(path)
-        return self.files[index], self._partition(index)
+        return self.files[index], self.partition(index)
 
     def values(self) -> ValuesView[Listed]:
         return _SelectedValues(self)
@@ -110,17 +110,14 @@ class SelectedFiles(Mapping[str, Listed]):
         rank_of[list(keys)] = [ranks[value] for value in keys.values()]
         return self.take(np.argsort(rank_of[place], kind="stable"))
 
-    def listed(self) -> Iterator[Listed]:
-        """The files and partitions, in order."""
-        return zip(self.files, map(self._partition, range(len(self))), strict=True)
-
     @property
     def are_decided(self) -> bool:
         """Whether the partitions alone make `where` true for all rows of these files."""
         places = np.unique(self.files.place).tolist()
         return all(self._partitions[place].is_decided for place in places)
 
-    def _partition(self, index: int) -> Partition:
+    def partition(self, index: int) -> Partition:
+        """The partition of the file at this index."""
         return self._partitions[int(self.files.place[index])]
 
 
@@ -130,7 +127,8 @@ class _SelectedValues(ValuesView[Listed]):
     _mapping: SelectedFiles
 
     def __iter__(self) -> Iterator[Listed]:
-        return self._mapping.listed()
+        files = self._mapping
+        return zip(files.files, map(files.partition, range(len(files))), strict=True)
 
 
 def matching_files(snapshot: Snapshot, request: Request) -> SelectedFiles:
