@@ -72,11 +72,6 @@ def column_of(tensors: Sequence[torch.Tensor]) -> Column:
     return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
 
 
-def tensors_of(column: Column) -> tuple[torch.Tensor, ...]:
-    """The tensors of `column_of`."""
-    return (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
-
-
 def shaped(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """A view of the elements in this shape."""
     return flat if len(shape) == 1 else flat.view(shape)

@@ -5,6 +5,7 @@ they are delivered, and joins columns that come in parts, as of a batch that str
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from featstore.reading.gather import (
 )
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
-from featstore.tensors.packed import PackedColumns, Room, TensorPlace, tensor_of
+from featstore.tensors.packed import PackedColumns, TensorPlace, tensor_of, torch_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,26 +182,40 @@ def joined(columns: Mapping[Key, Sequence[Values]], pool: BufferPool) -> PackedC
     """
     size_bytes = sum(map(_size_bytes, columns.values()))
     memory = pool.take(size_bytes)[:size_bytes]
-    room = Room(memory)
+    room = _Room(memory)
     places = {key: _joined(parts, room) for key, parts in columns.items()}
     return PackedColumns(buffers=(torch.from_numpy(memory),), places=places)
 
 
-def _joined(parts: Sequence[Values], room: Room) -> tuple[TensorPlace, ...]:
+class _Room:
+    """Allocates consecutive, aligned pieces of one buffer."""
+
+    def __init__(self, memory: Array) -> None:
+        self._memory, self._at = memory, 0
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, TensorPlace]:
+        """An array of this shape, and its place."""
+        first, size = self._at, prod(shape) * dtype.itemsize
+        self._at += aligned(size)
+        place = TensorPlace(0, torch_dtype(dtype), first // dtype.itemsize, shape)
+        return self._memory[first : first + size].view(dtype).reshape(shape), place
+
+
+def _joined(parts: Sequence[Values], room: _Room) -> tuple[TensorPlace, ...]:
     lists = [part for part in parts if isinstance(part, Ragged)]
     if lists:
         return _joined_values([part.values for part in lists], room), _joined_offsets(lists, room)
     return (_joined_values([part for part in parts if not isinstance(part, Ragged)], room),)
 
 
-def _joined_values(parts: Sequence[Array], room: Room) -> TensorPlace:
+def _joined_values(parts: Sequence[Array], room: _Room) -> TensorPlace:
     shape = (sum(map(len, parts)), *parts[0].shape[1:])
     out, place = room.take(shape, parts[0].dtype)
     np.concatenate(parts, out=out)
     return place
 
 
-def _joined_offsets(parts: Sequence[Ragged], room: Room) -> TensorPlace:
+def _joined_offsets(parts: Sequence[Ragged], room: _Room) -> TensorPlace:
     """The offsets of the concatenated lists, from 0. Those of the parts may begin above 0."""
     out, place = room.take((sum(map(len, parts)) + 1,), np.dtype(np.int64))
     join_offsets(parts, out)

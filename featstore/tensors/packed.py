@@ -12,7 +12,7 @@ that refer to the batch, and thereby to the view itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import prod
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ import torch
 from featstore.base.intervals import aligned
 from featstore.native import kernels
 from featstore.reading.buffers import Array, Ragged, Values
-from featstore.tensors.batch import Column, Columns, Jagged, column_of, shaped, tensors_of
+from featstore.tensors.batch import Column, Columns, Jagged, column_of, shaped
 from featstore.tensors.column_arrays import Key, Keys, writable
 
 Allocate = Callable[[int], torch.Tensor]
@@ -139,18 +139,20 @@ class PackedColumns:
         return all(buffer.is_pinned() for buffer in self.buffers)
 
 
-class Room:
-    """Allocates consecutive, aligned pieces of one buffer."""
+@dataclass
+class _Layout:
+    """The layout of columns in one buffer, computed before the buffer is allocated."""
 
-    def __init__(self, memory: Array) -> None:
-        self._memory, self._at = memory, 0
+    places: dict[Key, tuple[TensorPlace, ...]] = field(default_factory=dict)
+    tensors: list[tuple[int, torch.Tensor]] = field(default_factory=list)
+    num_bytes: int = 0
 
-    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, TensorPlace]:
-        """An array of this shape, and its place."""
-        first, size = self._at, prod(shape) * dtype.itemsize
-        self._at += aligned(size)
-        place = TensorPlace(0, torch_dtype(dtype), first // dtype.itemsize, shape)
-        return self._memory[first : first + size].view(dtype).reshape(shape), place
+    def add(self, key: Key, tensor: torch.Tensor) -> None:
+        first = aligned(self.num_bytes)
+        place = TensorPlace(0, tensor.dtype, first // tensor.itemsize, tuple(tensor.shape))
+        self.places[key] = (*self.places.get(key, ()), place)
+        self.tensors.append((first, tensor))
+        self.num_bytes = first + tensor.numel() * tensor.itemsize
 
 
 def pack(
@@ -164,19 +166,16 @@ def pack(
         columns: Columns on the CPU.
         allocate: Gives the buffer: uint8 (num_bytes,), or longer.
     """
-    tensors = {key: tensors_of(column) for key, column in columns.made().items()}
-    num_bytes = sum(aligned(tensor.nbytes) for of in tensors.values() for tensor in of)
-    memory = allocate(num_bytes)[:num_bytes]
-    room = Room(memory.numpy())
-    places = {key: tuple(_packed(tensor, room) for tensor in of) for key, of in tensors.items()}
-    return PackedColumns(buffers=(memory,), places=places)
-
-
-def _packed(tensor: torch.Tensor, room: Room) -> TensorPlace:
-    array = array_of(tensor)
-    out, place = room.take(array.shape, array.dtype)
-    out[...] = array
-    return place._replace(dtype=tensor.dtype)  # A user's tensor may be of uint16, not bfloat16.
+    layout = _Layout()
+    for key, column in columns.made().items():
+        for tensor in (column.values, column.offsets) if isinstance(column, Jagged) else (column,):
+            layout.add(key, tensor)
+    memory = allocate(layout.num_bytes)[: layout.num_bytes]
+    target = memory.numpy()
+    for first, tensor in layout.tensors:
+        array = array_of(tensor).reshape(-1)
+        target[first : first + array.nbytes].view(array.dtype)[:] = array
+    return PackedColumns(buffers=(memory,), places=layout.places)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from featstore.base.errors import BatchError
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.options import function_of
-from featstore.tensors.batch import Batch, Column, Jagged, tensors_of
+from featstore.tensors.batch import Batch, Column, Jagged
 from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT
 from featstore.tensors.packed import TensorColumns, array_of
 
@@ -108,7 +108,8 @@ def _require_column(name: Any, column: Any, num_rows: int) -> None:
     """TypeError or ValueError for a column that cannot be packed with the batch: it has to be a CPU
     tensor without gradient, of the batch's rows.
     """
-    for tensor in tensors_of(column):
+    tensors = (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
+    for tensor in tensors:
         if (
             not isinstance(tensor, torch.Tensor)
             or tensor.device.type != "cpu"
@@ -151,5 +152,5 @@ def write_check(batch: Batch) -> Callable[[], None]:
 
 
 def _checksum(column: Column) -> tuple[int, ...]:
-    arrays = map(array_of, tensors_of(column))
-    return tuple(zlib.crc32(np.ascontiguousarray(array).tobytes()) for array in arrays)
+    tensors = (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
+    return tuple(zlib.crc32(np.ascontiguousarray(array_of(tensor)).tobytes()) for tensor in tensors)
