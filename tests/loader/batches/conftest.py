@@ -8,11 +8,19 @@ import pyarrow as pa
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.blocks import Block
+from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.progress import BlockSource
 from featstore.reading.buffers import Ragged
 from featstore.tensors.column_arrays import SLOT
 
 KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
+
+
+class Unlimited(Budget):
+    """No limit, for tests that keep all mixtures, and with them their windows."""
+
+    def limit_windows(self, open_bytes: int, largest_bytes: int) -> None:
+        """Windows have none either."""
 
 
 def claim_on(index: int, part: int = 0) -> Claim:

@@ -17,7 +17,6 @@ from featstore.loader.batches import assembly
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block, BlockColumns
-from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.mixing import MixTerms, read_mixed
 from featstore.loader.batches.mixtures import Mixture, Splits, read_in_order
 from featstore.loader.batches.progress import delivered
@@ -31,6 +30,7 @@ from featstore.tensors.batch import Column
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
 from featstore.tensors.packed import PackedColumns
+from tests.loader.batches.conftest import Unlimited
 from tests.loader.conftest import data_file, request_of, work_on
 
 NUM_ROWS = 70
@@ -83,7 +83,7 @@ def mixtures(
     if shuffle is None:
         return read_in_order(splits)
     terms = MixTerms(order=order, width=len(files), section_of=lambda index: range(len(files)))
-    return read_mixed(splits, terms, Budget(), Stats())
+    return read_mixed(splits, terms, Unlimited(), Stats())
 
 
 def blocks_of(found: Iterable[Mixture], batch_size: int) -> list[Block]:
