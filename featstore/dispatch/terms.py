@@ -45,8 +45,8 @@ class Terms:
 class Claim:
     """The right to deliver rows of one split, counted in the order of delivery.
 
-    Made by the coordinator, or by the orders in which claims are computed. Consumed by the feed.
-    It is valid until the lease is completed, released or lost.
+    Made by the coordinator, or by the orders in which claims are computed. Consumed by the
+    `SliceSource`. It is valid until the lease is completed, released or lost.
 
     Attributes:
         index: The split's position in the plan.

@@ -9,10 +9,13 @@ import torch
 from featstore.base.closing import when_gone
 from featstore.base.errors import StateError, require_integer
 from featstore.loader.batches.pipeline import Stage, fill
-from featstore.loader.iteration.batch_iterator import RunsAhead
+from featstore.loader.iteration.batch_iterator import BatchIterator
+from featstore.loader.mixed_source import MixedIterator
 from featstore.tensors.batch import Batch, Device
 from featstore.tensors.packed import PackedColumns, pack
 
+# What a thread may run ahead of its consumer.
+RunsAhead = BatchIterator | MixedIterator
 # Starts to copy a batch. The function that it returns finishes the copy, in the thread that uses
 # the batch.
 Copy = Callable[[Batch], Callable[[], Batch]]
@@ -44,7 +47,7 @@ class DeviceFeed:
         copy = (
             CudaCopies(self._device).begin
             if self._device.type == "cuda"
-            else _plain_copy(self._device)
+            else partial(_plain_copy, self._device)
         )
         return Feeding(self._source, copy, self._prefetch)
 
@@ -154,12 +157,9 @@ class CudaCopies:
         return end
 
 
-def _plain_copy(device: torch.device) -> Copy:
-    def begin(batch: Batch) -> Callable[[], Batch]:
-        moved = batch.with_columns(pack(batch.columns).moved(device=device))
-        return lambda: moved
-
-    return begin
+def _plain_copy(device: torch.device, batch: Batch) -> Callable[[], Batch]:
+    moved = batch.with_columns(pack(batch.columns).moved(device=device))
+    return lambda: moved
 
 
 def _end(queue: Stage[_Sent], iteration: RunsAhead | None) -> None:

@@ -7,6 +7,7 @@ from torch import distributed
 
 from featstore.base.errors import ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.iteration.worker import num_in_group
 from featstore.tensors.batch import Batch
 
 
@@ -97,9 +98,9 @@ class LightningFeed:
         it together, as they must call `save_checkpoint` of a Trainer.
         """
         own = self._source.state_dict() if self._state is None else self._state
-        if _num_ranks() == 1:
+        if num_in_group() == 1:
             return own
-        states: list[Any] = [None] * _num_ranks()
+        states: list[Any] = [None] * num_in_group()
         distributed.all_gather_object(states, own)
         return {"ranks": states}
 
@@ -122,15 +123,10 @@ def _own(state: Mapping[str, Any], can_merge: bool) -> Any:
         return state
     if can_merge:
         return FeatureLoader.merge_states(states)
-    if len(states) != _num_ranks():
+    if len(states) != num_in_group():
         raise StateError(
-            f"LightningFeed: expected the state of {_num_ranks()} ranks, found that of "
+            f"LightningFeed: expected the state of {num_in_group()} ranks, found that of "
             f"{len(states)}: the states of StatefulDataLoaders are for as many ranks as saved "
             "them; start so many, or give the Trainer LightningFeed of the loader itself"
         )
     return states[distributed.get_rank() if len(states) > 1 else 0]
-
-
-def _num_ranks() -> int:
-    is_job = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if is_job else 1

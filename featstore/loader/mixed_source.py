@@ -49,7 +49,6 @@ class MixedIterator:
         self._drawn = self._given = self._delivered = Turns((), ())  # Until it begins.
         # Of batches that are drawn and not yet given: their tables, and the turns after each.
         self._ahead: deque[tuple[int, Turns]] = deque()
-        self._unacknowledged: set[int] = set()  # The tables of batches that are given.
         self._exhausted: set[int] = set()
         self._num_empty = [0] * len(self._iterators)  # Passes in a row without a batch.
         self._epoch = 0
@@ -111,15 +110,13 @@ class MixedIterator:
     def give(self) -> None:
         """As of `BatchIterator`."""
         if self._ahead:
-            table, turns = self._ahead.popleft()
+            table, self._given = self._ahead.popleft()
             self._iterators[table].give()
-            self._note_given(table, turns)
 
     def acknowledge(self) -> None:
         """Counts the batches that the consumer has as delivered."""
-        for table in sorted(self._unacknowledged):
-            self._iterators[table].acknowledge()
-            self._unacknowledged.discard(table)
+        for iterator in self._iterators:
+            iterator.acknowledge()
         self._delivered = self._given
 
     def close(self) -> None:
@@ -205,11 +202,7 @@ class MixedIterator:
         if self._is_ahead:
             self._ahead.append((table, self._drawn))
         else:
-            self._note_given(table, self._drawn)
-
-    def _note_given(self, table: int, turns: Turns) -> None:
-        self._unacknowledged.add(table)
-        self._given = turns
+            self._given = self._drawn
 
     def _note_empty(self, table: int) -> None:
         """Counts a pass that has ended since the last batch. Leaves the table out after several."""

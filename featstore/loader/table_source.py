@@ -19,9 +19,9 @@ from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.stats import OnStats, StatsCalls
 from featstore.loader.description import LoaderDescription
 from featstore.loader.iteration.batch_iterator import BatchIterator
-from featstore.loader.iteration.feed import Resources
 from featstore.loader.iteration.iteration import Iteration
 from featstore.loader.iteration.rendezvous import Rendezvous
+from featstore.loader.iteration.slice_source import Resources
 from featstore.loader.iteration.staging_share import decoded_room, limited, share_of
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.worker import LoaderWorker, require_exact_states

@@ -12,9 +12,9 @@ from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
 from featstore.base.text_table import Printed, text_table
 from featstore.loader.description import described, mixed_descriptions
-from featstore.loader.iteration.hand_over import rows_in_place
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Rendezvous
+from featstore.loader.iteration.slice_source import rows_in_place
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.ordering import DYNAMIC, EVEN_SPLITS, splits_of_shares, uneven_shares
 from featstore.loader.request.decode import null_error

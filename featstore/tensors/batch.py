@@ -111,6 +111,7 @@ class Batch:
     All tensors are made when the first column is asked for. Not thread-safe while that happens.
 
     Attributes:
+        columns: The columns as one object, for code that moves a batch as a whole.
         num_rows: How many rows count: B, or 0 in a padding batch.
         extras: The extra columns, an Arrow table of B rows.
         is_padding: Whether the rows were delivered before, and are repeated so that all ranks make
@@ -124,7 +125,7 @@ class Batch:
         self.num_rows = 0 if is_padding else num_rows
         self.is_padding = is_padding
         self.extras = extras
-        self._columns = columns
+        self.columns = columns
         self._made: Mapping[Key, Column] | None = None
         self.last_asked: str | None = None
 
@@ -132,11 +133,6 @@ class Batch:
     def slots(self) -> tuple[str, ...]:
         """Names of the slots, in the order of the selection."""
         return self._names(SLOT)
-
-    @property
-    def columns(self) -> Columns:
-        """The columns as one object, for code that moves a batch as a whole."""
-        return self._columns
 
     def __getitem__(self, slot: str) -> Any:
         """The slot's Tensor or Jagged. KeyError, with the nearest names, for an unknown slot."""
@@ -182,7 +178,7 @@ class Batch:
         """Every column by its role (`slot`, `label`, `weight`) and name."""
         made = self._made
         if made is None:
-            made = self._made = self._columns.made()
+            made = self._made = self.columns.made()
         return made
 
     @cached_property
@@ -247,21 +243,22 @@ class Batch:
         )
         if not names:
             raise ValueError("to_kjt(): expected at least one id slot, found none")
-        return keyed_jagged(names, [self._bag(name) for name in names])
+        values, lengths = join_bags([self._bag(name) for name in names])
+        return _torchrec().KeyedJaggedTensor(keys=names, values=values, lengths=lengths)
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Batch":
         """The batch on a device, packed, in one copy per buffer. `extras` are not moved."""
         return self.with_columns(
-            self._columns.moved(device=torch.device(device), non_blocking=non_blocking)
+            self.columns.moved(device=torch.device(device), non_blocking=non_blocking)
         )
 
     def pin_memory(self) -> "Batch":
         """The batch packed in page-locked memory, from which copies to a device need not block."""
-        return self.with_columns(self._columns.moved(pin=True))
+        return self.with_columns(self.columns.moved(pin=True))
 
     def clone(self) -> "Batch":
         """A packed copy that shares no memory with anything and may be written."""
-        return self.with_columns(self._columns.packed())
+        return self.with_columns(self.columns.packed())
 
     def with_columns(self, columns: Columns, *, is_padding: bool | None = None) -> "Batch":
         """The batch with other columns of as many rows. For code that moves a batch as a whole.
@@ -275,7 +272,7 @@ class Batch:
 
     def __reduce__(self) -> tuple[Any, ...]:
         extras = bytes(to_ipc(self.extras))
-        return _received, (self._columns.packed(), len(self), extras, self.is_padding)
+        return _received, (self.columns.packed(), len(self), extras, self.is_padding)
 
     def _dense_column(self, name: str) -> torch.Tensor:
         """The slot's values: (B, width)."""
@@ -310,7 +307,7 @@ class Batch:
         return {name: columns[SLOT, name] for name in self.slots}
 
     def _names(self, role: str) -> tuple[str, ...]:
-        return self._columns.keys.names[role]
+        return self.columns.keys.names[role]
 
     def _column(self, key: Key) -> Any:
         self.last_asked = key[1]
@@ -346,20 +343,6 @@ def of_ipc(data: Any) -> pa.Table:
 
 def _received(columns: Columns, num_rows: int, extras: bytes, is_padding: bool) -> Batch:
     return Batch(columns, num_rows=num_rows, extras=of_ipc(extras), is_padding=is_padding)
-
-
-def keyed_jagged(names: Sequence[str], bags: Sequence[Bag]) -> Any:
-    """The KeyedJaggedTensor of these slots.
-
-    Args:
-        names: The slots' names, which become the keys.
-        bags: Their values and lengths.
-
-    Raises:
-        MissingDependencyError: torchrec is not installed, or does not fit torch.
-    """
-    values, lengths = join_bags(bags)
-    return _torchrec().KeyedJaggedTensor(keys=list(names), values=values, lengths=lengths)
 
 
 def join_bags(bags: Sequence[Bag]) -> Bag:

@@ -567,7 +567,7 @@ def test_a_lost_store_leaves_no_thread_behind(table_url: str, tmp_path: Path) ->
 def test_a_delivered_batch_is_all_that_is_kept_after_a_break(table_url: str) -> None:
     loader = FeatureLoader(table_url, slots=["row"], batch_size=8)
     for batch in loader:
-        columns: Any = batch._columns
+        columns: Any = batch.columns
         block = weakref.ref(next(iter(columns.blocks[0].columns.values())))
         del columns
         break

@@ -13,13 +13,13 @@ import pyarrow as pa
 from featstore.loader.batches.bad_files import Skip, is_bad_file
 from featstore.loader.batches.batch_slices import BatchAligner
 from featstore.loader.batches.blocks import Block, ColumnDemand
-from featstore.loader.batches.drawn_rows import NO_COLUMNS, DrawnRows, copied
+from featstore.loader.batches.drawn_rows import DrawnRows, copied
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.mixtures import Mixture, WindowShare
 from featstore.loader.batches.progress import BlockSource
 from featstore.loader.batches.split_reader import Window
 from featstore.loader.batches.stats import Stats
-from featstore.loader.request.decode import block_columns, block_extras
+from featstore.loader.request.decode import NO_EXTRAS, block_columns, block_extras
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import Array, Values
 from featstore.reading.reader import Rows
@@ -82,7 +82,7 @@ class Assembler:
     ) -> None:
         self._num_threads = num_threads
         self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
-        self._budget, self._pools = budget or Budget(None), pools or BufferPools()
+        self._budget, self._pools = budget or Budget(), pools or BufferPools()
         self._demand = demand or ColumnDemand()
         self._aligner = BatchAligner(batch_size, self._pools.joined, self._demand)
         self._left_out: set[tuple[int, int, int]] = set()
@@ -262,7 +262,7 @@ class Assembler:
         num_rows = len(delivered)
         if not num_rows:
             sources = tuple(source for source, _ in drawn.sources)
-            return [Block.of({}, sources, num_rows=0, extras=NO_COLUMNS)] if sources else []
+            return [Block.of({}, sources, num_rows=0, extras=NO_EXTRAS)] if sources else []
         cuts = list(range(0, num_rows + 1, self._batch_size))
         if is_end and cuts[-1] < num_rows:
             cuts.append(num_rows)
@@ -326,12 +326,8 @@ class Assembler:
 
 def _source(share: WindowShare, places: Array | None = None) -> BlockSource:
     window = share.window
-    claim = window.work.claim
     return BlockSource(
-        split_index=claim.index,
-        fence=claim.fence,
-        part=claim.part,
-        split_rows=claim.split.num_rows,
+        claim=window.work.claim,
         first_row=window.first_row + share.begin,
         end_row=window.first_row + share.end,
         is_last=window.is_last and share.is_end,

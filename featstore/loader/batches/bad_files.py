@@ -9,13 +9,13 @@ from typing import TypeGuard
 
 from featstore.base.errors import ConfigError, DataFileError, MissingValueError
 from featstore.dispatch.terms import Claim
+from featstore.loader.batches.progress import ClaimKey
 from featstore.loader.batches.stats import Stats
 
 ERROR, SKIP = "error", "skip"
 # Called with a claim, the first of its rows that is left out, and the reason.
 Skip = Callable[[Claim, int, DataFileError], None]
 
-_ClaimKey = tuple[int, int, int]
 _LOG = logging.getLogger("featstore.loader.bad_files")  # As documented.
 
 
@@ -42,8 +42,8 @@ class BadFiles:
 
     def __init__(self, stats: Stats) -> None:
         self._counts, self._lock = stats.counts, threading.Lock()
-        self._noted = dict[_ClaimKey, tuple[int, DataFileError]]()
-        self._first_left = dict[_ClaimKey, int]()  # Rows from there on are counted.
+        self._noted = dict[ClaimKey, tuple[int, DataFileError]]()
+        self._first_left = dict[ClaimKey, int]()  # Rows from there on are counted.
         self._paths = set[str]()
 
     def skip(self, claim: Claim, through: int, error: DataFileError) -> None:

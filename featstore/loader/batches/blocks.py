@@ -152,7 +152,7 @@ class Block:
             if first < end or (self.end == self.num_rows and not num_rows)
         ]
         # A source of which nothing is delivered comes at the end, unless what follows it has come.
-        last = {segment.claim_key: segment for segment in sorted(segments, key=lambda s: s.through)}
+        last = {segment.claim.key: segment for segment in sorted(segments, key=lambda s: s.through)}
         return tuple(last.values())
 
     def num_rows_from(self, sources: Collection[int]) -> int:

@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.loader.batches.progress import BlockSource
+from featstore.loader.request.decode import NO_EXTRAS
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import places_of
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
 from featstore.tensors.gathering import gather_batches
 from featstore.tensors.packed import PackedColumns, UnpackedColumns, array_of, tensor_of
-
-NO_COLUMNS = pa.table({})
 
 
 @dataclass(eq=False)
@@ -79,7 +78,7 @@ class DrawnRows:
     def extra_columns(self, begin: int = 0) -> pa.Table:
         """The extra columns of the same rows."""
         if not self.extras or not self.extras[0].num_columns:
-            return NO_COLUMNS
+            return NO_EXTRAS
         return pa.concat_tables(self.extras).take(pa.array(self.order[begin:]))
 
     def sources_after(self, num_drawn: int) -> Iterator[tuple[BlockSource, Array]]:

@@ -4,7 +4,6 @@ others, of row groups in which a row passes.
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -88,7 +87,7 @@ class FilteredReader:
     ) -> None:
 
         self._file, self._request, self._partition = file, request, partition
-        self._counts = stats.counts
+        self._counts, self._stats = stats.counts, stats
         self._filter: _Reader | None = None
         first, rest = request.reads(is_decided=partition.is_decided)
         if isinstance(file, DecodedFile):
@@ -105,7 +104,10 @@ class FilteredReader:
             self._filter = None if first is None else reader(first)
             self._rest = reader(rest, as_values=True, take=take)
         self._readers = [found for found in (self._filter, self._rest) if found is not None]
-        self._meters = {found: Meter(found, stats) for found in self._readers}
+        self._leaves = {
+            reader: [_leaves(file, columns) for file, columns in reader.parts]
+            for reader in self._readers
+        }
         # A reader of decoded columns counts all of them, whichever it reads.
         self._sized = [self._rest] if isinstance(file, DecodedFile) else self._readers
         self._may_match = self._judged()
@@ -183,8 +185,29 @@ class FilteredReader:
     def _metered(
         self, reader: _Reader, row_groups: Sequence[int], order: Array | None = None
     ) -> Rows:
-        with self._meters[reader].metered(row_groups):
-            return reader.read(row_groups, order)
+        """Reads, and counts bytes and seconds by column.
+
+        The columns of a row group are decoded in parallel, so the time of a read is divided among
+        them in proportion to their uncompressed bytes, as `decode_s`. What a slot's conversion
+        takes is measured by the thread that does it (decode.py), as `assemble_s`.
+        """
+        started = time.perf_counter()
+        rows = reader.read(row_groups, order)
+        if not row_groups:
+            return rows
+        taken_s, sizes = time.perf_counter() - started, dict[str, int]()
+        for file, names, places in self._leaves[reader]:
+            chunks = file.footer.chunks_of(row_groups, places)
+            stored, raw = (
+                of.sum(axis=0).tolist() for of in (chunks.stored_bytes, chunks.raw_bytes)
+            )
+            for name, stored_bytes, raw_bytes in zip(names, stored, raw, strict=True):
+                self._stats.column_bytes[name] += stored_bytes
+                sizes[name] = sizes.get(name, 0) + raw_bytes
+        total = sum(sizes.values()) or 1
+        for name, size in sizes.items():
+            self._stats.column_decode_s[name] += taken_s * size / total
+        return rows
 
     def _passing(self, reader: _Reader, index: int) -> tuple[Rows | None, Array]:
         """A row group's filter columns (None: its statistics exclude it), and which rows pass."""
@@ -232,39 +255,6 @@ def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
             leaves=(*rest.columns.leaves, *columns.leaves),
         ),
     )
-
-
-class Meter:
-    """Counts bytes and seconds of one reader by column. For one thread.
-
-    The columns of a row group are decoded in parallel, so the time of a read is divided among them
-    in proportion to their uncompressed bytes, as `decode_s`. What a slot's conversion takes is
-    measured by the thread that does it (decode.py), as `assemble_s`.
-    """
-
-    def __init__(self, reader: _Reader, stats: Stats) -> None:
-        self._stats = stats
-        self._columns = [_leaves(file, columns) for file, columns in reader.parts]
-
-    @contextmanager
-    def metered(self, row_groups: Sequence[int]) -> Iterator[None]:
-        """Counts what is read within the block as bytes and seconds of these row groups."""
-        started = time.perf_counter()
-        yield
-        if not row_groups:
-            return
-        taken_s, sizes = time.perf_counter() - started, dict[str, int]()
-        for file, names, places in self._columns:
-            chunks = file.footer.chunks_of(row_groups, places)
-            stored, raw = (
-                of.sum(axis=0).tolist() for of in (chunks.stored_bytes, chunks.raw_bytes)
-            )
-            for name, stored_bytes, raw_bytes in zip(names, stored, raw, strict=True):
-                self._stats.column_bytes[name] += stored_bytes
-                sizes[name] = sizes.get(name, 0) + raw_bytes
-        total = sum(sizes.values()) or 1
-        for name, size in sizes.items():
-            self._stats.column_decode_s[name] += taken_s * size / total
 
 
 def _leaves(file: OpenFile, columns: FileColumns) -> tuple[OpenFile, list[str], list[int]]:

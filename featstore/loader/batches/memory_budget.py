@@ -2,13 +2,13 @@
 the consumer asks for the batch after them.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from featstore.base.errors import StateError
 
-CLOSED = "this iteration was closed before its end; iterate anew"
 # A row group of more than half the budget is decoded in slices, four of which fill the budget: one
 # is decoded, one assembled and one delivered at a time, with some room to spare. Chosen, not
 # measured.
@@ -35,25 +35,24 @@ class Budget:
     ones, and the assembling thread for neither.
 
     Args:
-        max_bytes: The budget; None is no limit.
+        max_bytes: The budget, by default without a limit.
         num_sharing: Of how many equal parts of `memory_budget` this is one.
 
     Attributes:
-        most_bytes: The whole budget; None is no limit.
-        most_gathered_bytes: How many bytes of open windows are gathered at a time; None is no
-            limit.
-        most_room_bytes: How much working memory decoding may take beyond the decoded rows; None is
-            no limit. A single column may exceed it.
+        most_bytes: The whole budget.
+        most_gathered_bytes: How many bytes of open windows are gathered at a time.
+        most_room_bytes: How much working memory decoding may take beyond the decoded rows. A single
+            column may exceed it.
         closed: One byte, 0 until the budget is closed. The kernels, which cannot ask Python, read
             it to stop early.
     """
 
-    def __init__(self, max_bytes: int | None, num_sharing: int = 1) -> None:
+    def __init__(self, max_bytes: int = sys.maxsize, num_sharing: int = 1) -> None:
         self.most_bytes, self._num_sharing = max_bytes, num_sharing
-        self.most_gathered_bytes = None if max_bytes is None else max_bytes // _GATHERED_SHARE
-        self.most_room_bytes = None if max_bytes is None else max_bytes // _ROOM_SHARE
+        self.most_gathered_bytes = max_bytes // _GATHERED_SHARE
+        self.most_room_bytes = max_bytes // _ROOM_SHARE
         self._held_bytes = self._open_bytes = self._drawn_bytes = 0
-        self._most_window_bytes = 0 if max_bytes is None else _without_gathered(max_bytes)
+        self._most_window_bytes = max_bytes - self.most_gathered_bytes
         self.closed = bytearray(1)
         self._changed = threading.Condition()
 
@@ -74,7 +73,7 @@ class Budget:
         """Whether windows of these bytes may be open at once, see `keep`: half of the budget is for
         what is made of them.
         """
-        return self.most_bytes is None or size_bytes <= self.most_bytes // _SHARE
+        return size_bytes <= self.most_bytes // _SHARE
 
     def limit_windows(self, open_bytes: int, largest_bytes: int) -> None:
         """Limits what all windows take together: the open ones, and half as much, or one more.
@@ -83,11 +82,9 @@ class Budget:
             open_bytes: What the largest windows of all open splits take.
             largest_bytes: What the largest of these takes.
         """
-        if self.most_bytes is None:
-            return
         most_bytes = open_bytes + max(largest_bytes, open_bytes // _AHEAD_SHARE)
         with self._changed:
-            self._most_window_bytes = min(most_bytes, _without_gathered(self.most_bytes))
+            self._most_window_bytes = min(most_bytes, self.most_bytes - self.most_gathered_bytes)
             self._changed.notify_all()
 
     def fits_ahead(self, size_bytes: int, room_bytes: int) -> bool:
@@ -97,7 +94,7 @@ class Budget:
 
     def num_slices(self, size_bytes: int) -> int:
         """Into how many slices a row group of this size is divided; 1: it is decoded at once."""
-        if self.most_bytes is None or size_bytes <= self.most_bytes // _SHARE:
+        if self.fits_open(size_bytes):
             return 1
         return -(-size_bytes * _NUM_SLICES // self.most_bytes)
 
@@ -114,7 +111,10 @@ class Budget:
         Raises:
             StateError: The budget was closed.
         """
-        return self._take(size_bytes, lambda: self._fits(size_bytes))
+        return self._take(
+            size_bytes,
+            lambda: not self._held_bytes or self.held_bytes + size_bytes <= self.most_bytes,
+        )
 
     def held(self, size_bytes: int) -> AbstractContextManager[int]:
         """Like `take`, but gives the bytes back if the block raises."""
@@ -187,7 +187,7 @@ class Budget:
         with self._changed:
             self._changed.wait_for(lambda: self.is_closed or fits())
             if self.is_closed:
-                raise StateError(CLOSED)
+                raise StateError("this iteration was closed before its end; iterate anew")
             self._held_bytes += size_bytes
             return size_bytes
 
@@ -199,26 +199,12 @@ class Budget:
             self.exchange(held_bytes, 0)
             raise
 
-    def _fits(self, size_bytes: int) -> bool:
-        return (
-            self.most_bytes is None
-            or not self._held_bytes
-            or self._held_bytes + self._kept_bytes + size_bytes <= self.most_bytes
-        )
-
     def _fits_beside(self, size_bytes: int, room_bytes: int) -> bool:
         """Whether a window and the working memory of decoding it fit beside all that is held, and
         the window beside the others and what is gathered of them.
         """
-        if self.most_bytes is None:
-            return True
         kept_bytes = self._kept_bytes + size_bytes
         return (
             kept_bytes <= self._most_window_bytes
             and kept_bytes + self._held_bytes + room_bytes <= self.most_bytes
         )
-
-
-def _without_gathered(max_bytes: int) -> int:
-    """The budget without the part for the rows that are gathered at a time."""
-    return max_bytes - max_bytes // _GATHERED_SHARE

@@ -100,12 +100,9 @@ class _Mixer:
 
     def _gathered(self, num_rows: int) -> int:
         """As many of these rows as can be gathered from the open windows at a time."""
-        most_bytes = self._budget.most_gathered_bytes
-        if most_bytes is None:
-            return num_rows
         windows = [stream.window for stream in self.streams if stream.window is not None]
         row_bytes = max(window.held_bytes / window.num_rows for window in windows)
-        return max(1, min(num_rows, int(most_bytes / max(1.0, row_bytes))))
+        return max(1, min(num_rows, int(self._budget.most_gathered_bytes / max(1.0, row_bytes))))
 
     def fill(self) -> bool:
         """Opens splits until as many are open as may be, or the next one has to wait. Returns

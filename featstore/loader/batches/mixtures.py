@@ -13,8 +13,6 @@ from featstore.loader.batches.bad_files import Skip, is_bad_file
 from featstore.loader.batches.split_reader import SplitReader, Window, Work
 from featstore.reading.buffers import Array
 
-OpenSplit = Callable[[Work], SplitReader]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
@@ -29,7 +27,7 @@ class Splits:
     """
 
     work: Iterator[Work]
-    open_split: OpenSplit
+    open_split: Callable[[Work], SplitReader]
     skip: Skip | None = None
     is_ready: Callable[[], bool] = lambda: True
 

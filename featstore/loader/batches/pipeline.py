@@ -17,7 +17,6 @@ from featstore.loader.batches.mixtures import Mixture
 from featstore.loader.batches.stats import Stats
 
 Item = TypeVar("Item")
-Mixtures = Generator[Mixture, None, None]
 
 
 class StageQueue(Generic[Item]):
@@ -135,7 +134,7 @@ class Pipeline(Closing):
 
     def __init__(
         self,
-        mixtures: Mixtures,
+        mixtures: Generator[Mixture, None, None],
         assembler: Assembler,
         budget: Budget,
         stats: Stats,

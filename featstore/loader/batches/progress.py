@@ -8,33 +8,24 @@ import numpy as np
 
 from featstore.base.intervals import united
 from featstore.dispatch.plan import Rows, as_ranges, compact
+from featstore.dispatch.terms import Claim
 from featstore.reading.buffers import Array
 
 ClaimKey = tuple[int, int, int]  # Claim.key
 
 
 class Segment(NamedTuple):
-    """Says that a split's stream is delivered from row `part` up to row `through`.
+    """Says that a split's stream is delivered from its claim's part up to row `through`.
 
     Attributes:
-        split_index: The split's position in the plan.
-        fence: The fence of the claim under which the rows were read.
+        claim: The claim under which the rows were read.
         through: All rows of the stream before this one are delivered.
         is_complete: Whether the claim ends here.
-        part: The row at which the claim's part of the split begins.
-        split_rows: How many rows the split has; None: unknown.
     """
 
-    split_index: int
-    fence: int
+    claim: Claim
     through: int
     is_complete: bool
-    part: int = 0
-    split_rows: int | None = None
-
-    @property
-    def claim_key(self) -> ClaimKey:
-        return (self.split_index, self.part, self.fence)
 
 
 class BlockSource(NamedTuple):
@@ -42,35 +33,24 @@ class BlockSource(NamedTuple):
     whether it is delivered or left out.
 
     Attributes:
-        split_index: The split's position in the plan.
-        fence: The fence of the claim; with `part` it distinguishes claims of one split.
+        claim: The claim under which the rows were read.
         first_row: The first row of the stream that is covered.
         end_row: The row after the last one.
         is_last: Whether the claim ends here.
         places: The rows that passed the filters, counted from `first_row`: int64 (num_rows,); None:
             all rows did.
-        part: The row at which the claim's part of the split begins.
-        split_rows: How many rows the split has.
     """
 
-    split_index: int
-    fence: int
+    claim: Claim
     first_row: int
     end_row: int
     is_last: bool
     places: Array | None = None
-    part: int = 0
-    split_rows: int | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether only the end of a claim is covered."""
         return self.first_row == self.end_row
-
-    @property
-    def claim_key(self) -> ClaimKey:
-        """`Claim.key` of the claim under which the rows were read."""
-        return (self.split_index, self.part, self.fence)
 
     def through(self, row: int, num_rows: int) -> int:
         """The row of the stream up to which everything is delivered once `row` of the block's
@@ -84,14 +64,8 @@ class BlockSource(NamedTuple):
 
     def segment(self, row: int, num_rows: int) -> Segment:
         """The segment that is delivered once `row` of the block's `num_rows` rows are."""
-        return Segment(
-            split_index=self.split_index,
-            fence=self.fence,
-            through=self.through(row, num_rows),
-            is_complete=row == num_rows and self.is_last,
-            part=self.part,
-            split_rows=self.split_rows,
-        )
+        is_complete = row == num_rows and self.is_last
+        return Segment(self.claim, self.through(row, num_rows), is_complete)
 
     def between(self, begin: int, end: int, num_rows: int) -> "BlockSource":
         """The source of rows `begin` to `end` of a block of `num_rows` rows."""
@@ -129,10 +103,10 @@ class Progress(NamedTuple):
 
 def delivered(before: Rows, segment: Segment) -> Rows:
     """What is delivered of a split once the segment is, given what was delivered before."""
-    if isinstance(before, int) and segment.part == 0 and not segment.is_complete:
+    part, split_rows = segment.claim.part, segment.claim.split.num_rows
+    if isinstance(before, int) and part == 0 and not segment.is_complete:
         return max(before, segment.through)  # The common case, which needs no ranges.
-    split_rows = segment.through if segment.split_rows is None else segment.split_rows
-    ranges = united([*as_ranges(before, split_rows), (segment.part, segment.through)])
+    ranges = united([*as_ranges(before, split_rows), (part, segment.through)])
     is_whole = ranges == (((0, split_rows),) if split_rows else ())
     is_complete = before == "complete" or (segment.is_complete and is_whole)
     return "complete" if is_complete else compact(ranges)

@@ -1,7 +1,6 @@
 """Reads one claimed split, window by window."""
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,8 +34,9 @@ _MIN_SLICE_ROWS = 1_024
 class Work:
     """A claim whose files can be read now.
 
-    The feed makes it, in the thread that decodes, once the files are staged or opened in place.
-    One `SplitReader` consumes it; it owns the files' pins, and calls `release` when it is closed.
+    The `SliceSource` makes it, in the thread that decodes, once the files are staged or opened in
+    place. One `SplitReader` consumes it; it owns the files' pins, and calls `release` when it is
+    closed.
 
     Attributes:
         claim: Which rows of which split.
@@ -137,7 +137,7 @@ class SplitReader:
         column_cache: ColumnCache | None = None,
         take: Take | None = None,
     ) -> None:
-        self._window_cache, self._budget = window_cache, budget or Budget(None)
+        self._window_cache, self._budget = window_cache, budget or Budget()
         self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
         self.claim, self._through = work.claim, work.claim.start_row
@@ -232,7 +232,7 @@ class SplitReader:
         try:
             yield
         except OutOfMemoryError as error:
-            most_bytes = self._budget.most_bytes or sys.maxsize
+            most_bytes = self._budget.most_bytes
             for file, columns in self._reader.parts:
                 if (where := file.inflated(columns, most_bytes)) is not None:
                     raise DataFileError(
@@ -291,8 +291,7 @@ class SplitReader:
         is_shuffled = self._order.shuffle is not None
         room_bytes = self._reader.room_bytes(row_groups, in_order=is_shuffled)
         most = self._budget.most_room_bytes
-        is_beyond = most is not None and room_bytes > most
-        if is_beyond and self._stats.is_first("row_groups_beyond_budget", len(row_groups)):
+        if room_bytes > most and self._stats.is_first("row_groups_beyond_budget", len(row_groups)):
             _LOG.warning(
                 "%s: decoding one column takes %d bytes of working memory, more than the "
                 "quarter of memory_budget that is reserved for it (%d): the column is decoded "

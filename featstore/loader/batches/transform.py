@@ -11,9 +11,7 @@ import numpy as np
 import torch
 
 from featstore.base.errors import BatchError
-from featstore.dispatch.terms import Claim
 from featstore.loader.batches.batch_slices import BatchSlice
-from featstore.loader.batches.progress import ClaimKey
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.options import function_of
 from featstore.tensors.batch import Batch, Column, Jagged
@@ -36,7 +34,6 @@ def checked_transform(transform: Transform | str | None) -> Transform | None:
 def transformed(
     slices: Iterator[BatchSlice],
     transform: Transform,
-    claim_of: Callable[[ClaimKey], Claim],
     stats: Stats,
     *,
     debug: bool = False,
@@ -46,7 +43,6 @@ def transformed(
     Args:
         slices: Batch slices.
         transform: The function.
-        claim_of: Looks up a claim, to name a batch's rows in an error.
         stats: Where seconds are counted.
         debug: Whether to check for writes of the function to the batch that it gets.
 
@@ -56,7 +52,7 @@ def transformed(
     for rows in slices:
         if rows.blocks:
             with stats.timed("transform_s"):
-                batch = _applied(transform, rows, claim_of, debug=debug)
+                batch = _applied(transform, rows, debug=debug)
             yield replace(rows, made=batch)
             del batch  # As below.
         else:
@@ -64,13 +60,7 @@ def transformed(
         del rows  # Frees its memory before the next slice is waited for.
 
 
-def _applied(
-    transform: Transform,
-    rows: BatchSlice,
-    claim_of: Callable[[ClaimKey], Claim],
-    *,
-    debug: bool,
-) -> Batch:
+def _applied(transform: Transform, rows: BatchSlice, *, debug: bool) -> Batch:
     batch = rows.batch()
     check = write_check(batch) if debug else None
     try:
@@ -82,19 +72,18 @@ def _applied(
         slot = f", after asking for {batch.last_asked!r}" if batch.last_asked is not None else ""
         name = getattr(transform, "__qualname__", repr(transform))
         raise BatchError(
-            f"transform {name} failed on {_places(rows, claim_of)}{slot}: "
-            f"{type(error).__name__}: {error}"
+            f"transform {name} failed on {_places(rows)}{slot}: {type(error).__name__}: {error}"
         ) from error
 
 
-def _places(rows: BatchSlice, claim_of: Callable[[ClaimKey], Claim]) -> str:
+def _places(rows: BatchSlice) -> str:
     """The rows of a batch as text, for errors: rows of their splits' streams, which without shuffle
     are in the order of the files.
     """
     found: list[tuple[str, int, int]] = []
     for block in rows.blocks:
         for source, first, end in block.places():
-            split = claim_of(source.claim_key).split.id
+            split = source.claim.split.id
             if found and (found[-1][0], found[-1][2]) == (split, first):
                 first = found.pop()[1]
             found.append((split, first, end))

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol
 
 from featstore.base.closing import when_gone
 from featstore.base.errors import StateError
@@ -38,26 +38,6 @@ class Owner(Protocol):
 
     def tell_stats(self, *, is_last: bool) -> None:
         """Called for each batch before it is handed out, and at the end of the iteration."""
-
-
-@runtime_checkable
-class RunsAhead(Iterator[Batch], Protocol):
-    """An iteration that a thread may run ahead of its consumer: of a loader, or of a mixture."""
-
-    def run_ahead(self) -> Self:
-        """From now on a thread other than the consumer's asks for batches."""
-
-    def give(self) -> None:
-        """Records that the consumer got the next batch."""
-
-    def acknowledge(self) -> None:
-        """Counts the batches that the consumer has as delivered."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state in which the batch that was given last counts as delivered."""
-
-    def close(self) -> None:
-        """Ends the iteration before its end. May be called more than once, from any thread."""
 
 
 class BatchIterator:

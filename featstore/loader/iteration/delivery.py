@@ -51,9 +51,8 @@ class Claims:
         self.tells = tells
         self.open: dict[ClaimKey, Claim] = {}
         self._through: dict[ClaimKey, int] = {}
-        self._advanced: dict[ClaimKey, int] = {}
-        self.complete: dict[ClaimKey, Claim] = {}
-        self.failed: dict[ClaimKey, Claim] = {}
+        # The reports that the store has not got: of a claim at most one of each kind.
+        self._due: dict[tuple[Kind, ClaimKey], Report] = {}
         self._lost: set[ClaimKey] = set()
 
     def num_rows_left(self, limits: Limits | None, num_own_rows: int | None = None) -> int:
@@ -79,38 +78,37 @@ class Claims:
 
     def note(self, segment: Segment) -> None:
         """Records that the segment is delivered."""
-        key = segment.claim_key
+        key = segment.claim.key
         self._through[key] = segment.through
         if not self.tells or key in self._lost:
             return
         if segment.is_complete:
-            self._advanced.pop(key, None)
-            self._through.pop(key)
-            self.complete[key] = self.open.pop(key)
+            self._due.pop(("advanced", key), None)
+            del self._through[key], self.open[key]
+            self.add(Report(segment.claim, "complete"))
         else:
-            self._advanced[key] = segment.through
+            self.add(Report(segment.claim, "advanced", segment.through))
 
     def untold(self, kind: Kind) -> list[Report]:
         """The reports of this kind that the store has not got."""
-        if kind == "advanced":
-            return [Report(self.open[key], kind, row) for key, row in self._advanced.items()]
-        claims = self.complete if kind == "complete" else self.failed
-        return [Report(claim, kind) for claim in claims.values()]
+        return [report for report in self._due.values() if report.kind == kind]
+
+    def add(self, report: Report) -> None:
+        """Adds a report that is due, in place of an earlier one of the same kind."""
+        self._due[report.kind, report.claim.key] = report
 
     def told(self, report: Report) -> None:
-        """Records that the store has got the report."""
-        key = report.claim.key
-        if report.kind != "advanced":
-            (self.complete if report.kind == "complete" else self.failed).pop(key, None)
-        elif self._advanced.get(key) == report.through:
-            del self._advanced[key]
+        """Records that the store has got the report. Meanwhile there may be a later one."""
+        place = report.kind, report.claim.key
+        if self._due.get(place) == report:
+            del self._due[place]
 
     def lose(self, key: ClaimKey) -> bool:
         """Records that another worker has the claim. Returns whether that is new."""
         is_new = key not in self._lost
         self._lost.add(key)
-        self._advanced.pop(key, None)
-        self.complete.pop(key, None)
+        self._due.pop(("advanced", key), None)
+        self._due.pop(("complete", key), None)
         return is_new
 
 
@@ -181,7 +179,7 @@ class Delivery:
                     self._num_given = len(self._pending)
                 return False
             self._deliver_without_batch()
-            return bool(self._claims.complete)
+            return bool(self._claims.untold("complete"))
 
     def give(self) -> None:
         """Records that the consumer got the next pending batch."""
@@ -211,7 +209,7 @@ class Delivery:
                 self._pending.popleft()
                 self._deliver(progress)
             self._deliver_without_batch()
-            return bool(self._claims.complete)
+            return bool(self._claims.untold("complete"))
 
     def stop(
         self, epoch: int, limits: Limits | None = None, num_own_rows: int | None = None
@@ -309,15 +307,10 @@ class Delivery:
         with self._lock:
             self._claims.open[claim.key] = claim
 
-    def claim_of(self, key: ClaimKey) -> Claim:
-        """Looks up a claim that is not yet delivered to its end."""
-        with self._lock:
-            return self._claims.open[key]
-
     def fail(self, claim: Claim) -> None:
         """Records that the claim cannot be read."""
         with self._lock:
-            self._claims.failed[claim.key] = claim
+            self._claims.add(Report(claim, "failed"))
 
     def lose(self, key: ClaimKey) -> None:
         """Records that another worker has taken the claim over. It delivers the rows that were not
@@ -394,6 +387,6 @@ def _changes(done: Done, segments: Iterable[Segment]) -> dict[int, Rows]:
     """The entries of `done` that change when the segments are delivered."""
     changed: dict[int, Rows] = {}
     for segment in segments:
-        index = segment.split_index
+        index = segment.claim.index
         changed[index] = delivered(changed.get(index, done.get(index, 0)), segment)
     return changed

@@ -132,10 +132,10 @@ class Reports:
         lost = [
             number
             for number, source in enumerate(block.sources)
-            if not coordinator.start(source.claim_key)
+            if not coordinator.start(source.claim.key)
         ]
         for number in lost:
-            self._delivery.lose(block.sources[number].claim_key)
+            self._delivery.lose(block.sources[number].claim.key)
         if lost:
             self._stats.counts["rows_left_to_others"] += block.num_rows_from(lost)
         return lost

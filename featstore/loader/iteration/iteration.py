@@ -19,10 +19,11 @@ from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import EpochTimes, padding_note, verdict
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import DynamicEpoch, Reports
-from featstore.loader.iteration.feed import Feed, Resources
-from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RankSteps, RowBar, agreement
+from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RowBar
 from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.rank_steps import RankSteps, agreement
 from featstore.loader.iteration.rendezvous import Meeting, recording_in
+from featstore.loader.iteration.slice_source import Resources, SliceSource
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.plan.follow import Follower, NewFiles
 from featstore.loader.plan.ordering import uneven_shares
@@ -79,7 +80,7 @@ class Iteration:
         self._in_step = meeting.worker.in_step if job.in_step is None else job.in_step
         self.delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
         self._reports = Reports(self.delivery, stats, job.terms.lease_s)
-        self._feed = Feed(
+        self._source = SliceSource(
             resources,
             self.delivery,
             self._reports,
@@ -159,10 +160,10 @@ class Iteration:
                     delivery=self.delivery,
                     reports=self._reports,
                     stats=self._stats,
-                    is_staged=self._feed.is_staged if self._feed.stages else None,
+                    is_staged=self._source.is_staged if self._source.stages else None,
                 ) as dynamic:
                     for claims in dynamic.rounds():
-                        yield from self._feed.slices(self._job, epoch, claims)
+                        yield from self._source.slices(self._job, epoch, claims)
                     if self._in_step and self.steps is None:
                         dynamic.note_left_open()
                 self._quarantined += [f"epoch {epoch}: {split}" for split in dynamic.quarantined]
@@ -235,7 +236,7 @@ class Iteration:
         with ExitStack() as parts:  # Runs from the last line to the first, even if one fails.
             if self.steps is not None:
                 parts.callback(self.steps.leave)
-            parts.callback(self._feed.close)
+            parts.callback(self._source.close)
             if self._row_bar is not None:
                 parts.callback(self._row_bar.close)
             parts.callback(self._reports.close)
@@ -279,7 +280,7 @@ class Iteration:
         """The worker's batch slices of an epoch in order `static`, `rank` or `replay`."""
         for job, claims in self._turns(epoch, self.delivery.state.done):
             if not self.delivery.is_closed:
-                yield from self._feed.slices(job, epoch, claims)
+                yield from self._source.slices(job, epoch, claims)
             del job  # The files of a part are freed before those of the next are listed.
 
     def _num_own_rows(self, start: LoaderState) -> int | None:
@@ -304,7 +305,7 @@ class Iteration:
             return recording_in([store], loader, self.meeting.run_id, epoch)
 
     def _times(self) -> EpochTimes:
-        return self._stats.times(self._feed.staging_wait_s())
+        return self._stats.times(self._source.staging_wait_s())
 
     def _judge(self) -> None:
         """Counts and judges the epoch that was begun, once: at its end, or where ranks stop."""

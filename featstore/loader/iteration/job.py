@@ -285,8 +285,9 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
             WorkerInfo(index=rank, num_workers=worker.num_ranks) for rank in range(worker.num_ranks)
         ]
         counts = [self.num_static_batches(start, worker_info) for worker_info in worker_infos]
-        per_rank = worker.num_workers // worker.num_ranks
-        return -((worker.index % per_rank - self.tail.num_steps(counts)) // per_rank)
+        # The steps of a rank are dealt out to the workers of its DataLoader in turn.
+        place = worker.index % worker.num_siblings
+        return -((place - self.tail.num_steps(counts)) // worker.num_siblings)
 
     @property
     def key(self) -> str:

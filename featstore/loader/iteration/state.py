@@ -21,23 +21,25 @@ MIXED_FORMAT = "mixed_format"  # The key by which the state of a mixture is know
 _SAME = ("seed", "window_rows", "num_epochs", "table", "plan", "request")
 _WORDS = {"window_rows": "size of a split's windows (shuffle.window_rows / shuffle.interleave)"}
 # A state holds only hashes of these, which say nothing to people: what differs, and what to do.
-_OF_TABLE = (
-    "table, or another version of it",
-    "; if the table has had a commit since, such as a new day or slot, open the version of "
-    "then: from_config(..., table=featstore.open_table(URL, version=NUMBER)), of those that "
-    "`featstore table history` lists",
-)
-_OF_WHERE = ("`where`, by which other files are read", "")
-_OF_PLAN = (
-    "division of the files (shuffle.within, dispatch.split_rows or split_bytes, or order)",
-    "",
-)
-_OF_REQUEST = (
-    "selection: slots, their order or options (also which end of lists is kept), labels, weight, "
-    "extras, negatives or `where`",
-    " (a state holds only a hash of them: compare the configs, slots in their order and with their "
-    "options, and what their globs match)",
-)
+_DIFFERENCES = {
+    "table": (
+        "table, or another version of it",
+        "; if the table has had a commit since, such as a new day or slot, open the version of "
+        "then: from_config(..., table=featstore.open_table(URL, version=NUMBER)), of those that "
+        "`featstore table history` lists",
+    ),
+    "where": ("`where`, by which other files are read", ""),
+    "plan": (
+        "division of the files (shuffle.within, dispatch.split_rows or split_bytes, or order)",
+        "",
+    ),
+    "request": (
+        "selection: slots, their order or options (also which end of lists is kept), labels, "
+        "weight, extras, negatives or `where`",
+        " (a state holds only a hash of them: compare the configs, slots in their order and with "
+        "their options, and what their globs match)",
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,12 +235,10 @@ def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int])
 
 def _difference(key: str, one: LoaderState, other: LoaderState, values: str) -> tuple[str, str]:
     """What differs between two states whose earlier fields are the same, in words, and advice."""
-    if key == "table":
-        return _OF_TABLE
-    if key == "plan":  # The request holds the text of `where`.
-        return _OF_PLAN if one.request == other.request else _OF_WHERE
-    if key == "request":
-        return _OF_REQUEST
+    if key == "plan" and one.request != other.request:
+        key = "where"  # The request holds its text.
+    if key in _DIFFERENCES:
+        return _DIFFERENCES[key]
     found = values.format(getattr(one, key), getattr(other, key))
     return f"{_WORDS.get(key, key)}: {found}", ""
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
-from typing import Protocol
 
 import torch
 
@@ -127,29 +126,20 @@ def decide(step: int, others: Sequence[Announcement], *, is_mine: bool) -> bool 
     return is_made if is_made or is_left_out else None
 
 
-class Steps(Protocol):
-    """A worker's view of the agreement on steps, which are counted from 1."""
-
-    def makes(self, step: int, ahead: int) -> bool:
-        """Whether all ranks make this step. This one has a batch for it and for `ahead` more."""
-
-    def pads(self, step: int) -> bool:
-        """Whether this rank, which has no batches left, makes the step with a padding batch."""
-
-    def leave(self) -> None:
-        """Called when the loop is left. May be called more than once, and after the end."""
-
-
 class Counted:
-    """Steps in order `static`, where their number follows from the plan."""
+    """Steps in order `static`, where their number follows from the plan. They are counted from 1,
+    as those of `Agreed`.
+    """
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps = num_steps
 
     def makes(self, step: int, ahead: int) -> bool:
+        """Whether all ranks make this step. This one has a batch for it and for `ahead` more."""
         return step <= self._num_steps
 
     def pads(self, step: int) -> bool:
+        """Whether this rank, which has no batches left, makes the step with a padding batch."""
         return step <= self._num_steps
 
     def leave(self) -> None:
@@ -182,6 +172,7 @@ class Agreed:
         self._has_ended, self._closed = False, Event()
 
     def makes(self, step: int, ahead: int) -> bool:
+        """As of `Counted`."""
         self._step = step
         if step > self._announced:
             self._announced = step + ahead
@@ -192,8 +183,8 @@ class Agreed:
         return False
 
     def pads(self, step: int) -> bool:
-        """Pads in tail `drop`, too: a rank that lost its rows to another one makes the steps that
-        it has announced.
+        """As of `Counted`. Pads in tail `drop`, too: a rank that lost its rows to another one makes
+        the steps that it has announced.
         """
         self._step = step
         if step <= self._announced:
@@ -202,6 +193,7 @@ class Agreed:
         return self._tail.pads and self._agree(step, is_mine=False)
 
     def leave(self) -> None:
+        """Called when the loop is left. May be called more than once, and after the end."""
         self._closed.set()
         if not self._has_ended:
             self._has_ended = True
@@ -263,9 +255,12 @@ class Agreed:
             )
 
     def _name(self, index: int) -> str:
-        per_rank = self._worker.num_workers // self._worker.num_ranks
+        per_rank = self._worker.num_siblings
         rank = f"rank {index // per_rank}"
         return rank if per_rank == 1 else f"worker {index % per_rank} of {rank}"
+
+
+Steps = Counted | Agreed
 
 
 def united(

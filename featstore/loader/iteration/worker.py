@@ -81,17 +81,14 @@ class LoaderWorker:
             num_ranks=num_ranks,
             ranks_on_host=ranks_on_host(os.environ),
             is_bound=may_be_bound(os.environ),
-            in_step=num_ranks > 1 or _has_process_group(),
+            in_step=num_ranks > 1 or num_in_group() > 1,
         )
 
 
-def _has_process_group() -> bool:
-    """Whether a process group of several ranks was made in this process."""
-    return (
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
-    )
+def num_in_group() -> int:
+    """How many ranks the process group of this process has; 1 if none was made."""
+    is_made = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if is_made else 1
 
 
 @dataclass(frozen=True, kw_only=True)

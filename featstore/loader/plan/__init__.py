@@ -1,1 +1,1 @@
-"""What is read: the request, checked against the table, its files, their splits and their order."""
+"""What is read: splits of the files, their order, and how a growing table is followed."""

@@ -38,9 +38,8 @@ class ColumnSizes:
         """
         urls = [part.url for file in files for part in file.parts]
         footers = each_footer(urls, lambda footer: footer)
-        stored_bytes: Counter[str] = Counter()
-        num_values: Counter[str] = Counter()
-        num_nulls: Counter[str] = Counter()
+        num_rows = sum(file.num_rows for file in files)
+        found = cls(num_rows=num_rows, stored_bytes=Counter(), num_values=Counter())
         for file in files:
             of_file: dict[str, tuple[int, int]] = {}
             nulls = {field.name: file.num_rows for field in selection.others}
@@ -48,16 +47,10 @@ class ColumnSizes:
                 footer = next(footers)
                 of_file |= _column_sizes(footer, selection, part.path)
                 nulls |= _null_counts(footer, selection, part.path)
-            stored_bytes.update({name: sizes[0] for name, sizes in of_file.items()})
-            num_values.update({name: sizes[1] for name, sizes in of_file.items()})
-            num_nulls.update(nulls)
-        num_rows = sum(file.num_rows for file in files)
-        return cls(
-            num_rows=num_rows,
-            stored_bytes=stored_bytes,
-            num_values=num_values,
-            num_nulls=num_nulls,
-        )
+            found.stored_bytes.update({name: sizes[0] for name, sizes in of_file.items()})
+            found.num_values.update({name: sizes[1] for name, sizes in of_file.items()})
+            found.num_nulls.update(nulls)
+        return found
 
     def bytes_per_row(self, name: str) -> float:
         """The mean of a column's stored bytes; 0 if no file has it."""

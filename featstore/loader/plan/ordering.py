@@ -6,8 +6,9 @@ Sections of an epoch are the files of one value of a partition key, such as one 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim
 from featstore.files.storage import open_read
 from featstore.loader.plan.shuffle import Shuffle
-from featstore.loader.request.matching import Partition, SelectedFiles, matching, partition_value
+from featstore.loader.request.matching import Partition, SelectedFiles, matching
 from featstore.loader.request.request import Request
 from featstore.table.snapshot import Snapshot
 
@@ -246,7 +247,7 @@ def in_sections(files: SelectedFiles, key: pa.Field | None) -> SelectedFiles:
     """The files in the order of their sections: null first, then by the key's value, as its type
     compares. Without a key in the order in which they are.
     """
-    return files if key is None else files.sorted_by(_Values(key).of)
+    return files if key is None else files.sorted_by(_value_of(key))
 
 
 def matching_in_sections(
@@ -264,22 +265,19 @@ def section_sizes(
     """
     if key is None:
         return ()
-    values = _Values(key)
-    found = groupby(splits, key=lambda split: values.of(files[split.path][1]))
+    value_of = _value_of(key)
+    found = groupby(splits, key=lambda split: value_of(files[split.path][1]))
     return tuple(sum(1 for _ in of_section) for _, of_section in found)
 
 
-class _Values:
-    """The values of a partition key, which many files share, so that they compare."""
+def _value_of(key: pa.Field) -> Callable[[Partition], tuple[bool, Any]]:
+    """Gives the value of a partition key, which many files share, so that it compares: whether
+    there is a value, and the value; those without compare as equal.
+    """
 
-    def __init__(self, key: pa.Field) -> None:
-        self._key = key
-        self._found: dict[str | None, tuple[bool, Any]] = {}
+    @cache
+    def of_text(text: str | None) -> tuple[bool, Any]:
+        value = pa.scalar(text, pa.string()).cast(key.type).as_py()
+        return value is not None, value
 
-    def of(self, partition: Partition) -> tuple[bool, Any]:
-        """Whether there is a value, and the value; those without compare as equal."""
-        text = partition.values.get(self._key.name)
-        if text not in self._found:
-            value = partition_value(self._key, partition).as_py()
-            self._found[text] = (value is not None, value)
-        return self._found[text]
+    return lambda partition: of_text(partition.values.get(key.name))

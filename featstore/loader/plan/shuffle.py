@@ -169,12 +169,10 @@ def split_boundaries(
 
 def windows(row_group_rows: Sequence[int], window_rows: int | None) -> list[range]:
     """Windows as ranges of row-group indices. Without shuffling (None) each row group is one."""
-    if window_rows is None:
-        return [range(i, i + 1) for i in range(len(row_group_rows))]
     cuts, first, rows = [], 0, 0
     for index, num_rows in enumerate(row_group_rows):
         rows += num_rows
-        if rows >= window_rows:
+        if rows >= (window_rows or 0):
             cuts.append(range(first, index + 1))
             first, rows = index + 1, 0
     if first < len(row_group_rows):

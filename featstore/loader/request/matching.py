@@ -84,7 +84,7 @@ class SelectedFiles(Mapping[str, Listed]):
 
     def __getitem__(self, path: str) -> Listed:
         index = self.files.find(path)
-        return self.files[index], self._partition(index)
+        return self.files[index], self.partition(index)
 
     def values(self) -> ValuesView[Listed]:
         return _SelectedValues(self)
@@ -110,17 +110,14 @@ class SelectedFiles(Mapping[str, Listed]):
         rank_of[list(keys)] = [ranks[value] for value in keys.values()]
         return self.take(np.argsort(rank_of[place], kind="stable"))
 
-    def listed(self) -> Iterator[Listed]:
-        """The files and partitions, in order."""
-        return zip(self.files, map(self._partition, range(len(self))), strict=True)
-
     @property
     def are_decided(self) -> bool:
         """Whether the partitions alone make `where` true for all rows of these files."""
         places = np.unique(self.files.place).tolist()
         return all(self._partitions[place].is_decided for place in places)
 
-    def _partition(self, index: int) -> Partition:
+    def partition(self, index: int) -> Partition:
+        """The partition of the file at this index."""
         return self._partitions[int(self.files.place[index])]
 
 
@@ -130,7 +127,8 @@ class _SelectedValues(ValuesView[Listed]):
     _mapping: SelectedFiles
 
     def __iter__(self) -> Iterator[Listed]:
-        return self._mapping.listed()
+        files = self._mapping
+        return zip(files.files, map(files.partition, range(len(files))), strict=True)
 
 
 def matching_files(snapshot: Snapshot, request: Request) -> SelectedFiles:
@@ -160,12 +158,6 @@ def require_fresh_files(snapshot: Snapshot, files: SelectedFiles, request: Reque
     require_fresh(snapshot, (file for file, _ in files.values()), _names_read(request))
 
 
-def _groups_read(snapshot: Snapshot, request: Request) -> set[str]:
-    """The slot groups that have requested columns."""
-    read = _names_read(request)
-    return {group.name for group in snapshot.groups if group.has(read)}
-
-
 def _names_read(request: Request) -> set[str]:
     """The requested columns."""
     read = request.selection
@@ -182,7 +174,8 @@ def selected(snapshot: Snapshot, request: Request, files: FileList) -> SelectedF
     """
     where = request.where
     matches = [None if where is None else where.matches_partition(place) for place in files.places]
-    read = _groups_read(snapshot, request)
+    names = _names_read(request)
+    read = {group.name for group in snapshot.groups if group.has(names)}
     groups = {name: group for name, group in files.groups.items() if name in read}
     return SelectedFiles(replace(files, groups=groups), matches)
 

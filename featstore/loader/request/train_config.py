@@ -239,9 +239,6 @@ def table_names(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-_KINDS = ("slots", "labels", "weight", "extras")
-
-
 def require_alike(requests: Sequence[Request], names: Sequence[str]) -> None:
     """Checks that a training loop can treat batches of all tables alike.
 
@@ -255,8 +252,8 @@ def require_alike(requests: Sequence[Request], names: Sequence[str]) -> None:
     first = _columns(requests[0])
     for request, name in zip(requests[1:], names[1:], strict=True):
         found = _columns(request)
-        for kind in _KINDS:
-            _require_same(kind, first[kind], found[kind], (names[0], name))
+        for kind, columns in first.items():
+            _require_same(kind, columns, found[kind], (names[0], name))
 
 
 def _require_same(

@@ -5,12 +5,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from featstore.dispatch.plan import Split
+from featstore.dispatch.terms import Claim
 from featstore.loader.batches.blocks import Block
+from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.progress import BlockSource
 from featstore.reading.buffers import Ragged
 from featstore.tensors.column_arrays import SLOT
 
 KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
+
+
+class Unlimited(Budget):
+    """No limit, for tests that keep all mixtures, and with them their windows."""
+
+    def limit_windows(self, open_bytes: int, largest_bytes: int) -> None:
+        """Windows have none either."""
+
+
+def claim_on(index: int, part: int = 0) -> Claim:
+    """A claim on a split of this position in the plan."""
+    return Claim(index=index, split=Split(path=str(index), num_rows=99), fence=1, part=part)
 
 
 def block(
@@ -30,8 +45,6 @@ def block(
     offsets = np.concatenate([[2], 2 + np.cumsum(lengths)]).astype(np.int32)
     tags = np.concatenate([[-1, -1], np.repeat(values, lengths)])
     end = first + (num_rows if places is None else 100)
-    source = BlockSource(
-        split_index=split, fence=1, first_row=first, end_row=end, is_last=is_last, places=places
-    )
+    source = BlockSource(claim_on(split), first, end, is_last, places)
     columns: dict[tuple[str, str], Any] = {KEY: values, TAGS: Ragged(tags, offsets)}
     return Block.of(columns, (source,), num_rows=num_rows, extras=pa.table({}), begin=begin)

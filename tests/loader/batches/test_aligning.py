@@ -49,12 +49,12 @@ def batches_of(
     found, done = [], dict[int, Rows]()
 
     def lost_sources(of: Block) -> list[int]:
-        return [at for at, source in enumerate(of.sources) if source.split_index in lost]
+        return [at for at, source in enumerate(of.sources) if source.claim.index in lost]
 
     for one in slice_batches(blocks, batch_size, drop_last=False, lost_sources=lost_sources):
         for segment in one.progress.segments:
-            before = done.get(segment.split_index, 0)
-            done[segment.split_index] = delivered(before, segment)
+            before = done.get(segment.claim.index, 0)
+            done[segment.claim.index] = delivered(before, segment)
         if one.blocks:
             batch = one.batch()
             lists = [values.tolist() for values in batch["tags"]]

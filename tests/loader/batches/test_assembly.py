@@ -17,7 +17,6 @@ from featstore.loader.batches import assembly
 from featstore.loader.batches.assembly import Assembler
 from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block, BlockColumns
-from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.mixing import MixTerms, read_mixed
 from featstore.loader.batches.mixtures import Mixture, Splits, read_in_order
 from featstore.loader.batches.progress import delivered
@@ -31,6 +30,7 @@ from featstore.tensors.batch import Column
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
 from featstore.tensors.packed import PackedColumns
+from tests.loader.batches.conftest import Unlimited
 from tests.loader.conftest import data_file, request_of, work_on
 
 NUM_ROWS = 70
@@ -83,7 +83,7 @@ def mixtures(
     if shuffle is None:
         return read_in_order(splits)
     terms = MixTerms(order=order, width=len(files), section_of=lambda index: range(len(files)))
-    return read_mixed(splits, terms, Budget(None), Stats())
+    return read_mixed(splits, terms, Unlimited(), Stats())
 
 
 def blocks_of(found: Iterable[Mixture], batch_size: int) -> list[Block]:
@@ -175,10 +175,10 @@ def delivered_by(
     found = []
     for one in slice_batches(blocks, batch_size, drop_last=False):
         for segment in one.progress.segments:
-            before = done.get(segment.split_index, 0)
+            before = done.get(segment.claim.index, 0)
             assert isinstance(before, int)
             assert segment.through >= before
-            done[segment.split_index] = delivered(before, segment)
+            done[segment.claim.index] = delivered(before, segment)
         found.append((one.batch()["row"].tolist() if one.blocks else [], dict(done)))
     return found
 
@@ -218,13 +218,13 @@ def test_a_lost_split_takes_its_rows_out_of_mixed_batches_and_no_others(
     expected = [row for row in rows_of(blocks, 16) if row // 1000 != 1]
 
     def lost(block: Block) -> list[int]:
-        return [at for at, source in enumerate(block.sources) if source.split_index == 1]
+        return [at for at, source in enumerate(block.sources) if source.claim.index == 1]
 
     found = list(slice_batches(blocks, 16, drop_last=False, lost_sources=lost))
     assert [row for one in found for row in one.batch()["row"].tolist()] == expected
     assert {one.batch().num_rows for one in found[:-1]} == {16}
     segments = [segment for one in found for segment in one.progress.segments]
-    assert {segment.split_index for segment in segments} == {0, 2}
+    assert {segment.claim.index for segment in segments} == {0, 2}
     assert sum(segment.is_complete for segment in segments) == 2
 
 
@@ -235,13 +235,13 @@ def test_what_a_batch_leaves_of_a_block_is_looked_at_again_before_the_next_batch
     gone = {0}
 
     def lost(block: Block) -> list[int]:
-        return [at for at, source in enumerate(block.sources) if source.split_index in gone]
+        return [at for at, source in enumerate(block.sources) if source.claim.index in gone]
 
     slices = slice_batches(blocks, 16, drop_last=False, lost_sources=lost)
     first = next(slices)
     last = first.blocks[-1]
     assert last.draws is not None
-    left = [last.sources[number].split_index for number in last.draws[last.end :]]
+    left = [last.sources[number].claim.index for number in last.draws[last.end :]]
     assert 1 in left  # For the next batch.
     gone.add(1)
     rows = [row for one in slices if one.blocks for row in one.batch()["row"].tolist()]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from featstore.loader.batches.batch_slices import slice_batches
 from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.progress import Segment
-from tests.loader.batches.conftest import KEY, block
+from tests.loader.batches.conftest import KEY, block, claim_on
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 7), st.booleans())
@@ -39,14 +39,14 @@ def test_every_split_is_completed_exactly_once(
         batch_size,
         drop_last=drop_last,
     )
-    complete = [s.split_index for one in cuts for s in one.progress.segments if s.is_complete]
+    complete = [s.claim.index for one in cuts for s in one.progress.segments if s.is_complete]
     assert complete == list(range(len(sizes)))
 
 
 def test_progress_counts_rows_that_were_filtered_out() -> None:
     blocks = [block(4, 200, 3, places=np.array([7, 9, 42]))]
     segments = [one.progress.segments for one in slice_batches(blocks, 2, drop_last=False)]
-    assert segments == [(Segment(4, 1, 210, False),), (Segment(4, 1, 300, True),)]
+    assert segments == [(Segment(claim_on(4), 210, False),), (Segment(claim_on(4), 300, True),)]
 
 
 def test_a_resumed_block_begins_at_the_first_row_not_delivered() -> None:
@@ -85,4 +85,7 @@ def test_a_block_with_rows_of_several_splits_is_delivered_whole_with_progress_in
     mixed = Block.of(columns, tuple(of_splits), num_rows=4, extras=pa.table({}))
     (only,) = slice_batches([mixed], 8, drop_last=False)
     assert only.batch()["row"].tolist() == [10, 0, 1, 11]
-    assert only.progress.segments == (Segment(0, 1, 2, False), Segment(1, 1, 12, True))
+    assert only.progress.segments == (
+        Segment(claim_on(0), 2, False),
+        Segment(claim_on(1), 12, True),
+    )

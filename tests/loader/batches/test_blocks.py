@@ -16,7 +16,7 @@ from featstore.tensors.batch import Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
 from featstore.tensors.packed import UnpackedColumns
-from tests.loader.batches.conftest import KEY, TAGS, block
+from tests.loader.batches.conftest import KEY, TAGS, block, claim_on
 
 
 @st.composite
@@ -28,14 +28,11 @@ def sources(draw: st.DrawFn) -> tuple[BlockSource, int]:
         chosen = draw(st.sets(st.integers(0, max(0, stream_rows - 1))))
         places = np.array(sorted(chosen) if stream_rows else [], np.int64)
     source = BlockSource(
-        split_index=2,
-        fence=5,
+        claim=claim_on(2, part=first),
         first_row=first,
         end_row=first + stream_rows,
         is_last=draw(st.booleans()),
         places=places,
-        part=first,
-        split_rows=99,
     )
     return source, stream_rows if places is None else len(places)
 
@@ -65,7 +62,7 @@ def test_a_part_of_a_source_counts_its_rows_as_the_whole_does(
 
 
 def test_a_stream_ends_with_its_last_row_only() -> None:
-    source = BlockSource(split_index=0, fence=1, first_row=0, end_row=3, is_last=True)
+    source = BlockSource(claim=claim_on(0), first_row=0, end_row=3, is_last=True)
     assert [source.segment(row, 3).is_complete for row in range(4)] == [False, False, False, True]
     assert not source.between(0, 2, 3).is_last
     assert source.between(2, 3, 3).is_last

@@ -11,12 +11,13 @@ from featstore.loader.batches.drawn_rows import DrawnRows
 from featstore.loader.batches.progress import BlockSource
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import SLOT, Key
+from tests.loader.batches.conftest import claim_on
 
 ROW: Key = (SLOT, "row")
 
 
 def source(index: int, num_rows: int, *, is_last: bool = False) -> BlockSource:
-    return BlockSource(split_index=index, fence=0, first_row=0, end_row=num_rows, is_last=is_last)
+    return BlockSource(claim=claim_on(index), first_row=0, end_row=num_rows, is_last=is_last)
 
 
 def drawn_rows(draws: list[int], passes: list[bool]) -> DrawnRows:
@@ -48,15 +49,15 @@ def test_batches_have_the_rows_of_their_sources_and_cover_every_stream_once(
     batches = list(drawn.sources_of_batches(delivered, cuts, ends))
     for (first, cut), (sources, of_rows) in zip(pairwise(cuts), batches, strict=True):
         numbers = [0] * (cut - first) if of_rows is None else of_rows.tolist()
-        found = [sources[number].split_index for number in numbers]
+        found = [sources[number].claim.index for number in numbers]
         assert found == [draws[row] for row in delivered[first:cut]]
         for number, one in enumerate(sources):
-            assert one.first_row == through[one.split_index]
-            through[one.split_index] = one.end_row
+            assert one.first_row == through[one.claim.index]
+            through[one.claim.index] = one.end_row
             num_places = one.end_row - one.first_row if one.places is None else len(one.places)
             assert num_places == numbers.count(number)
     assert through == {split: draws.count(split) for split in range(3)}
-    ended = [one.split_index for sources, _ in batches for one in sources if one.is_last]
+    ended = [one.claim.index for sources, _ in batches for one in sources if one.is_last]
     assert sorted(ended) == [0, 1, 2]
 
 
@@ -68,9 +69,9 @@ def test_what_is_left_of_the_sources_begins_where_the_batches_ended(
     taken = data.draw(st.integers(0, len(draws)))
     left = dict(enumerate([(0, 0)] * 3))
     for one, at in drawn.sources_after(taken):
-        left[one.split_index] = (one.first_row, one.end_row)
+        left[one.claim.index] = (one.first_row, one.end_row)
         if not one.is_empty:
-            assert [draws[taken + place] for place in at] == [one.split_index] * len(at)
+            assert [draws[taken + place] for place in at] == [one.claim.index] * len(at)
     for split in range(3):
         num_before, num_rows = draws[:taken].count(split), draws.count(split)
         if num_before < num_rows:

@@ -133,7 +133,7 @@ def test_a_row_group_above_half_of_the_budget_is_cut_into_quarters_of_it(
     size: int, slices: int
 ) -> None:
     assert Budget(100).num_slices(size) == slices
-    assert Budget(None).num_slices(size) == 1
+    assert Budget().num_slices(size) == 1
 
 
 @pytest.fixture
@@ -306,12 +306,6 @@ def test_windows_take_half_as_much_as_the_open_ones_or_one_more_and_never_more_t
     budget = Budget(max_bytes)
     budget.limit_windows(open_bytes, largest_bytes=10)
     assert kept_windows(budget) == expected
-
-
-def test_without_a_budget_windows_have_no_limit() -> None:
-    budget = Budget(None)
-    budget.limit_windows(10, largest_bytes=10)
-    assert budget.fits_ahead(1 << 40, 1 << 40)
 
 
 def test_bytes_that_are_held_within_a_block_are_given_back_at_its_end() -> None:

@@ -24,6 +24,7 @@ from featstore.loader.batches.split_reader import SplitReader, Window, Work
 from featstore.loader.batches.stats import Stats
 from featstore.loader.plan.shuffle import RowOrder, Shuffle
 from featstore.table.snapshot import DataFile
+from tests.loader.batches.conftest import Unlimited
 from tests.loader.conftest import data_file, request_of, rows_in, work_on
 
 SIZES = (40, 0, 16, 33)  # In row groups of 16.
@@ -116,7 +117,7 @@ def mixed(
     order = RowOrder(
         seed=seed, epoch=0, shuffle=Shuffle(window_rows=window_rows * width, interleave=width)
     )
-    budget, stats = budget or Budget(None), stats or Stats()
+    budget, stats = budget or Unlimited(), stats or Stats()
     opened = partial(OPEN, order=order, budget=budget, stats=stats)
     return read_mixed(
         Splits(work=work, open_split=opened, skip=skip, is_ready=is_ready),
@@ -212,7 +213,7 @@ def test_from_any_row_on_the_rest_is_mixed_as_if_nothing_had_stopped(
                 if start < file.num_rows
             ]
         )
-        budget = Budget(max_bytes)
+        budget = Unlimited() if max_bytes is None else Budget(max_bytes)
         mixtures = mixed(work, width=width, seed=seed, window_rows=window_rows, budget=budget)
         return drawn(let_go(mixtures, budget))
 
@@ -438,7 +439,7 @@ def test_the_next_windows_are_read_one_by_one_while_rows_of_those_before_are_dra
         return row
 
     read_before = []
-    for mixture in _mixed_and_let_go(long_files, Budget(None), reserve):
+    for mixture in _mixed_and_let_go(long_files, Unlimited(), reserve):
         found += drawn([mixture])
         read_before.append(num_read[0])
         ended = sum((row + 1) % 16 == 0 for _, row in found)
@@ -448,7 +449,7 @@ def test_the_next_windows_are_read_one_by_one_while_rows_of_those_before_are_dra
 
 
 def test_a_mixture_goes_on_with_the_next_window_where_one_ends(long_files: list[DataFile]) -> None:
-    mixtures = list(_mixed_and_let_go(long_files, Budget(None), lambda row: row))
+    mixtures = list(_mixed_and_let_go(long_files, Unlimited(), lambda row: row))
     sizes = [len(mixture.draws) for mixture in mixtures if mixture.draws is not None]
     assert max(sizes) == 8
     assert sizes.count(8) > 0.8 * len(sizes)
@@ -464,7 +465,7 @@ def test_no_window_is_read_ahead_for_which_the_budget_has_no_room(
         num_read[0] += 1
         return row
 
-    whole = drawn(_mixed_and_let_go(long_files, Budget(None), lambda row: row))
+    whole = drawn(_mixed_and_let_go(long_files, Unlimited(), lambda row: row))
     budget = Budget((2 * 128 + 127) * 4 // 3)  # Two windows, and not quite a third.
     budget.fits_open = lambda size_bytes: True  # type: ignore[method-assign]
     found = list[tuple[int, int]]()
@@ -531,7 +532,7 @@ def test_the_first_windows_of_the_next_splits_are_read_while_the_last_ones_of_th
     six_files: list[DataFile],
 ) -> None:
     noted = Noted()
-    steps = list(_read_before_each(six_files, noted, Budget(None)))
+    steps = list(_read_before_each(six_files, noted, Unlimited()))
     all_read = steps[-1][1]
     for split in (2, 3, 4, 5):
         is_there = [splits for splits, read in steps if (split, 64) in read]
@@ -613,7 +614,7 @@ def test_no_split_of_another_section_has_its_first_window_read_ahead(
 
 def test_no_split_is_opened_ahead_whose_files_are_not_there(six_files: list[DataFile]) -> None:
     noted = Noted()
-    budget = Budget(None)
+    budget = Unlimited()
     last = 1
     for splits, _ in _read_before_each(six_files, noted, budget, is_ready=lambda: False):
         last = max(last, *splits)

@@ -117,7 +117,7 @@ def test_what_goes_wrong_in_assembling_is_raised_after_the_blocks_before_it(
     tmp_path: Path,
 ) -> None:
     failed = Counter[str]()
-    pipeline = pipeline_over(tmp_path, budget=Budget(None), null_at=20, failed=failed)
+    pipeline = pipeline_over(tmp_path, budget=Budget(), null_at=20, failed=failed)
     blocks = pipeline.blocks()
     assert len(next(blocks)) == 16
     with pytest.raises(DataFileError, match="label 'click' is null in 1 of 16 rows"):

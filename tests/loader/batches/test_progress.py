@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.intervals import united
-from featstore.dispatch.plan import Rows, as_ranges, compact
+from featstore.dispatch.plan import Rows, Split, as_ranges, compact
+from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import Segment, delivered
 
 NUM_ROWS = 12
@@ -15,7 +16,8 @@ def rows_in(rows: Rows) -> set[int]:
 
 
 def segment(part: int, through: int, *, is_complete: bool = False) -> Segment:
-    return Segment(3, 1, through, is_complete, part, NUM_ROWS)
+    split = Split(path="a", num_rows=NUM_ROWS)
+    return Segment(Claim(index=3, split=split, fence=1, part=part), through, is_complete)
 
 
 ENDS = st.tuples(st.integers(0, NUM_ROWS), st.integers(0, NUM_ROWS)).map(sorted)
@@ -54,9 +56,11 @@ def test_the_parts_of_a_split_complete_it_in_any_order(parts: list[tuple[int, in
 
 
 def test_a_split_without_rows_is_complete_at_its_end() -> None:
-    assert delivered(0, Segment(3, 1, 0, True, 0, 0)) == "complete"
+    assert (
+        delivered(0, Segment(Claim(index=3, split=Split(path="a", num_rows=0), fence=1), 0, True))
+        == "complete"
+    )
 
 
-def test_of_a_split_whose_rows_nobody_counted_the_end_of_its_claim_is_its_end() -> None:
-    assert delivered(4, Segment(3, 1, 7, True)) == "complete"
-    assert delivered(4, Segment(3, 1, 7, False)) == 7
+def test_rows_before_the_end_of_a_claim_are_counted_from_the_first() -> None:
+    assert delivered(4, segment(0, 7)) == 7

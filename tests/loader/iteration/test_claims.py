@@ -30,7 +30,7 @@ def note(claims: Claims, claim: Claim, through: int) -> None:
 
 
 def segment(claim: Claim, through: int) -> Segment:
-    return Segment(claim.index, claim.fence, through, through == NUM_ROWS, claim.part, NUM_ROWS)
+    return Segment(claim, through, through == NUM_ROWS)
 
 
 def untold(claims: Claims) -> list[Report]:
@@ -97,7 +97,7 @@ def test_rows_that_others_cut_off_and_claims_that_are_lost_are_not_left() -> Non
 
 def test_a_failed_claim_is_told_of_once() -> None:
     claims = opened()
-    claims.failed[CLAIMS[2].key] = CLAIMS[2]
+    claims.add(Report(CLAIMS[2], "failed"))
     [report] = untold(claims)
     assert report == Report(CLAIMS[2], "failed")
     claims.told(report)

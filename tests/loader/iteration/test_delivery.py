@@ -52,9 +52,9 @@ def claim_of(index: int) -> Claim:
 def segments_of(rows: Any, splits: Any = SPLITS) -> tuple[Segment, ...]:
     """The segments of consecutive rows of the stream."""
     last = dict(rows)
-    sizes = {index: splits[index].num_rows for index in last}
+    claims = [Claim(index=i, split=split, fence=1) for i, split in enumerate(splits)]
     return tuple(
-        Segment(i, 1, row + 1, row + 1 == sizes[i], 0, sizes[i]) for i, row in last.items()
+        Segment(claims[i], row + 1, row + 1 == splits[i].num_rows) for i, row in last.items()
     )
 
 
@@ -486,7 +486,7 @@ def test_batches_given_by_one_thread_and_added_by_another_are_all_delivered_once
 
     def make() -> None:
         for row in range(num_batches):
-            delivery.add(Progress((Segment(0, 1, row + 1, is_complete=False),)))
+            delivery.add(Progress((Segment(claim_of(0), row + 1, is_complete=False),)))
             handoff.put(row)
         handoff.end()
 
@@ -533,7 +533,7 @@ class Maker:
             self.delivery.claim(claim)
             end = claim.split.num_rows
             for through in [*range(5, end, 5), end]:
-                segment = Segment(claim.index, claim.fence, through, through == end, 0, end)
+                segment = Segment(claim, through, through == end)
                 added = Progress((segment,), is_batch=number % 3 > 0)
                 self.reports.tell(is_complete=self.delivery.add(added))
                 if added.is_batch:

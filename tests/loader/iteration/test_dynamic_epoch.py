@@ -66,7 +66,7 @@ class Worker:
             rows = claim.split.num_rows
             assert self.reports.coordinator is not None
             assert self.reports.coordinator.reserve(claim, rows) == rows
-            self.delivery.add(Progress((Segment(claim.index, claim.fence, rows, True, 0, rows),)))
+            self.delivery.add(Progress((Segment(claim, rows, True),)))
             self.reports.tell(is_complete=self.delivery.acknowledge())
             paths.append(claim.split.path)
         return paths

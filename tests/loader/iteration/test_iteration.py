@@ -12,10 +12,10 @@ from featstore.base.errors import ConfigError, DataFileError, DispatchError, Sta
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.terms import Terms
 from featstore.loader.batches.stats import Stats
-from featstore.loader.iteration.feed import Resources
 from featstore.loader.iteration.iteration import Iteration
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Rendezvous
+from featstore.loader.iteration.slice_source import Resources
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.loader.plan.follow import Follow, Following
 from featstore.loader.plan.ordering import Ordering

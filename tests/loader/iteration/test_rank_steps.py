@@ -14,13 +14,9 @@ from featstore.dispatch.options import Dispatch
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import Progress
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.hand_over import (
-    MadeBatch,
-    RankSteps,
-    agreement,
-    some_rows,
-)
+from featstore.loader.iteration.hand_over import MadeBatch
 from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.rank_steps import RankSteps, agreement, some_rows
 from featstore.loader.iteration.rendezvous import Meeting, Rendezvous
 from featstore.loader.iteration.step_agreement import Agreed, Counted, tail_of
 from featstore.loader.iteration.worker import LoaderWorker

@@ -48,7 +48,7 @@ class Told:
 
     def deliver(self, path: Any, through: Any) -> bool:
         claim = self.claims[path]
-        segment = Segment(claim.index, claim.fence, through, through == claim.split.num_rows)
+        segment = Segment(claim, through, through == claim.split.num_rows)
         self.delivery.add(Progress((segment,)))
         return self.delivery.acknowledge()
 

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 
 import featstore
 from featstore.base.errors import ConfigError, DispatchError
-from featstore.loader.iteration.feed import Feed
 from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.slice_source import SliceSource
 from featstore.loader.plan.ordering import Ordering
 from featstore.staging.stager import Stager
 from featstore.tools.cli import cli
@@ -159,13 +159,13 @@ def test_in_rank_order_a_worker_keeps_the_files_of_its_part_and_no_others(
     write_deltalake(str(tmp_path / "table"), table, partition_by=["dt"], target_file_size=1)
     num_files = len(featstore.open_table(tmp_path / "table").data_files())
     seen, found = list[int](), []
-    slices = Feed.slices
+    slices = SliceSource.slices
 
-    def counting(feed: Feed, job: Job, epoch: int, claims: Any) -> Any:
+    def counting(source: SliceSource, job: Job, epoch: int, claims: Any) -> Any:
         seen.append(len(job.files))
-        return slices(feed, job, epoch, claims)
+        return slices(source, job, epoch, claims)
 
-    monkeypatch.setattr(Feed, "slices", counting)
+    monkeypatch.setattr(SliceSource, "slices", counting)
     for rank in range(2):
         as_rank(rank, 2)
         store = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}
@@ -393,7 +393,7 @@ def test_a_host_prefers_files_that_it_has_staged(table_url: str, tmp_path: Path)
             for path, (file, _) in source_of(one).job.files.items()
         }
         assert all(
-            iteration_of(one)._feed.is_staged(source_of(one).job.files[path][0]) is is_there
+            iteration_of(one)._source.is_staged(source_of(one).job.files[path][0]) is is_there
             for path, is_there in staged.items()
         )
         asked = list(staged.values())

@@ -14,8 +14,8 @@ from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import Reports
-from featstore.loader.iteration.feed import Feed, Resources
 from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.slice_source import Resources, SliceSource
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.staging.options import Staging
 from featstore.staging.stager import Stager
@@ -27,8 +27,8 @@ SCHEMA = pa.schema([("row", pa.int64())])
 
 
 @dataclass
-class Fed:
-    """A feed on a job of two files of 40 rows each, and its parts."""
+class Reading:
+    """A source on a job of two files of 40 rows each, and its parts."""
 
     job: Job
     stager: Stager | None = None
@@ -38,7 +38,7 @@ class Fed:
         start = self.job.start(0, 0, PLACE)
         self.delivery = Delivery(start, self.stats.counts, tells=False)
         self.reports = Reports(self.delivery, self.stats, 60.0)
-        self.feed = Feed(
+        self.source = SliceSource(
             Resources(stats=self.stats, stager=self.stager),
             self.delivery,
             self.reports,
@@ -51,7 +51,7 @@ class Fed:
         ]
 
     def slices(self) -> Iterator[BatchSlice]:
-        return self.feed.slices(self.job, 0, self.claims())
+        return self.source.slices(self.job, 0, self.claims())
 
 
 @pytest.fixture
@@ -66,14 +66,13 @@ def job(tmp_path: Path) -> Job:
 @pytest.mark.parametrize("is_staged", [False, True])
 def test_batches_of_all_claims_come_in_their_order(job: Job, is_staged: bool) -> None:
     with Stager(Staging(mode="whole")) as stager:
-        fed = Fed(job, stager if is_staged else None)
+        reading = Reading(job, stager if is_staged else None)
         file, _ = job.files["0.parquet"]
-        assert not fed.feed.is_staged(file)
-        rows = [row for one in fed.slices() for row in one.batch()["row"].tolist()]
+        assert not reading.source.is_staged(file)
+        rows = [row for one in reading.slices() for row in one.batch()["row"].tolist()]
         assert rows == list(range(80))
-        assert fed.feed.is_staged(file) == is_staged
-        assert {fed.delivery.claim_of(claim.key) for claim in fed.claims()} == set(fed.claims())
-        fed.feed.close()
+        assert reading.source.is_staged(file) == is_staged
+        reading.source.close()
     assert not our_threads()
 
 
@@ -81,21 +80,21 @@ def test_batches_of_all_claims_come_in_their_order(job: Job, is_staged: bool) ->
 def test_a_feed_that_is_closed_in_the_middle_ends_its_threads_and_says_so(
     job: Job, transforms: bool
 ) -> None:
-    fed = Fed(replace(job, transform=(lambda batch: batch) if transforms else None))
-    slices = fed.slices()
+    reading = Reading(replace(job, transform=(lambda batch: batch) if transforms else None))
+    slices = reading.slices()
     next(slices)
     assert our_threads()
     for _ in range(2):
-        fed.feed.close()
+        reading.source.close()
     assert not our_threads()
     with pytest.raises(StateError, match="closed before its end"):
         list(slices)
 
 
 def test_a_thread_that_begins_while_the_feed_is_closed_is_ended_at_once(job: Job) -> None:
-    fed = Fed(job)
-    slices = fed.slices()
-    fed.feed.close()
+    reading = Reading(job)
+    slices = reading.slices()
+    reading.source.close()
     with pytest.raises(StateError):
         next(slices)
     assert not our_threads()
@@ -106,23 +105,23 @@ def test_a_bad_file_is_left_out_and_told_of_once_in_each_epoch(
 ) -> None:
     file, _ = job.files["0.parquet"]
     Path(file.url).write_bytes(b"no Parquet")
-    fed = Fed(job)
+    reading = Reading(job)
     with caplog.at_level(logging.WARNING, "featstore.loader.bad_files"):
         numbers = []
         for is_end in (False, True, False):
-            assert sum(one.batch().num_rows for one in fed.slices()) == 40
+            assert sum(one.batch().num_rows for one in reading.slices()) == 40
             numbers.append(len(caplog.records))
             if is_end:
-                fed.reports.bad_files.clear()
+                reading.reports.bad_files.clear()
     assert numbers == [1, 1, 2]
-    fed.feed.close()
+    reading.source.close()
 
 
 def test_a_bad_file_is_an_error_where_the_job_says_so(job: Job) -> None:
     file, _ = job.files["0.parquet"]
     Path(file.url).write_bytes(b"no Parquet")
-    fed = Fed(replace(job, on_bad_file="error"))
+    reading = Reading(replace(job, on_bad_file="error"))
     with pytest.raises(DataFileError, match=r"^0\.parquet: "):
-        next(fed.slices())
-    fed.feed.close()
+        next(reading.slices())
+    reading.source.close()
     assert not our_threads()

@@ -4,7 +4,7 @@ consumer.
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -21,9 +21,10 @@ from featstore.decoded.file_sources import (
     files_staged,
     stage_items,
 )
+from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.assembly import Assembler
-from featstore.loader.batches.bad_files import SKIP, Skip
+from featstore.loader.batches.bad_files import SKIP, BadFiles, Skip
 from featstore.loader.batches.batch_slices import BatchSlice, slice_batches
 from featstore.loader.batches.blocks import ColumnDemand
 from featstore.loader.batches.filtering import WindowCache
@@ -37,7 +38,7 @@ from featstore.loader.batches.transform import transformed
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import Reports
 from featstore.loader.iteration.job import Job
-from featstore.loader.iteration.worker import HostShare
+from featstore.loader.iteration.worker import HostShare, LoaderWorker
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.request.matching import Listed, Partition
 from featstore.reading.file_columns import ColumnCache
@@ -77,13 +78,13 @@ class Resources:
     decoded: DecodedFiles | None = None
 
 
-class Feed:
+class SliceSource:
     """The threads of one iteration, with the caches and the memory budget that they share.
 
     For one consumer; `close` may be called from any thread. Locks: `_opening` guards the list of
-    open parts, since another thread may close the feed while this one starts a part. No part is
+    open parts, since another thread may close the source while this one starts a part. No part is
     closed or waited for under the lock. It is reentrant because a finalizer or a signal handler may
-    close the feed in the thread that holds it.
+    close the source in the thread that holds it.
 
     Args:
         resources: What the process has for it.
@@ -150,8 +151,7 @@ class Feed:
         if job.transform is None:
             yield from slices
         else:
-            claim_of = self._delivery.claim_of
-            made = transformed(slices, job.transform, claim_of, self._stats, debug=job.debug)
+            made = transformed(slices, job.transform, self._stats, debug=job.debug)
             made = self._stats.paced(made, "transform_room_s")
             ahead = Stage[BatchSlice](ahead=2)
             ahead.begin("featstore-transform", fill, made)
@@ -234,7 +234,7 @@ class Feed:
         return bad_files.skip if self._reports.coordinator is None else bad_files.note
 
     def _begin(self, part: Closing) -> None:
-        """Registers a part to be closed with the feed. Closes it at once if the feed was closed
+        """Registers a part to be closed with the source. Closes it at once if that was closed
         while the part was started.
         """
         with self._opening:
@@ -326,3 +326,37 @@ class Feed:
             reserve=partial(coordinator.reserve, claim),
             fail=partial(self._delivery.fail, claim),
         )
+
+
+def rows_in_place(job: Job, splits: Iterable[Split]) -> Generator[BatchSlice, None, None]:
+    """The rows of splits as batches in the order of the files, read where these are stored, without
+    a store and in this thread.
+    """
+    share, stats = job.share_of_host(LoaderWorker.here()), Stats()
+    budget, skip = Budget(share.budget_bytes), None
+    if job.on_bad_file == SKIP:
+        skip = BadFiles(stats).skip
+
+    def work() -> Iterator[Work]:
+        for index, split in enumerate(splits):
+            claim = Claim(index=index, split=split, fence=0, start_row=0)
+            file, partition = job.files[split.path]
+            yield Work(claim=claim, partition=partition, files=files_in_place(file))
+
+    open_split = partial(
+        SplitReader,
+        request=job.request,
+        order=RowOrder(seed=job.seed, epoch=0, shuffle=None),
+        stats=stats,
+        num_threads=share.num_threads,
+        budget=budget,
+    )
+    assembler = Assembler(job.request, job.batch_size, stats, skip, budget)
+    with closing(read_in_order(Splits(work=work(), open_split=open_split, skip=skip))) as mixtures:
+        blocks = assembler.all_blocks(mixtures)
+        slices = slice_batches(blocks, job.batch_size, drop_last=False)
+        if job.transform is not None:
+            slices = transformed(slices, job.transform, stats, debug=job.debug)
+        for rows in slices:
+            if rows.blocks:
+                yield rows
