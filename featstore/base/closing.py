@@ -41,7 +41,7 @@ def cleaned_up_on_failure(clean_up: Callable[[], object]) -> Iterator[None]:
     except BaseException as error:
         try:
             clean_up()
-        except Exception as other:  # noqa: BLE001  It is told beside the first.
+        except Exception as other:  # noqa: BLE001  It is reported beside the first.
             error.add_note(f"The clean-up after it failed too: {other!r}")
         raise
 

@@ -71,7 +71,7 @@ def cores_of_rank(ranks: int, cores: int, all_cores: int, *, is_bound: bool) -> 
 
 
 def allow_descriptors(num_wanted: int) -> None:
-    """Lets this process, and those that it starts, open so many files more.
+    """Lets this process, and those that it starts, open this many more files.
 
     Raises the soft limit (`ulimit -n`) if it is too low, as far as the hard limit allows. It is
     kept as low as it can be, since programs that use `select()` fail beyond 1,024 descriptors.

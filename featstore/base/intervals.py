@@ -90,7 +90,7 @@ def spread(items: Sequence[_Item], most: int) -> list[_Item]:
 def spread_with_rows(
     items: Sequence[_Item], rows_of: Callable[[_Item], int], num_rows: int
 ) -> list[_Item]:
-    """Evenly spaced items: 16 of them, more if these have fewer than so many rows, at most all.
+    """Evenly spaced items: 16 of them, more if these have fewer than `num_rows` rows, at most all.
 
     Args:
         items: Files, or row groups.

@@ -100,7 +100,7 @@ class DecodedCache:
         Raises:
             BudgetError: They do not fit into the budget together.
             StagingError: The disk fails, entries are removed again and again, or the process may
-                not open so many files.
+                not open that many files.
             DataFileError: A data file cannot be read.
         """
         found = dict[int, MappedEntry]()
@@ -173,7 +173,7 @@ class DecodedCache:
                 backoff.wait(f"{request.title} waits: {refusal.value}")
 
         writer = EntryWriter(download, reserve)
-        # What fails of the files that are read is told in errors of featstore.
+        # Failures of the files that are read are raised as errors of featstore.
         with (
             cleaned_up_on_failure(download.abandon),
             self._cache.named_errors(request.title),
@@ -204,7 +204,7 @@ class DecodedCache:
 
 @contextmanager
 def _opening(found: Mapping[int, MappedEntry], num_entries: int) -> Iterator[None]:
-    """Lets so many entries be opened, and closes those that were after an error."""
+    """Lets this many entries be opened, and closes those that were opened if one fails."""
     try:
         allow_descriptors(_ENTRY_DESCRIPTORS * num_entries + _SPARE_DESCRIPTORS)
         yield

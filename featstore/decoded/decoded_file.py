@@ -74,7 +74,7 @@ def decoded_schema(selection: Selection) -> pa.Schema:
 
 
 def num_bytes_beside(selection: Selection, num_rows: int) -> int:
-    """What `decoded_batch` adds to the decoded columns of so many rows, at most."""
+    """What `decoded_batch` adds at most to the decoded columns of this many rows."""
     return 4 * num_rows * sum(_is_number(field.type) for field in selection.others)
 
 

@@ -108,7 +108,7 @@ class _Blocks:
         """The caller closes the file."""
 
     def _write_waiting(self, num_bytes: int) -> None:
-        """Writes the first so many of the bytes that wait."""
+        """Writes the first `num_bytes` of the bytes that wait."""
         self._waiting_bytes -= num_bytes
         while num_bytes:
             written = os.writev(self._file, list(_first(self._waiting, num_bytes)))
@@ -122,7 +122,7 @@ class _Blocks:
 
 
 def _first(views: Iterable[memoryview], num_bytes: int) -> Iterator[memoryview]:
-    """The first so many bytes of these."""
+    """The first `num_bytes` bytes of these."""
     for view in views:
         yield view[:num_bytes]
         num_bytes -= len(view)

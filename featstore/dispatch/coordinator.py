@@ -258,7 +258,7 @@ class Coordinator(Closing):
         return record
 
     def gives_up(self, record: Lease) -> bool:
-        """Whether so many claims in a row have failed that nobody claims the lease again."""
+        """Whether enough claims in a row have failed for nobody to claim the lease again."""
         return leases.has_failed(record, self._terms.max_failures)
 
     @property

@@ -108,7 +108,7 @@ class LeaseWatch:
     ) -> float:
         """Notes a mark, and returns for how many seconds it has been the same.
 
-        Starts anew if the last reading is more than `longest_gap_s` ago.
+        Starts over if the last reading is more than `longest_gap_s` ago.
         """
         before, since, last = self._seen.get((part, aspect), (mark, now, now))
         if before != mark or now - last > longest_gap_s:

@@ -92,7 +92,7 @@ def silent_leases(
 ) -> list[OpenLease]:
     """Waits for signs of life, and returns the held leases of which none was seen.
 
-    Returns at once if nothing is held, and as soon as each held lease was renewed, claimed anew or
+    Returns at once if nothing is held, and as soon as each held lease was renewed, claimed again or
     given back.
 
     Args:

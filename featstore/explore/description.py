@@ -256,7 +256,7 @@ def table_history(url: str, last: int | None = None) -> History:
 
     Args:
         url: A Delta table.
-        last: Only the newest so many; by default all.
+        last: How many of the newest; by default all.
 
     Raises:
         TableNotFoundError: There is no table.

@@ -47,7 +47,7 @@ from featstore.statistics.value_counts import (
 
 NUM_VALUES = 100  # the most frequent ids that are cells of their own
 NUM_BINS = 20  # the bins of a float slot, with about equally many values
-# A value's rate is drawn to that of all rows as if it had been seen in so many more of them.
+# A value's rate is drawn to that of all rows as if it had been seen in this many more of them.
 _PRIOR_ROWS = 20.0
 
 _RATE = [(name, pa.float64()) for name in ("rate", "rate_low", "rate_high")]

@@ -633,7 +633,7 @@ def _drawn(
     num_rows: int,
     rng: random.Random,
 ) -> pa.Table:
-    """Random rows of a file, from as few of its row groups as have so many.
+    """Random rows of a file, from as few of its row groups as hold that many.
 
     Args:
         read: Reads row groups.

@@ -89,7 +89,7 @@ def delete_rows(
 
     All files of a partition with such rows get new names: those with matching rows, or with slot
     groups beside them, are rewritten with the columns of both, the others are copied. Statistics
-    are gathered anew, and texts are kept of values that still occur. Rows that are left keep their
+    are gathered again, and texts are kept of values that still occur. Rows that are left keep their
     order. A second commit drops slot groups that no file has beside it any more; if the process
     dies in between, `compact` makes it.
 
@@ -151,7 +151,7 @@ def _replace(
     wanted = _replaceable([files[0].partition for files in touched.values()], snapshot.partitions)
     partitions = named_partitions(snapshot.url, wanted)
     base = snapshot.in_partitions(partitions)
-    # Older labels in a file that is written anew would pass for those of a run.
+    # Older labels in a rewritten file would pass for those of a run.
     require_fresh(snapshot, base, [field.name for field in snapshot.schema.others], "")
     version, files = replace_files(
         snapshot,

@@ -1,4 +1,4 @@
-"""Data files that are written anew, with the columns of their slot groups, to replace all files of
+"""Data files that are rewritten, with the columns of their slot groups, to replace all files of
 some partitions in one commit; and compaction, which does it for all that have slot groups.
 """
 

@@ -1,4 +1,4 @@
-"""The files that a run writes before its commit: removed if it fails, and kept if it cannot be told
+"""The files that a run writes before its commit: removed if it fails, and kept if it is unknown
 whether its commit landed.
 """
 

@@ -91,7 +91,7 @@ class Lines:
 
 
 def line_blocks(source: IO[bytes], block_bytes: int = BLOCK_BYTES) -> Iterator[Lines]:
-    """The lines of a file in blocks of about so many bytes. A byte order mark is left out.
+    """The lines of a file in blocks of about `block_bytes` bytes. A byte order mark is left out.
 
     Raises:
         InputError: A line is longer than 64 MiB.

@@ -33,7 +33,7 @@ from featstore.ops.columns import invalid_utf8
 
 message_errors: Any = LazyModule("google.protobuf.message")
 
-# Records that become one batch: so many, or fewer of this size together.
+# Records that become one batch: this many, or fewer if they reach this size together.
 _BATCH_ROWS, _BATCH_BYTES = 8_192, 16 << 20
 _IS = pa.types
 _TYPES = {"float_list": pa.float32(), "int64_list": pa.int64()}

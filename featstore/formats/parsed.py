@@ -76,7 +76,7 @@ class RowFormat(Protocol):
         return False
 
     def sample(self, source: IO[bytes], most: int) -> list[Any]:
-        """At most so many of the file's first rows, in a form for `infer`, without bad ones."""
+        """At most `most` of the file's first rows, in a form for `infer`, without bad ones."""
 
     def infer(self, rows: Sequence[Any]) -> pa.Schema:
         """The columns of these rows, which may be of several files. There is at least one row."""

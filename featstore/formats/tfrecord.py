@@ -21,7 +21,7 @@ google_crc32c: Any = LazyModule("google_crc32c")
 
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
 HEAD_BYTES = _LENGTH.size + _CRC.size
-# Protocol buffers hold at most so many bytes.
+# The most bytes that a protocol buffer may hold.
 _MAX_RECORD_BYTES = (2 << 30) - 1
 
 

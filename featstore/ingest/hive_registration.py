@@ -196,7 +196,7 @@ def _identity(snapshot: Snapshot) -> str:
 def _registered(snapshot: Snapshot, properties: Mapping[str, str], since: int | None) -> set[str]:
     """Returns the locations that the metastore shows since its last update.
 
-    Empty if that version is no longer known; all partitions are then registered anew.
+    Empty if that version is no longer known; all partitions are then registered again.
     """
     version = since if since is not None else properties.get(_VERSION)
     try:

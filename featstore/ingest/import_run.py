@@ -118,7 +118,7 @@ def with_types(schema: pa.Schema, columns: Mapping[str, pa.DataType]) -> pa.Sche
 
 
 def spread(files: Sequence[FileEntry], most: int) -> list[FileEntry]:
-    """At most so many of the files, from the first to the last. Pure."""
+    """At most `most` of the files, spread from the first to the last. Pure."""
     if len(files) <= most:
         return list(files)
     return [files[i * (len(files) - 1) // (most - 1)] for i in range(most)]

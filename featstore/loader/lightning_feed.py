@@ -62,7 +62,7 @@ class LightningFeed:
 
     Raises:
         ConfigError: The source has no state, as torch's DataLoader: a checkpoint would be empty,
-            and the epoch begin anew after it, without a word.
+            and the epoch start over after it, silently.
     """
 
     def __init__(self, source: Stateful) -> None:

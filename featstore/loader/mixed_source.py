@@ -21,7 +21,7 @@ from featstore.loader.table_source import Life, TableSource
 from featstore.tensors.batch import Batch
 
 _LOG = logging.getLogger(__name__)
-# A worker to which so many passes in a row gave no batch goes on without the table. One is too few:
+# A worker that got no batch in this many passes in a row goes on without the table. One is too few:
 # other workers may have taken the few splits of a small table, and be in a later pass. Chosen, not
 # measured.
 _MOST_EMPTY = 8

@@ -54,7 +54,7 @@ class Turns:
         return Turns(self.weights, counts)
 
     def without(self, table: int) -> "Turns":
-        """The turns of the other tables, counted anew."""
+        """The turns of the other tables, counted from here."""
         return Turns.begin([0 if i == table else w for i, w in enumerate(self.weights)])
 
 
@@ -125,7 +125,7 @@ class MixedState:
         return state
 
     def require_fit(self, stop: str, num_tables: int) -> None:
-        """StateError if a mixture with this `stop` and so many tables cannot continue from it."""
+        """StateError if a mixture with this `stop` and number of tables cannot continue from it."""
         for what, saved, own in (
             ("stop", self.stop, stop),
             ("number of tables", len(self.tables), num_tables),

@@ -20,7 +20,7 @@ def tensorflow_dataset(batches: Iterable[NumpyBatch], request: Request) -> Any:
     there: ragged tensors of a generator are packed and unpacked for each batch.
 
     Args:
-        batches: What each iteration of the dataset iterates over anew.
+        batches: What each iteration of the dataset iterates over from the start.
         request: What the batches hold.
 
     Returns:

@@ -78,7 +78,7 @@ def row_bits_of(piece_rows: Iterable[int]) -> int:
 
 
 def max_pieces(row_bits: int) -> int:
-    """How many pieces `Places` can number beside rows of so many bits, of which 31 are possible."""
+    """How many pieces `Places` can number when rows take this many bits (31 at most)."""
     return 1 << 32 - row_bits if row_bits <= 31 else 0
 
 

@@ -94,7 +94,7 @@ class PageReader:
         file: An open file, which the caller closes. A remote file has no such columns.
         slots: The slots to decode.
         columns: Where they are in the file.
-        take: Gives memory of at least so many bytes, uint8, in which all columns of one call lie;
+        take: Gives memory of at least that many bytes, uint8, in which all columns of one call lie;
             they keep it alive together. None: each column has its own.
         others: The columns to decode that are no slots.
         is_portable: Whether only instructions are used that any CPU has, as tests do to compare.

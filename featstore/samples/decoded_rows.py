@@ -112,7 +112,7 @@ class DecodedRows:
         return joined(columns, self._pool)
 
     def _gathered_from(self, touched: Array, numbers: Array, rows: Array) -> PackedColumns:
-        """Rows of these pieces, which are numbered anew."""
+        """Rows of these pieces, which are renumbered."""
         touched = touched if len(touched) else np.zeros(1, np.int64)
         renumbered = np.zeros(touched[-1] + 1, np.int64)
         renumbered[touched] = np.arange(len(touched))

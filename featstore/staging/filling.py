@@ -27,7 +27,7 @@ from featstore.staging.retry import Stopped, is_retryable
 
 _LOG = logging.getLogger(__name__)
 _COPY_BYTES = 8 << 20  # How much is copied at once from another file of the cache.
-# The disk is made to write after so many bytes. More leave a longer sync to the end, during which
+# The disk is made to write after this many bytes. More leave a longer sync to the end, during which
 # the connection is idle; fewer make the disk write small pieces.
 _SYNC_BYTES = 16 << 20
 

@@ -11,7 +11,7 @@ from featstore.files.private_directory import unlock
 
 _FORMAT = struct.Struct("<d")
 # How far ahead of now the line can be reserved: bounds the wait of a process, and tells a time that
-# was written before a reboot, since when the monotonic clock has begun anew.
+# was written before a reboot, since when the monotonic clock has started over.
 _LONGEST_DEBT_S = 600.0
 # Bytes are let through in slices of this time, so that processes take turns. Shorter slices take
 # more locks; longer ones make single reads arrive in bursts.

@@ -15,7 +15,7 @@ MAX_REQUESTS = 8
 # first, which also connected: taking that for latency made `auto` 1.16 of the best mode
 # (benchmarks/staging_modes.md).
 _DOWN_WEIGHT, _UP_WEIGHT = 0.5, 0.1
-# After so many further bytes a measured bandwidth weighs 1/e: some seconds of a fast line. Smaller
+# After this many more bytes a measured bandwidth weighs 1/e: some seconds of a fast line. Smaller
 # follows a change of the line sooner, and the noise of single streams more. Chosen, not measured.
 _FADE_BYTES = 256 << 20
 # A stream that is shorter, or that takes less than half a round trip, was waiting in a buffer on
@@ -35,7 +35,7 @@ _MIN_HOLE_BYTES, _MAX_HOLE_BYTES = 16 << 10, 64 << 20
 # next request sent late, which hides its bandwidth. At most 64 MiB, for estimates that are
 # off.
 _WINDOW_LATENCIES, _MIN_WINDOW_BYTES, _MAX_WINDOW_BYTES = 1.5, 1 << 20, 64 << 20
-# Requests are chosen anew when an estimate has changed by more than this share. Near the best
+# Requests are chosen again when an estimate has changed by more than this share. Near the best
 # choice of holes the seconds hardly change with it.
 _NEAR_SHARE = 0.1
 # A plan may be remade after each request (docs/design/staging.md), so it is never older than 256

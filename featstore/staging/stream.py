@@ -148,7 +148,7 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
         return not self._num_running and not self._queue
 
     def is_ready(self, num_files: int = 1) -> bool:
-        """Whether `next` gives so many files, or all that follow, without waiting."""
+        """Whether `next` gives this many files, or all that follow, without waiting."""
         with self._changed:
             following = list(islice(self._queue, num_files))
             is_all = len(following) == num_files or not self._num_running
@@ -334,8 +334,8 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
     def _require_possible(
         self, queued: _QueuedFile[Key], refusal: Refusal, wanted_bytes: int, waited_s: float
     ) -> None:
-        """BudgetError if the reader has waited too long for this file while it holds so many bytes
-        itself that the file cannot fit.
+        """BudgetError if the reader has waited too long for this file while it holds so much itself
+        that the file cannot fit.
         """
         held_bytes, budget_bytes = sum(list(self._pinned.values())), self._budget_bytes
         is_awaited = self._is_starving and bool(self._queue) and self._queue[0] is queued

@@ -39,7 +39,7 @@ from featstore.statistics.sketches import (
 )
 from featstore.statistics.value_counts import ValueCounts, count_values, merge_counts
 
-# The values of an id slot are counted exactly while there are at most so many different ones. In a
+# The values of an id slot are counted exactly up to this many different ones. In a
 # file of few rows at most one for each `ROWS_PER_EXACT` rows, so that statistics stay smaller than
 # the data.
 NUM_EXACT, ROWS_PER_EXACT = 1024, 16
@@ -403,7 +403,7 @@ def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weigh
 def _reduced(
     values: Floats, weights: Floats, num_points: int
 ) -> tuple[tuple[Floats, Floats], float]:
-    """The values as at most so many points, and the weight by which a rank may be off for it."""
+    """The values as at most `num_points` points, and the weight by which a rank may then be off."""
     if not len(values):
         return (values, weights), 0.0
     points = points_of(values, weights, num_points)

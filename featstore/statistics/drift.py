@@ -19,7 +19,7 @@ from featstore.statistics.sketches import Floats, Integers, quantiles_of
 from featstore.statistics.summary import SlotSummary
 
 NUM_BINS = 10  # of numbers: the deciles of the rows before
-NUM_ERRORS = 3.0  # the error is so many standard errors, beside what chance adds on average
+NUM_ERRORS = 3.0  # the error, in standard errors, beside what chance adds on average
 _DECILES = tuple((i + 1) / NUM_BINS for i in range(NUM_BINS - 1))
 
 

@@ -151,7 +151,7 @@ def holds(footer: CheckedFooter, slot: str) -> bool:
     Args:
         footer: The footer of the file.
         slot: The name of the file's column. If it has lists, only row groups without any count as
-            filled: whether lists are null or empty is not told.
+            filled: lists may be null or empty.
     """
     if _is_ours(footer):
         return True

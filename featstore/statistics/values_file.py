@@ -81,7 +81,7 @@ def merge_values(parts: Iterable[StoredValues], unlimited: Collection[str] = ())
 
 
 def room_for_texts(data_bytes: int) -> float:
-    """The bytes that texts may take beside data files of so many bytes."""
+    """The bytes that texts may take beside data files of this size."""
     return max(_BYTES_SHARE * data_bytes, _MIN_BYTES)
 
 

@@ -303,7 +303,7 @@ class LogMirror:
     lock is taken while it is held.
 
     The files of a log never change, so each is copied once; one that is replaced, since the table
-    was written anew at the same URL, has another time. `_last_checkpoint` is not copied: it is a
+    was rewritten at the same URL, has another time. `_last_checkpoint` is not copied: it is a
     hint for stores with slow listings, and may name a file that came after the listing.
 
     Args:

@@ -18,7 +18,7 @@ from featstore.reading.buffers import Array
 # would double the memory.
 _MAX_KEPT = 8
 # Takes for each kept buffer after which those that were not needed are let go. So even if all of
-# them are needed again at once, at most one buffer in so many is new for that reason. Seen in
+# them are needed again at once, at most one buffer in this many is new for that reason. Seen in
 # shuffled epochs of 24 files: none or one of 167.
 _TAKES_PER_BUFFER = 4
 

@@ -26,7 +26,7 @@ from featstore.dispatch.stores.base import Store
 # How long to wait for a lock. A process that is stopped in the middle of a write holds it
 # (docs/dispatch.md); a larger value only delays the error.
 _BUSY_S = 30.0
-# How long one try waits, after which the connections are opened anew. Chosen, not measured: a lock
+# How long one try waits, after which the connections are opened again. Chosen, not measured: a lock
 # that nobody releases stops all workers for so long.
 _TRY_S = 3.0
 # A change of the journal mode fails at once if another process makes it too: it ignores the busy

@@ -90,7 +90,7 @@ class TcpStore(ServedStore):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def forget(self) -> None:
-        """Begins anew in a forked child: the connection and its numbers are the parent's."""
+        """Starts over in a forked child: the connection and its numbers are the parent's."""
         if self._connection is not None:
             self._connection.close()  # This process's copy only.
         self._begin(is_closed=self._closed.is_set())

@@ -157,7 +157,7 @@ class Intake:
         return array, found
 
     def _form(self, name: str, times: int, found: pa.DataType | None) -> Form:
-        """The form of a column, which a schema has so many times and with this type."""
+        """The form of a column that occurs this often in a schema, with this type."""
         if found is None:
             return Form.ABSENT
         if times != 1:

@@ -223,7 +223,7 @@ class _RowQueue:
         return self._next is not None
 
     def take(self, most: int) -> pa.RecordBatch:
-        """The next rows, at least one and at most so many. Call `are_left` first."""
+        """The next rows: at least one, at most `most`. Call `are_left` first."""
         assert self._next is not None
         batch, self._next = self._next, None
         if batch.num_rows > most:

@@ -265,7 +265,7 @@ class _SlotGathering:
         return ValueText(text=self._index_names.text_of_index(index))
 
     def _from_rows(self, ids: Integers) -> tuple[pa.Array, pa.Array]:
-        """The texts that rows told; null for ids of which another value was there first."""
+        """The texts that rows had; null for ids of which another value was there first."""
         self.find_texts(ids)
         found_ids = np.concatenate([ids[:0], *(found.ids for found in self._found)])
         none = pa.array([], pa.string())

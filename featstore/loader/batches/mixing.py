@@ -40,7 +40,7 @@ class MixTerms:
     Attributes:
         order: The order of rows.
         width: How many splits are open at once at most. Fewer are as long as the largest windows of
-            so many would take more than half of the memory budget.
+            that many would take more than half of the memory budget.
         section_of: The positions of the plan with which a position may be mixed.
         num_sharing: How many workers share the splits of a section. Each opens its part of them at
             most, and at least one.
@@ -285,8 +285,8 @@ class _Mixer:
         # are a function of the open splits and their positions, which a state has.
         split_rows = np.array([max(1, claim.split.num_rows) for claim in claims])
         left = np.array([stream.num_left for stream in streams])
-        # After so many draws the first window is expected to be empty. Draws beyond its end are cut
-        # off below, and made again by the next call.
+        # After this many draws the first window is expected to be empty. Draws beyond its end are
+        # cut off below, and made again by the next call.
         expected = int((left * (split_rows.sum() / split_rows)).min()) + _MORE_DRAWS
         draws = self._terms.order.draws(
             [claim.index for claim in claims],

@@ -115,7 +115,7 @@ class SplitReader:
         num_threads: As of `RowGroupReader`.
         window_cache: Keeps the last window for the next claim; None keeps nothing.
         budget: The memory budget; None is no limit.
-        column_cache: Remembers how files' columns resolve, across files; None resolves each anew.
+        column_cache: Remembers how files' columns resolve, across files; None resolves each again.
         take: Memory for the columns of windows that live no longer than the assembler needs them,
             as of `PageReader`.
 

@@ -37,10 +37,10 @@ class Reports:
     """Sends the reports of a `Delivery` to the store. Without a coordinator, in the orders in which
     claims are computed, it does nothing.
 
-    Safe to use from any thread. Locks: `_telling` is held while the store is told, so that each
-    report is sent once and in order: nothing may be reported of a claim after it is complete. It
-    comes before the lock of `Delivery`, which is never held while a store is asked, and is
-    reentrant for the same reason as that one.
+    Safe to use from any thread. Locks: `_telling` is held while reporting to the store, so that
+    each report is sent once and in order: nothing may be reported of a claim after it is
+    complete. It comes before the lock of `Delivery`, which is never held while a store is asked,
+    and is reentrant for the same reason as that one.
 
     Args:
         delivery: What is delivered.
@@ -61,7 +61,7 @@ class Reports:
         self.bad_files = BadFiles(stats)
 
     def begin(self, coordinator: Coordinator) -> None:
-        """Sets the coordinator of the epoch, through which the store is told."""
+        """Sets the coordinator of the epoch, through which it reports to the store."""
         with self._telling:
             self.coordinator = coordinator
 
@@ -161,8 +161,8 @@ class Reports:
 
 
 class DynamicEpoch:
-    """The claims of one worker in one epoch. A context manager, at whose end the store is told what
-    was delivered, and remaining claims are released.
+    """The claims of one worker in one epoch. A context manager, which at its end tells the
+    store what was delivered and releases the remaining claims.
 
     Args:
         job: What is read.

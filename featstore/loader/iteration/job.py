@@ -76,7 +76,7 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
         positions: The positions of the epoch's order at which the splits of a part are, in order
             `rank`; None: the job is no part.
         cut: Makes splits of files.
-        listing: How files are listed anew, in order `rank`; otherwise None.
+        listing: How files are listed again, in order `rank`; otherwise None.
         census: Counts of all files, in order `rank`; otherwise None.
         in_step: `Dispatch.in_step`; None is `auto`.
         section_key: The partition key of `shuffle.within`, in the order of which the files are.

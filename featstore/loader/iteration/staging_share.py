@@ -31,7 +31,7 @@ def staging_for(options: Staging | None, job: Job) -> Staging | None:
 def _fitting(
     options: Staging, sizes: list[tuple[str, int]], budget_bytes: int, num_open: int
 ) -> Staging:
-    """The options with which so many open files fit into the budget: in mode `auto` by ranges if
+    """The options with which that many open files fit into the budget: in mode `auto` by ranges if
     whole ones do not. The size of ranges is unknown before a footer is read.
     """
     if options.mode == RANGES:

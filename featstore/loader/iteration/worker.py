@@ -105,7 +105,7 @@ class HostShare:
 
     @classmethod
     def of(cls, worker: LoaderWorker, *, is_shuffled: bool = False) -> "HostShare":
-        """What a process takes unless it is told otherwise.
+        """What a process takes by default.
 
         The cores that it may run on are divided among the ranks of its host, unless the launcher
         has done so (`cores_of_rank`); a worker of a DataLoader takes one, as torch computes on one

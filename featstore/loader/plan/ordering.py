@@ -38,7 +38,7 @@ class Ordering:
     Attributes:
         kind: `dynamic`: workers claim splits as they need them. `static`: the epoch's rows have one
             order for any number of workers, and batches are dealt out in turn. `rank`: each worker
-            has its own part of the splits, drawn anew each epoch. `replay`: each worker reads what
+            has its own part of the splits, drawn again each epoch. `replay`: each worker reads what
             it delivered in a recorded epoch.
         mini_epochs: In order `rank`, into how many parts each worker's splits are divided.
         recording: In order `replay`, a file that `featstore dispatch receipt --save` wrote, or its
@@ -179,7 +179,7 @@ def _load(source: Any) -> Recording:
         ) from error
 
 
-# Shares of so many splits differ by a tenth at most.
+# Shares of this many splits differ by a tenth at most.
 EVEN_SPLITS = 10
 
 

@@ -20,7 +20,7 @@ from featstore.reading.buffers import Array
 
 # Draws are uint16, and of each open split there may be two windows in a mixture.
 _MOST_SPLITS = 1 << 15
-# In each round of so many rows every open split has its share, give or take one row. A power of 2.
+# In each round of this many rows every open split has its share, give or take one. A power of 2.
 _ROUND_ROWS = 256
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio.
 

@@ -176,7 +176,7 @@ class Census:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """How files are listed anew, without keeping them.
+    """How files are listed again, without keeping them.
 
     Attributes:
         list_files: Lists the snapshot's files, each time the same ones.

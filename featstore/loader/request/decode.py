@@ -124,7 +124,7 @@ def null_error(
         what: `label` or `weight`.
         file_name: The data file.
         num_nulls: In how many rows it is null.
-        num_rows: Of so many.
+        num_rows: How many rows.
     """
     fix = (
         f"; `{{name: {label.name}, null: drop}}` leaves such rows out, `null: 0` gives a value"

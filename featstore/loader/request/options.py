@@ -27,7 +27,7 @@ class SlotRequest:
     Attributes:
         slot: The slot, as the table's schema declares it.
         buckets: Ids become `1 + sign % (buckets - 1)`, in `[0, buckets)`; 0 stays "missing".
-        max_len: Lists are cut to so many elements.
+        max_len: Lists are cut to this many elements.
         pad: Lists become a matrix (num_rows, pad): cut, or filled up with the missing mark, so that
             an id of 0, or NaN, is no value.
         keep: Which elements of lists that are cut stay, `first` or `last`.

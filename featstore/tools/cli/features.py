@@ -71,7 +71,7 @@ def extract(spec: str, input_url: str, table_url: str, as_json: bool, **options:
     """Extract features from raw rows into a table, without Spark.
 
     An equal run commits nothing: the same spec and input. `output` in the spec, which says how
-    files are cut, is not compared; to cut files anew, extract into a new table.
+    files are cut, is not compared; to cut files again, extract into a new table.
     """
     with load("featstore.extraction.progress_bar").ProgressBar() as bar:
         report = load("featstore.api").extract(spec, input_url, table_url, progress=bar, **options)
