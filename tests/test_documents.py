@@ -168,6 +168,8 @@ def test_a_plain_document_is_made_from_events(parser: Any, value: object, flow: 
     ("text", "said"),
     [
         ("- !!set {a, b}", r"no tag such as 'tag:yaml.org,2002:set' .* \(line 1, column 3\)"),
+        ("a: !!map [1, 2]", r"no tag such as '.*map' of a list \(line 1, column 4\)"),
+        ("a: !!seq {b: 1}", r"no tag such as '.*seq' of a mapping \(line 1, column 4\)"),
         ("a: !x 12", r"could not determine a constructor for the tag '!x' \(line 1, column 4\)"),
         ("a: !!int", r"expected a value of the tag '.*int', found '' \(line 1, column 4\)"),
         ("a: !!bool x", "expected a value of the tag '.*bool', found 'x'"),

@@ -43,6 +43,21 @@ def test_what_a_child_inherits_is_forgotten_there_in_each_and_not_here() -> None
     assert one.num_forgotten == 0
 
 
+def test_one_that_cannot_be_forgotten_does_not_keep_the_others(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class _Failing(_Inherited):
+        def forget(self) -> None:
+            super().forget()
+            raise RuntimeError("lost")
+
+    failing = [_Failing() for _ in range(3)]
+    for one in failing:
+        forget_in_child(one)
+    assert in_a_fork(lambda: any(one.num_forgotten != 1 for one in failing)) == 0
+    assert capfd.readouterr().err.count("RuntimeError: lost") == len(failing)
+
+
 def test_what_is_gone_is_not_kept_to_be_forgotten() -> None:
     gone: list[bool] = []
 

@@ -23,7 +23,10 @@ _MAX_DIGITS = 1_000
 _MAX_KEYS = 100_000
 _TAG = "tag:yaml.org,2002:"
 _TEXT = f"{_TAG}str"
-_COLLECTION_TAGS = (None, "!", f"{_TAG}map", f"{_TAG}seq")
+_COLLECTION_TAGS = {
+    yaml.SequenceStartEvent: (None, "!", f"{_TAG}seq"),
+    yaml.MappingStartEvent: (None, "!", f"{_TAG}map"),
+}
 # Scalars that are made into values. Those without quotes that are not are `<<` and `=`.
 _SCALAR_TAGS = frozenset(
     f"{_TAG}{name}" for name in ("null", "bool", "int", "float", "timestamp", "str", "binary")
@@ -144,8 +147,9 @@ class _Document:
             self._anchors[anchor] = _INCOMPLETE
         if kind is yaml.ScalarEvent:
             value = self._scalar(event, path)
-        elif event.tag not in _COLLECTION_TAGS:
-            raise _wrong(f"expected no tag such as {event.tag!r} of a list or mapping", event)
+        elif event.tag not in _COLLECTION_TAGS[kind]:
+            what = "list" if kind is yaml.SequenceStartEvent else "mapping"
+            raise _wrong(f"expected no tag such as {event.tag!r} of a {what}", event)
         else:
             value = self._list(path) if kind is yaml.SequenceStartEvent else self._mapping(path)
         if anchor is not None:

@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import threading
+import traceback
 import uuid
 import weakref
 from collections.abc import Callable
@@ -62,7 +63,10 @@ def forget_in_child(owner: Inherited) -> None:
 
 def _forget_all() -> None:
     for owner in list(_inherited):
-        owner.forget()
+        try:
+            owner.forget()
+        except Exception:  # noqa: BLE001  as of a hook of its own: reported, and the others go on
+            traceback.print_exc()
 
 
 os.register_at_fork(after_in_child=_forget_all)

@@ -160,7 +160,7 @@ class DecodedCache:
             except (RemovedError, DamagedEntryError) as error:
                 if attempt + 1 == _MOST_ATTEMPTS:
                     raise
-                _LOG.warning("%s; it is built again now", error)
+                _LOG.warning("an entry is opened again: %s", error)
         raise AssertionError("the last attempt returns or raises")
 
     def _built(self, request: EntryRequest, download: Download, held_bytes: int) -> MappedEntry:

@@ -10,7 +10,6 @@ leases in the keys of splits are the truth.
 """
 
 import math
-import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -297,7 +296,7 @@ def victims(seen: Sequence[StealCandidate], salt: str) -> list[StealCandidate]:
     """
     most_left = max((one.num_left for one in seen), default=0)
     keyed = [
-        (one.num_left < most_left / 2, zlib.crc32(f"{salt} {one.part}".encode()), one)
+        (one.num_left < most_left / 2, crc32(f"{salt} {one.part}".encode()), one)
         for one in seen
         if one.num_left > 0
     ]

@@ -99,6 +99,9 @@ class ProfiledRows:
     names: ValueNames = field(default_factory=ValueNames, compare=False)
     find_names: NameFinder | None = field(default=None, compare=False)
 
+    def __str__(self) -> str:
+        return self.headline
+
     @property
     def headline(self) -> str:
         """The rows, the labels and the source, in a line."""
@@ -254,13 +257,20 @@ def compare(before: ProfiledRows, after: ProfiledRows) -> Comparison:
     pairs = [SlotPair(before=old.get(key), after=new.get(key)) for key in keys]
     names = _names(before, after, pairs)
     return Comparison(
-        before=before,
-        after=after,
+        before=_figures_of(before),
+        after=_figures_of(after),
         table=pa.Table.from_pylist([_row(pair, names) for pair in pairs], SCHEMA),
         # Of two slots with one name the first one counts: the other one is only before.
         pairs={pair.slot.name: pair for pair in reversed(pairs)},
         names=names,
     )
+
+
+def _figures_of(rows: ProfiledRows) -> ProfiledRows:
+    """The rows without the summaries of their slots, which `table` holds. Not the profile itself,
+    which as text is a table.
+    """
+    return ProfiledRows(num_rows=rows.num_rows, label_rates=rows.label_rates, source=rows.source)
 
 
 def _names(before: ProfiledRows, after: ProfiledRows, pairs: Sequence[SlotPair]) -> ValueNames:

@@ -96,9 +96,13 @@ def line_blocks(source: IO[bytes], block_bytes: int = BLOCK_BYTES) -> Iterator[L
     Raises:
         InputError: A line is longer than 64 MiB.
     """
-    first, rest = 1, source.read(len(_BOM)).removeprefix(_BOM)
-    while block := source.read(block_bytes):
-        *lines, rest = (rest + block).split(b"\n")
+    first, rest, head = 1, b"", source.read(len(_BOM)).removeprefix(_BOM)
+    while block := head + source.read(block_bytes):
+        head = b""
+        if b"\n" in block:
+            *lines, rest = (rest + block).split(b"\n")
+        else:
+            lines, rest = [], rest + block
         if len(rest) > _MAX_LINE_BYTES:
             raise InputError(
                 f"line {first + len(lines)}: expected lines of at most {_MAX_LINE_BYTES:,} bytes, "
@@ -108,5 +112,4 @@ def line_blocks(source: IO[bytes], block_bytes: int = BLOCK_BYTES) -> Iterator[L
             yield Lines(first=first, lines=lines)
             first += len(lines)
     if rest:
-        # Of a file as short as a byte order mark nothing is split yet.
-        yield Lines(first=first, lines=rest.removesuffix(b"\n").split(b"\n"))
+        yield Lines(first=first, lines=[rest])

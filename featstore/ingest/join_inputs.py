@@ -147,8 +147,20 @@ def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:
     Raises:
         InputError: A log has no files, or lies in a Delta table.
     """
-    logs = {source: _files(source, source.url) for source in join.sources if source.url is not None}
-    return {} if any(source.url is None for source in join.sources) else logs
+    if any(source.url is None for source in join.sources):
+        return {}
+    return {source: _files(source, source.url or "") for source in join.sources}
+
+
+def check_found(join: LabelJoin) -> None:
+    """Checks that each log with a URL has files, which takes no Spark.
+
+    Raises:
+        InputError: As for `list_logs`.
+    """
+    for source in join.sources:
+        if source.url is not None:
+            _files(source, source.url)
 
 
 def input_digest(join: LabelJoin, logs: Mapping[LogSource, Iterable[FileEntry]]) -> str | None:

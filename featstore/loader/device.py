@@ -166,6 +166,8 @@ def _end(queue: Stage[_Sent], iteration: RunsAhead | None) -> None:
     """Ends and joins the thread of a feed, which may wait for a batch of the iteration. Has no
     reference to the feed, whose finalizer it is.
     """
-    if iteration is not None:
-        iteration.close()
-    queue.close()
+    try:
+        if iteration is not None:
+            iteration.close()
+    finally:  # also if the store is lost: the thread waits for room in the queue
+        queue.close()

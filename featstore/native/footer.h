@@ -2,8 +2,9 @@
    are.
 
    The plan comes from `featstore/native/format.py`, which describes Parquet's footer, and is that of
-   the tests' walk in Python too: this is the same walk, sooner. Each struct that opens a row writes its fields there; a struct inside it may write to the same row. Everything is walked,
-   known or not. Memory grows with the bytes that were walked: a count in them never sizes it, and a
+   the tests' walk in Python too: this is the same walk, sooner. Each struct that opens a row writes
+   its fields there; a struct inside it may write to the same row. Everything is walked, known or
+   not. Memory grows with the bytes that were walked: a count in them never sizes it, and a
    struct that lacks a field that it must have ends the walk. */
 #ifndef FEATSTORE_FOOTER_H
 #define FEATSTORE_FOOTER_H

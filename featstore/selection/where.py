@@ -83,8 +83,9 @@ class Sample:
 
     def mask(self, values: pa.Array) -> pa.Array:
         """Which values are in the sample: bool (num_values,)."""
-        # The largest sign of the sample. For a rate of 1 the first that is not is beyond int64.
-        largest = pa.scalar(int(self.rate * 2**63) - 1, pa.int64())
+        if self.rate >= 1:  # also values that have no hash, such as uint64 above 2^63
+            return pc.if_else(pc.is_valid(values), True, pa.scalar(None, pa.bool_()))
+        largest = pa.scalar(int(self.rate * 2**63) - 1, pa.int64())  # the last sign of the sample
         kept = pc.less_equal(hashing.sign(self.seed, hashing.value_hash(values)), largest)
         return pc.if_else(pc.is_valid(values), kept, pa.scalar(None, pa.bool_()))
 
@@ -246,6 +247,7 @@ class _Builder:
         raise self.refuse(node)
 
     def compare(self, left: Node, symbol: str, right: Node) -> Predicate:
+        self.require_alike(left, right)
         if isinstance(right, exp.Column):
             left, symbol, right = right, FLIPPED[symbol], left
         values = self.operands(left, right)
@@ -259,8 +261,9 @@ class _Builder:
         if all(map(_is_literal, items)):
             found = IsIn(node.name, *self.lookup(node, items))
             return found if isinstance(node, exp.Column) else Unknown(found.expression)
-        self.require_alike(node, *items)
-        return _joined([self.compare(node, "=", item) for item in items], either)
+        # As one comparison: if one value is a float, all are compared as floats.
+        value, *others = self.operands(node, *items)
+        return Unknown(_joined([value == other for other in others], operator.or_))
 
     def lookup(self, node: Node, items: list[Node]) -> tuple[pc.Expression, pa.Array]:
         """A value and the literals that it is compared with, in one type.

@@ -180,7 +180,9 @@ _DAYS = accepted(
     lambda value: type(value) is int and 1 <= value < 2**63,
     _AT_LEAST_1.schema(),
 )
-_REPLACED = accepted("replaced", lambda value: value == "replaced", {"const": "replaced"})
+_REPLACED = accepted(
+    "replaced", lambda value: value == "replaced", {"const": "replaced"}, ("replaced",)
+)
 SHARE_BOUND = accepted(
     "a share of the rows before, at least 0",
     lambda value: _is_bound(value) and value >= 0,

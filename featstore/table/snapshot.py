@@ -415,6 +415,7 @@ class Snapshot:
         of_groups = [
             lines(f"{name}\t", g.files.columns["path"], "\t", g.files.columns["size_bytes"], "\n")
             for name, g in files.groups.items()
+            if len(g.files)  # A group that is wholly stale has none.
         ]
         if not of_groups:
             return files.digest

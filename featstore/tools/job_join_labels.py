@@ -25,7 +25,7 @@ import click
 
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.join import join_labels
-from featstore.ingest.join_inputs import list_logs
+from featstore.ingest.join_inputs import check_found
 from featstore.ingest.join_options import (
     Impressions,
     Label,
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def job(**options: Any) -> None:
     """Join impressions with labels and looked-up features, into raw Parquet."""
     join = label_join(options)
-    list_logs(join)  # reports missing logs before Spark starts, which takes seconds
+    check_found(join)  # reports missing logs before Spark starts, which takes seconds
     shown = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
     hive = any(source.url is None for source in join.sources)
     with spark_session("featstore join labels", shown, hive=hive) as spark:

@@ -14,9 +14,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from featstore.base.errors import BatchError, ConfigError, DataFileError, StateError
+from featstore.base.errors import (
+    BatchError,
+    ConfigError,
+    DataFileError,
+    DispatchError,
+    StateError,
+)
 from featstore.loader.device import DeviceFeed
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of
 from tests.parquet_files import put_parquet
@@ -230,6 +237,25 @@ def test_the_store_hears_of_what_the_fed_loop_had_before_an_error(
         rest = rows_of(other)
     assert rows + rest == list(range(160 if fails == "transform" else 100))
     assert our_threads() == set()
+
+
+def test_a_feed_whose_source_fails_to_close_leaves_no_thread(
+    table_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = BatchIterator.close
+
+    def failing(self: BatchIterator) -> None:
+        closed(self)
+        raise DispatchError("the store is lost")
+
+    with loader_for(table_url) as loader:
+        batches = iter(loader.to_device("cpu", prefetch=1))
+        next(batches)
+        until_ahead(loader, 2)  # the thread waits for room
+        monkeypatch.setattr(BatchIterator, "close", failing)
+        with pytest.raises(DispatchError, match="the store is lost"):
+            batches.close()
+        assert our_threads() == set()
 
 
 def test_a_feed_over_what_has_no_state_says_so_when_asked_for_it(table_url: str) -> None:

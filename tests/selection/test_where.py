@@ -319,6 +319,25 @@ def test_unsigned_integers_beyond_those_with_a_sign_are_found_by_their_exponents
     assert parse_where(text, {"u": pa.uint64()}).mask(table).to_pylist() == [False, True]
 
 
+def test_a_list_with_a_float_column_is_compared_as_floats_also_its_literals() -> None:
+    """As one comparison of all values, as by SQL: not each pair in a type of its own."""
+    columns = {"i": pa.array([2**53 + 1, 3, 4]), "u": pa.array([2**64 - 1, 3, 4], pa.uint64())}
+    table = pa.table(columns | {"f": pa.array([0.5, 3, 5])})
+    types = {field.name: field.type for field in table.schema}
+    for text, expected in [
+        ("i in (f, 9007199254740992)", [True, True, False]),
+        ("i not in (f, 9007199254740992)", [False, False, True]),
+        ("u in (f, 1)", [False, True, False]),
+    ]:
+        assert parse_where(text, types).mask(table).to_pylist() == expected
+
+
+def test_a_sample_of_all_values_needs_no_hash_of_them() -> None:
+    table = pa.table({"u": pa.array([2**64 - 1, 3, None], pa.uint64())})
+    mask = parse_where("sample(u, 1, 7)", {"u": pa.uint64()}).mask(table)
+    assert mask.to_pylist() == [True, True, False]
+
+
 @pytest.mark.parametrize("number", ["1e99999999999999999999", "1e"])
 def test_a_number_that_nothing_holds_is_refused(number: str) -> None:
     with pytest.raises(SelectionError, match="where "):

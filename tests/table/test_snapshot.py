@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from featstore.base.schema import SlotSchema
-from featstore.table.snapshot import DataFile, FileList, Snapshot, files_digest
+from featstore.table.snapshot import DataFile, FileList, GroupFiles, Snapshot, files_digest
 
 
 def data_file(path: str, num_rows: int = 10, **partition: str) -> DataFile:
@@ -29,6 +30,12 @@ def test_a_snapshot_adds_up_its_files() -> None:
 def test_the_digest_identifies_the_files_and_is_frozen() -> None:
     assert SNAPSHOT.digest == "d904ce2ebc960b3f926b3254f338f7c8ea116ea30732c5525b8856845d14c5c8"
     assert files_digest(reversed(FILES)) == SNAPSHOT.digest
+
+
+def test_a_group_without_files_leaves_the_digest_as_it_is() -> None:
+    none = GroupFiles.of({}, len(FILES))
+    files = replace(SNAPSHOT.data_files, groups={"stale": none})
+    assert replace(SNAPSHOT, data_files=files).digest == SNAPSHOT.digest
 
 
 @pytest.mark.parametrize("other", [data_file("m=2/b", m="2"), data_file("m=2/a", 11, m="2")])

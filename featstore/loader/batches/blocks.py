@@ -317,7 +317,7 @@ class Slices:
             of_column = offsets[at * count : (at + 1) * count]
             of_values = self._values(values)
             made[key] = columns_made = tuple(map(Jagged, of_values, of_column))
-            if not of_values[0].is_floating_point():  # As their values, see views.py.
+            if not of_values[0].is_floating_point():  # As their values, see packed.py.
                 untrack(columns_made)
         slices = zip(*[made[key] for key in columns], strict=True)
         return [dict(zip(columns, tensors, strict=True)) for tensors in slices]

@@ -122,11 +122,13 @@ class BatchIterator:
 
     def give(self) -> None:
         """Records that the consumer got the next batch."""
-        self.begin().delivery.give()
+        if self._iteration is not None:
+            self._iteration.delivery.give()
 
     def acknowledge(self) -> None:
         """Counts the batches that the consumer has as delivered."""
-        self.begin().acknowledge()
+        if self._iteration is not None:
+            self._iteration.acknowledge()
 
     def close(self) -> None:
         """Ends the iteration before its end. May be called more than once, from any thread."""

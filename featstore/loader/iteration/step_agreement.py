@@ -9,7 +9,7 @@ announcements of the others say whether they make the step.
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
@@ -18,6 +18,7 @@ import torch
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.stores.address import Store
+from featstore.dispatch.stores.base import KEYS_PER_READ
 from featstore.loader.iteration.state import LoaderState, merge_states
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.tensors.batch import Batch
@@ -221,7 +222,7 @@ class Agreed:
         """Waits until the announcements of the others decide about the step."""
         began, pause_s = time.monotonic(), _PAUSE_S
         while True:
-            texts = zip(self._others, self._store.get_many([*self._others.values()]), strict=True)
+            texts = zip(self._others, self._texts_of_others(), strict=True)
             others = {index: Announcement.of(text) for index, text in texts}
             found = decide(step, list(others.values()), is_mine=is_mine)
             if found is not None:
@@ -231,6 +232,11 @@ class Agreed:
             if self._closed.wait(pause_s):
                 raise StateError("this iteration was closed before its end; iterate anew")
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _texts_of_others(self) -> Iterator[str | None]:
+        keys = [*self._others.values()]
+        for start in range(0, len(keys), KEYS_PER_READ):  # each read has the store's time limit
+            yield from self._store.get_many(keys[start : start + KEYS_PER_READ])
 
     def _require_company(
         self, step: int, others: Mapping[int, Announcement], waited_s: float

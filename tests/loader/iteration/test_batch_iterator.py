@@ -64,6 +64,13 @@ def test_a_run_begins_when_the_first_batch_is_asked_for_and_only_once(owner: Own
     assert owner.num_begun == 1
 
 
+def test_one_that_has_not_begun_has_nothing_to_acknowledge(owner: Owner) -> None:
+    iteration = BatchIterator(owner, ALONE)
+    iteration.acknowledge()
+    iteration.give()
+    assert owner.num_begun == 0
+
+
 def test_an_iteration_that_nobody_has_any_more_ends_its_threads(owner: Owner) -> None:
     iteration = BatchIterator(owner, ALONE)
     next(iteration)
