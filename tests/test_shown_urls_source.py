@@ -46,7 +46,15 @@ ALSO_URLS = {
 # Functions that take a URL as it is under another name, and redact it if they show it.
 TAKE_URLS = {
     *("Cache", "NamedErrors", "format_of", "from_json", "gone", "has_put_if_absent", "join"),
-    *("list", "load_spec", "load_train_config", "matches", "naming", "parse_partition"),
+    *(
+        "lies_within",
+        "list",
+        "load_spec",
+        "load_train_config",
+        "matches",
+        "naming",
+        "parse_partition",
+    ),
     *("parse_spec", "require_text", "status_of", "_cache", "_names", "_rename", "_spec", "_text"),
 }
 LOGS = re.compile(r"(?i:log|logger|click|warnings)$")

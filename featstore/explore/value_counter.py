@@ -163,7 +163,8 @@ class _SpilledRun:
     """
 
     def __init__(self, space: CountingSpace, counts: ValueCounts) -> None:
-        self.block = counts[:0]
+        # A mask copies: an empty view, as of `[:0]`, would keep all counts in memory.
+        self.block = counts[np.zeros(len(counts), np.bool_)]
         self._space, self._num_values, self._num_read = space, len(counts), 0
         arrays = [counts.values, counts.counts, *counts.sums]
         self._dtypes, self._begins = [each.dtype for each in arrays], space.write(arrays)
