@@ -129,11 +129,12 @@ def check_apart(join: LabelJoin) -> None:
 
     The join would otherwise read, or replace, its own data.
     """
+    output_url = join.output_url
     for source in join.sources:
-        url, output = source.url, join.output_url
-        if url is not None and (lies_within(output, url) or lies_within(url, output)):
+        url = source.url
+        if url is not None and (lies_within(output_url, url) or lies_within(url, output_url)):
             raise InputError(
-                f"the output {redact(output)} and the log {source} lie within each other; "
+                f"the output {redact(output_url)} and the log {source} lie within each other; "
                 f"use separate directories"
             )
 
