@@ -35,7 +35,6 @@ ALSO_URLS = {
     "featstore/files/walking.py": {"path"},
     "featstore/ingest/join_output.py": {"target"},
     "featstore/loader/plan/ordering.py": {"str(source)"},
-    "featstore/loader/request/mixed_tables.py": {"str(config['table'])"},
     "featstore/loader/request/train_config.py": {"str(source)"},
     "featstore/loader/stage.py": {"directory"},
     "featstore/samples/sample_imports.py": {"self.source"},
