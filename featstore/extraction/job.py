@@ -1,8 +1,9 @@
 """Extracts raw files into the data files of a table, as one commit.
 
 A run has three phases. It begins by checking the input and the table. It then runs its units in
-parallel; each writes at most one data file. It ends with one commit. Until that commit no snapshot
-names any of its files, so a run that dies at any point leaves the table unchanged.
+parallel; each writes one data file, or several of wide rows. It ends with one commit. Until that
+commit no snapshot names any of its files, so a run that dies at any point leaves the table
+unchanged.
 """
 
 import logging
