@@ -119,6 +119,24 @@ def test_looks_that_may_fail_are_taken_in_one_place() -> None:
     assert all(any(call.startswith(place) for call in blind) for place in SIGHTED)
 
 
+# Who may make a pool whose threads do not have the caller's policy of retries, and why.
+BARE_POOLS = {
+    "featstore/files/retry.py": "`thread_pool` itself",
+    "featstore/staging/filling.py": "syncs a local file",
+    "featstore/extraction/spark/runners.py": "waits for a job of Spark",
+}
+
+
+def test_threads_of_pools_that_reach_stores_have_the_policy_of_retries_of_their_caller() -> None:
+    makers = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "featstore").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("ThreadPoolExecutor")
+    }
+    assert makers == set(BARE_POOLS)
+
+
 def test_a_class_name_stands_for_one_class() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for path in (ROOT / "featstore").rglob("*.py"):

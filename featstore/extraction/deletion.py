@@ -1,7 +1,6 @@
 """Removes rows from a table: rewrites the data files that hold them, in one commit."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +24,7 @@ from featstore.extraction.rewriting import (
     rewrite_file,
 )
 from featstore.extraction.units.unit_statistics import gather_rows
+from featstore.files.retry import thread_pool
 from featstore.ops.arrays import Integers, values_of
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
@@ -117,7 +117,7 @@ def delete_rows(
         file for file in snapshot.data_files if condition.matches_partition(file.partition) is None
     ]
     require_fresh(snapshot, undecided, condition.columns, "")
-    with ThreadPoolExecutor(num_cores(), "featstore-delete") as threads:
+    with thread_pool(num_cores(), "featstore-delete") as threads:
         matching = dict(
             zip(
                 (file.path for file in snapshot.data_files),
@@ -179,7 +179,7 @@ def _write(
         if matching[file.path] < file.num_rows
     ]
     # The pool ends, and with it each of its writes, before files of a failed run are removed.
-    with ThreadPoolExecutor(num_cores(), "featstore-delete") as threads:
+    with thread_pool(num_cores(), "featstore-delete") as threads:
         done = threads.map(lambda pair: _without_rows(snapshot, condition, matching, *pair), left)
         files = sorted(done, key=lambda file: file.path)
         remains = by_partition(files).values()

@@ -7,7 +7,6 @@ operators as an extraction to compute a node's input.
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +18,7 @@ from featstore.base.redaction import redact
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.units.unit import extract_range
+from featstore.files.retry import thread_pool
 from featstore.ops.arrays import values_of
 from featstore.ops.fitting import STATES, Keys, State
 from featstore.ops.hashing import xxh64
@@ -86,7 +86,7 @@ def fit_spec(
 def fit_in_threads(task: FitTask, units: Sequence[Unit]) -> list[States]:
     """Computes states in threads of this process, one state per thread."""
     num_threads = min(num_cores(), len(units))
-    with ThreadPoolExecutor(num_threads, "featstore-fit") as threads:
+    with thread_pool(num_threads, "featstore-fit") as threads:
         return list(
             threads.map(
                 # Which thread takes which unit does not matter: merging states is commutative.

@@ -5,7 +5,6 @@ some partitions in one commit; and compaction, which does it for all that have s
 import posixpath
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +18,7 @@ from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.written import WrittenFiles
+from featstore.files.retry import thread_pool
 from featstore.files.storage import join, open_read, open_write, source_of
 from featstore.native.checks import CHUNK
 from featstore.reading.aligned import RowsReader, aligned_reader
@@ -104,7 +104,7 @@ def compact(table_url: str, *, commit: CommitFunction = delta.commit) -> Compact
 
     def write(base: Sequence[DataFile], tag: str) -> list[DataFile]:
         # The pool ends, and with it each of its writes, before files of a failed run are removed.
-        with ThreadPoolExecutor(num_cores(), "featstore-compact") as threads:
+        with thread_pool(num_cores(), "featstore-compact") as threads:
             done = list(threads.map(partial(rewrite_file, snapshot), base, new_paths(base, tag)))
         for partition in partitions:
             copy_values(snapshot, partition, tag)

@@ -8,7 +8,6 @@ complete.
 
 import posixpath
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.files.listings import list_own
+from featstore.files.retry import thread_pool
 from featstore.files.storage import delete, join, link, spark_url
 from featstore.files.walking import is_hidden
 from featstore.table.layout import partition_path
@@ -138,7 +138,7 @@ def make_locations(wanted: Iterable[Location]) -> int:
     ]
     if not pairs:
         return 0
-    with ThreadPoolExecutor(min(_NUM_LINK_THREADS, len(pairs))) as threads:
+    with thread_pool(min(_NUM_LINK_THREADS, len(pairs))) as threads:
         return len(list(threads.map(lambda pair: link(*pair), pairs)))
 
 
