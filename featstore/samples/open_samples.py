@@ -89,8 +89,7 @@ class OpenSamples(Closing):
             self._open(plan, progress=progress)
 
     def _open(self, plan: SamplePlan, *, progress: bool) -> None:
-        directory = str(self._stager.cache.root.parent)
-        self.plan = replace(plan, staging=replace(plan.staging, directory=directory))
+        self.plan = replace(plan, staging=self._stager.options)
         column_cache, files = ColumnCache(), [file for file, _ in plan.files]
         num_rows = [file.num_rows for file in files]
         with (

@@ -1,6 +1,7 @@
 """The stager: stages data files ahead of the reader, in order, under a byte budget."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from featstore.base.closing import Closing
@@ -27,13 +28,15 @@ class Stager(Closing):
     def __init__(
         self, options: Staging, source: Source | None = None, *, grace_s: float = 30.0
     ) -> None:
-        self.options, self._grace_s = options, grace_s
+        self._grace_s = grace_s
         limits = Limits(
             budget_bytes=options.num_budget_bytes,
             min_free_bytes=options.num_min_free_bytes,
             max_connections=options.max_connections,
         )
         self.cache = Cache(options.directory, limits)
+        # With the private directory, if none is named, which other processes may open.
+        self.options = replace(options, directory=str(self.cache.root.parent))
         self.counts = Counts()
         self.fetcher = Fetcher(options, self.cache, source or Source(), self.counts)
         self._streams: list[Stream[Any]] = []
