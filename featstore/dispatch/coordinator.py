@@ -7,40 +7,30 @@ While the process lives, a thread renews its leases.
 
 import contextlib
 import hashlib
-import logging
-import random
+import math
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.errors import DispatchError
 from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
+from featstore.dispatch.claiming import Claimer, Claiming
 from featstore.dispatch.epochs import EpochNote, announce
 from featstore.dispatch.held import Holdings
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
-from featstore.dispatch.plan import Done, Extent, Plan, Split, extent, part_extent
-from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
-from featstore.dispatch.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
+from featstore.dispatch.plan import Done, Plan
+from featstore.dispatch.receipt import EpochSize, quarantined
+from featstore.dispatch.relieving import LoopPace, Seen, Taker, takings
+from featstore.dispatch.renewer import InStepPace, Renewer, renewal_pause_s
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
-from featstore.dispatch.survey import (
-    Hints,
-    LeaseWatch,
-    Part,
-    StagedSplits,
-    StealCandidate,
-    Survey,
-    victims,
-)
+from featstore.dispatch.survey import Hints, Part
 from featstore.dispatch.terms import SYSTEM_CLOCK, Claim, Clock, Terms, WaitFor
+from featstore.dispatch.waiting import Waiting
 
-_LOG = logging.getLogger(__name__)
-Boundaries = Callable[[Split], Sequence[int]]
 # During the epoch each worker looks at the 64 oldest splits that are not done (decision 0005). An
 # expired lease shows in two looks `lease_s` apart, so two looks per lease time find a dead worker's
 # split within 1.5 lease times. More looks or splits find more dead workers sooner, at more load.
@@ -51,29 +41,17 @@ _SURVEY_SPLITS = 64
 # has open within half a lease. In the simulation of 10,000 workers idle ones make 32 % of all
 # exchanges (benchmarks/dispatch_simulation.md); larger numbers raise that share.
 _TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
-# Looks of an idle worker at leases, if no hint says that something has changed (decision 0030).
-# More of them see an expired lease sooner, and cost three exchanges each.
-_LOOKS_PER_LEASE = 8
-# An idle worker asks for the two hints after 10 ms first, so that a split which is given back at
-# once is taken at once, then at doubled pauses up to a second: one exchange per second and worker
-# (decision 0030). A quarter of a lease bounds the pause as well.
-_FIRST_PAUSE_S = 0.01
-_LONGEST_PAUSE_S = 1.0
-# A claim that stands still for a sixtieth of a lease (1 s of 60) without a reserved row was claimed
-# ahead and is taken whole (decision 0022). Shorter robs workers that just claimed a split and still
-# open its file; longer leaves splits queued at a slow worker while others idle.
-_UNBEGUN_PER_LEASE = 60
 
 
 class Coordinator(Closing):
     """Claims splits of one epoch for one worker. A context manager; whoever made it closes it.
 
-    One thread may take claims while another one acknowledges and completes them. Every method
+    One thread may take claims while others reserve, acknowledge and complete them. Every method
     raises DispatchError once the store is lost, even if only the renewing thread has noticed.
 
     Locks: `_claiming` is held during a look for a claim, and guards what the worker knows of the
-    leases of others. Under it only the store is asked. Boundaries, for which a remote file may be
-    opened, are looked up between two looks. `Holdings` has its own lock, which comes after it.
+    leases of others. Under it only the store is asked. `Holdings` and `LoopPace` have locks of
+    their own, which come after it.
 
     Args:
         store: The store of the epoch's keys.
@@ -84,9 +62,10 @@ class Coordinator(Closing):
         done: What a restored state had delivered, by position in the plan: "complete", a number of
             first rows, or ranges. Equal for all workers.
         clock: The clock by which leases are judged, renewed and waited for.
-        boundaries: Gives the rows at which a split may be cut, for a worker that has nothing left
-            to do. Claims then begin with nothing reserved, and no row may be delivered before
-            `reserve`. Without it, splits are never cut.
+        shares_claims: Whether workers that have nothing left to do may take what this one has not
+            reserved, at any row. Claims then begin with nothing reserved, and no row may be
+            delivered before `reserve`. Otherwise claims are reserved whole.
+        batch_rows: Rows of a batch: fewer are not taken from another worker.
         is_staged: Whether this host has the file of a path in its cache. Such splits are claimed
             first.
 
@@ -104,45 +83,41 @@ class Coordinator(Closing):
         terms: Terms | None = None,
         done: Done | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        boundaries: Boundaries | None = None,
+        shares_claims: bool = False,
+        batch_rows: int = 1,
         is_staged: Callable[[str], bool] | None = None,
     ) -> None:
         self._plan, self._worker, self._terms, self._clock = plan, worker, terms or Terms(), clock
-        # Boundaries by position in the plan, and the position whose boundaries the last look
-        # lacked.
-        self._boundaries, self._known_boundaries = boundaries, dict[int, Sequence[int]]()
-        self._wants_boundaries_of: int | None = None
-        self._relieved = deque[StealCandidate]()  # Leases to cut or claim, from the last look.
-        self._keys = EpochKeys(prefix, plan.epoch)
-        self._done: Done = done or {}
+        self._shares_claims, self._batch_rows = shares_claims, batch_rows
+        self._keys, self._done = EpochKeys(prefix, plan.epoch), done or {}
         self._nonce = uuid.uuid4().hex[:12]
         self._process = OwnProcess()
-        self._watch = LeaseWatch(self._terms.lease_s)
-        self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
-        self._cursor, self._surveyed_at, self._num_turns = 0, self._clock.now_s(), 0
-        self._lookahead = StagedSplits(is_staged)
-        self._num_watched, self._named = _TAIL_SPLITS, set[str]()
+        self._surveyed_at = self._clock.now_s()
+        self._num_watched, self._may_relieve = _TAIL_SPLITS, False
         self.num_takeovers, self.num_cuts = 0, 0
         # Whether the first look of `claims` found all splits done; None before it.
         self.found_all_done: bool | None = None
-        self._extents: dict[Part, int] = {}
-        self._may_relieve = False
-        self._held = Holdings(self._keys)
+        self._held, self._pace = Holdings(self._keys), LoopPace()
         self._claiming, self._closed = threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
         address = (
             bind(store, timeout_s=self._terms.lease_s / 4) if isinstance(store, str) else store
         )
         self._store = address.open()
-        self._hints = Hints(self._store, self._keys, self._survey, len(plan))
+        claimer = Claimer(worker=worker, nonce=self._nonce, shares=shares_claims)
+        self._claims = Claiming(
+            self._store, self._keys, plan, self._done, claimer, self._held, is_staged
+        )
+        self._waiting = Waiting(worker, self._terms, clock, self._closed)
+        self._hints = Hints(self._store, self._keys, self._claims.survey, len(plan))
         with cleaned_up_on_failure(self._store.close):
             self._require_same_plan()
-            self._pace = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
+            self._beats = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
             self._renewer = Renewer(
                 address.open(),
                 self._renewal_pause_s,
                 self._held.renew_all,
-                self._note_failure,
+                self.note_failure,
                 self._closed,
                 clock,
             )
@@ -165,8 +140,6 @@ class Coordinator(Closing):
         self._begin_waiting()
         while not self._closed.is_set():
             claim, is_over = self._next_claim(wait_for)
-            if claim is None and self._look_up_boundaries():
-                continue
             if self.found_all_done is None:
                 self.found_all_done = claim is None and self.is_done
             if claim is not None:
@@ -176,65 +149,104 @@ class Coordinator(Closing):
             elif is_over or wait_for is WaitFor.NOTHING:
                 return
             else:
-                self._rest(wait_for, num_looks)
+                self._waiting.rest(
+                    wait_for, num_looks, self._have_hints_changed, may_relieve=self._may_relieve
+                )
                 num_looks += 1
 
-    def reserve(self, claim: Claim, through: int, *, delivered: int = 0) -> int | None:
-        """Reserves rows of a claim, which another worker can then not cut off.
+    def start(self, claim: Claim) -> int | None:
+        """Records that rows of a claim are about to be read: a worker that the first of them kills
+        has failed at it. Takes one write to the store for each claim.
 
-        Takes one write to the store, or none if the rows are reserved already and nothing is
-        acknowledged.
+        Returns:
+            The row at which the claim ends, as far as this worker knows: others may have cut off
+            rows. None if the lease was taken over.
+        """
+        mine = self._held.get(part := _part(claim), claim.fence)
+        if mine is not None and not mine.started:
+            self._require_usable()
+            mine = self._held.change(self._store, part, leases.start)
+        return None if mine is None else mine.limit
+
+    def reserve(self, claim: Claim, through: int) -> int | None:
+        """Reserves rows of a claim, which another worker can then not take. Batches are made of
+        reserved rows only.
+
+        Takes one write to the store if they are not reserved yet. It then reserves ahead what the
+        loop will deliver in the next `reserve_s` at its pace, or twice as much as is made and not
+        acknowledged while the pace is not known.
 
         Args:
             claim: The claim.
             through: The row up to which to reserve.
-            delivered: Also acknowledges rows before this one.
 
         Returns:
             The row up to which this worker may deliver: less than `through` if the rest was cut
-            off. None if the lease was taken over.
+            off. None if the lease was taken over, or is complete.
         """
         self._require_usable()
-        part = (claim.index, claim.part)
+        part = _part(claim)
         mine = self._held.get(part, claim.fence)
         if mine is None:
             return None
-        if mine.reserved < through or mine.rows < delivered:
-            self._held.worked()
-            mine = self._held.change(
-                self._store,
-                part,
-                lambda mine, work: leases.reserve(leases.advance(mine, delivered), through, work),
-            )
+        through = min(through, mine.limit)
+        if self._held.make(part, claim.fence, through):
+            return through
+        self._held.worked()
+        self._held.keep(part, through)  # Before the write: see `Holdings`.
+        self._pace.begin(self._clock.now_s())
+        paced = self._pace.rows_per_s * self._terms.reserve_s / max(1, self._held.num_delivering)
+        ahead = max(math.ceil(paced), through - mine.rows)
+        mine = self._held.change(
+            self._store,
+            part,
+            lambda mine, work: leases.reserve(
+                mine, max(mine.reserved, through + ahead), work, pace=self._rows_per_s
+            ),
+        )
         return None if mine is None else min(through, mine.reserved)
 
-    def start(self, claim_key: tuple[int, int, int]) -> bool:
-        """Records that rows of a claim are about to be delivered. To be called before the first of
-        them; further calls do nothing.
-
-        Takes one write to the store for each claim, so that a receipt counts only what may have
-        been delivered.
-
-        Returns:
-            False if the lease was taken over. None of its rows may be delivered then.
+    def reserved(self, claim: Claim) -> int:
+        """The row up to which a claim is reserved; 0 if it was taken over, or is complete. Does not
+        ask the store.
         """
-        index, part, fence = claim_key
-        mine = self._held.get((index, part), fence)
-        if mine is None or mine.started:
-            return not self._held.is_lost((index, part), fence)
-        self._require_usable()
-        return self._held.change(self._store, (index, part), leases.start) is not None
+        mine = self._held.get(_part(claim), claim.fence)
+        return 0 if mine is None else mine.reserved
 
     def acknowledge(self, claim: Claim, num_rows: int) -> bool:
-        """Records that the split's first `num_rows` rows, in the order of delivery, are delivered.
-        A takeover then begins after them. Takes one write to the store.
+        """As `acknowledge_all`, of one claim.
 
         Returns:
             False if the lease was taken over.
         """
+        return self.acknowledge_all([(claim, num_rows)])[0]
+
+    def acknowledge_all(self, delivered: Sequence[tuple[Claim, int]]) -> list[bool]:
+        """Records of each claim that the split's first rows, in the order of delivery, are
+        delivered: a takeover begins after them. Reserves as many more as the loop will deliver in
+        the next `reserve_s`: where it has become slower, fewer than before. Takes one write to the
+        store for each claim.
+
+        Args:
+            delivered: Claims, each with a number of rows. Of all that were delivered since the last
+                call, so that the loop's pace shows.
+
+        Returns:
+            Of each claim, whether it is still this worker's.
+        """
+        self._require_usable()
         self._held.worked()
-        record = self._changed(claim, lambda mine, work: leases.advance(mine, num_rows, work))
-        return record is not None
+        held = [self._held.get(_part(claim), claim.fence) for claim, _ in delivered]
+        advanced = [
+            0 if mine is None else max(0, num_rows - mine.rows)
+            for mine, (_, num_rows) in zip(held, delivered, strict=True)
+        ]
+        self._pace.deliver(sum(advanced), self._clock.now_s())
+        ahead = self._pace.rows_per_s * self._terms.reserve_s / max(1, sum(advanced))
+        return [
+            mine is not None and self._advance(claim, num_rows, math.ceil(ahead * num_more))
+            for mine, (claim, num_rows), num_more in zip(held, delivered, advanced, strict=True)
+        ]
 
     def complete(self, claim: Claim) -> bool:
         """Records that the whole claim is delivered.
@@ -243,6 +255,8 @@ class Coordinator(Closing):
             False if the lease was taken over; nothing changes then.
         """
         self._held.worked()
+        if (mine := self._held.get(_part(claim), claim.fence)) is not None:
+            self._pace.deliver(mine.limit - mine.rows, self._clock.now_s())
         return self._changed(claim, lambda mine, _: leases.finish(mine)) is not None
 
     def fail(self, claim: Claim) -> Lease | None:
@@ -254,17 +268,23 @@ class Coordinator(Closing):
         """
         record = self._changed(claim, lambda mine, _: leases.fail(mine))
         if record is not None:
-            self._hints.gave_back([(claim.index, claim.part)])
+            self._hints.gave_back([_part(claim)])
         return record
 
     def gives_up(self, record: Lease) -> bool:
         """Whether enough claims in a row have failed for nobody to claim the lease again."""
         return leases.has_failed(record, self._terms.max_failures)
 
+    def note_failure(self, error: BaseException) -> None:
+        """Keeps an error of a thread that talks to the store, to be raised by the next call in any
+        other one.
+        """
+        self._failure = error
+
     @property
     def is_done(self) -> bool:
         """Whether all splits were done when `claims` ended. False if others still hold some."""
-        return not self._survey.pending(len(self._plan), len(self._plan))
+        return not self._claims.open_parts()
 
     def num_unclaimed(self) -> int:
         """How many splits of the plan no worker has come to yet. One read of the store."""
@@ -284,10 +304,8 @@ class Coordinator(Closing):
             for record in quarantined(self._store, self._keys)
         )
 
-    def limits(self) -> dict[tuple[int, int, int], int | None]:
-        """The rows at which this worker's claims end now, by `Claim.key`; None: at their original
-        end. Lost claims are left out.
-        """
+    def limits(self) -> dict[tuple[int, int, int], int]:
+        """The rows at which this worker's claims end now, by `Claim.key`, without lost ones."""
         self._require_usable()
         return {
             (*part, mine.fence): mine.limit
@@ -331,38 +349,12 @@ class Coordinator(Closing):
 
     def _begin_waiting(self) -> None:
         with self._claiming:
-            self._watch.begin_waiting()
-            self._relieved.clear()
+            self._waiting.watch.begin_waiting()
 
-    def _rest(self, wait_for: WaitFor, num_looks: int) -> None:
-        """Waits until another look at leases may find something.
-
-        With `WaitFor.SILENT`, where the worker looks for signs of life, the pause grows with each
-        look. With `WaitFor.ALL` it asks only for the two hint keys meanwhile, and returns when they
-        show a change, when a lease may soon be cut, or from time to time.
-        """
-        if wait_for is WaitFor.SILENT:
-            self._clock.wait(
-                self._closed, look_pause_s(num_looks, self._terms.lease_s / _LOOKS_PER_LEASE)
-            )
-            return
-        longest_s = min(_LONGEST_PAUSE_S, self._terms.lease_s / 4)
-        pause_s, until = (
-            _FIRST_PAUSE_S,
-            self._clock.now_s() + self._terms.lease_s / _LOOKS_PER_LEASE * random.uniform(0.5, 1.5),
-        )
-        while not self._clock.wait(self._closed, pause_s * random.uniform(0.5, 1)):
-            with self._claiming:
-                self._require_usable()
-                if (
-                    self._closed.is_set()
-                    or self._hints.have_changed()
-                    or self._clock.now_s() >= until
-                ):
-                    return
-            if self._may_relieve and pause_s >= longest_s:
-                return
-            pause_s = min(2 * pause_s, longest_s)
+    def _have_hints_changed(self) -> bool:
+        with self._claiming:
+            self._require_usable()
+            return self._closed.is_set() or self._hints.have_changed()
 
     def _next_claim(self, wait_for: WaitFor) -> tuple[Claim | None, bool]:
         """A claim, if there is one now, and whether nothing is left to wait for."""
@@ -370,56 +362,17 @@ class Coordinator(Closing):
             self._require_usable()
             if self._closed.is_set():
                 return None, True
-            # Where the last look stopped for boundaries, which are known now.
-            claim = self._relieve_next()
-            if claim is None and self._wants_boundaries_of is None:
-                if self._cursor < len(self._plan):
-                    claim = self._revisit_now_and_then() or self._claim_staged() or self._advance()
-                claim = claim or self._look(wait_for)
-            return claim, claim is None and not self._must_wait(wait_for)
-
-    def _look_up_boundaries(self) -> bool:
-        """Looks up the boundaries of the lease that is to be cut next. Called without a lock, since
-        it may open a remote file. Returns whether there is such a lease.
-        """
-        index, self._wants_boundaries_of = self._wants_boundaries_of, None
-        if index is None or self._boundaries is None:
-            return False
-        self._known_boundaries[index] = self._boundaries(self._plan[index])
-        return True
-
-    def _must_wait(self, wait_for: WaitFor) -> bool:
-        """Whether other workers hold leases for which this one waits."""
-        pending = self._survey.pending(len(self._plan), len(self._plan))
-        is_for_all = wait_for is WaitFor.ALL
-        return any(
-            part not in self._held and (is_for_all or not self._watch.is_living(part))
-            for part in pending
-        )
-
-    def _claim_staged(self) -> Claim | None:
-        """Claims a split a little ahead of the cursor whose file this host has. The worker that
-        comes to its position finds it claimed.
-        """
-        for index in self._lookahead.staged(self._plan, self._cursor):
-            if (
-                self._done.get(index) != "complete"
-                and (claim := self._claim((index, 0), None, None)) is not None
-            ):
-                return claim
-        return None
-
-    def _advance(self) -> Claim | None:
-        """Takes positions from the shared cursor until it can claim one."""
-        while (index := self._store.add(self._keys.cursor, 1) - 1) < len(self._plan):
-            self._cursor = index + 1
-            if (
-                self._done.get(index) != "complete"
-                and (claim := self._claim((index, 0), None, None)) is not None
-            ):
-                return claim
-        self._cursor = len(self._plan)
-        return None
+            holds_nothing, claim = not len(self._held), None
+            if not self._claims.is_handed_out:
+                claim = self._revisit_now_and_then() or self._claims.next()
+            claim = claim or self._look(wait_for)
+            if claim is not None:
+                self._waiting.watch.forget(_part(claim))
+                if holds_nothing:
+                    self._pace.restart(self._clock.now_s())
+                return claim, False
+            others = (part for part in self._claims.open_parts() if part not in self._held)
+            return None, not self._waiting.must_wait(wait_for, others)
 
     def _revisit_now_and_then(self) -> Claim | None:
         """During the epoch, twice per lease time: looks at a bounded number of the oldest splits
@@ -427,7 +380,8 @@ class Coordinator(Closing):
         """
         if self._clock.now_s() - self._surveyed_at < self._terms.lease_s / _SURVEYS_PER_LEASE:
             return None
-        claim = self._revisit(self._survey.pending(self._cursor, _SURVEY_SPLITS)[:_SURVEY_SPLITS])
+        oldest = self._claims.survey.pending(self._claims.cursor, _SURVEY_SPLITS)
+        claim = self._revisit(oldest[:_SURVEY_SPLITS])
         if claim is None:
             self._surveyed_at = self._clock.now_s()
         return claim
@@ -436,18 +390,15 @@ class Coordinator(Closing):
         """At the end of the plan: looks at all splits that are not known to be done. With
         `WaitFor.ALL` it looks at some of them, and at more as long as it finds some done.
         """
+        survey = self._claims.survey
         num_open, claim = -1, None
         limit = (
-            self._num_watched
-            if wait_for is WaitFor.ALL
-            else len(self._plan) + self._survey.num_open + 1
+            self._num_watched if wait_for is WaitFor.ALL else len(self._plan) + survey.num_open + 1
         )
-        while claim is None and num_open != (num_open := self._survey.num_open):
+        while claim is None and num_open != (num_open := survey.num_open):
             claim = self._revisit(
-                [*self._hints.given_back(), *self._survey.look(self._cursor, limit, self._nonce)]
+                [*self._hints.given_back(), *survey.look(self._claims.cursor, limit, self._nonce)]
             )
-            if self._wants_boundaries_of is not None:
-                break
             limit *= 2
         self._num_watched = _TAIL_SPLITS if claim else min(2 * self._num_watched, _MOST_TAIL_SPLITS)
         self._hints.read([])  # Learns which splits are done from others, and tells them.
@@ -455,194 +406,96 @@ class Coordinator(Closing):
 
     def _revisit(self, todo: list[Part]) -> Claim | None:
         """Claims the first of these parts that was released, or whose lease has expired. At the end
-        of the plan, a worker that holds nothing takes over what a living one has not begun, or cuts
-        off half of what it holds.
+        of the plan, a worker that holds nothing takes from living ones what they will not deliver
+        soon.
 
         Args:
             todo: Parts that are not known to be done.
         """
-        seen: list[StealCandidate] = []
+        seen: list[Seen] = []
+        is_idle = not len(self._held) and self._claims.is_handed_out
+        may_relieve = is_idle and self._shares_claims
         while todo:
             for part, value, record in self._hints.read(todo):
                 if record is not None:
-                    todo += self._found(part, record)
+                    todo += self._claims.learn(part, record)
+                    if record.state in FINAL:
+                        self._waiting.watch.forget(part)
                 if part in self._held or (record is not None and record.state in FINAL):
                     continue
                 if (
-                    self._may_take(part, record)
+                    self._waiting.may_take(part, record, is_idle=is_idle)
                     and (claim := self._take_over(part, value, record)) is not None
                 ):
                     return claim
-                if record is not None and value is not None:
-                    seen.append(StealCandidate(part=part, record=record, value=value))
-        return self._relieve(seen)
-
-    def _found(self, part: Part, record: Lease) -> list[Part]:
-        """Learns from a lease record. Returns parts of the split that were not known before."""
-        if record.state in FINAL:
-            self._survey.settle(part)
-            self._watch.forget(part)
-        self._extents.update(
-            {(part[0], first): end for first, end in leases.parts(record) if end is not None}
-        )
-        return self._survey.add((part[0], first) for first in record.cuts)
-
-    def _may_take(self, part: Part, record: Lease | None) -> bool:
-        now = self._clock.now_s()
-        expired = self._watch.is_expired(part, record, now)
-        if record is None or record.state is LeaseState.FREE:
-            return expired or record is not None
-        standstill_s = self._watch.standstill_s(part, record, now)
-        is_idle = not len(self._held) and self._cursor >= len(self._plan)
-        if (
-            is_idle
-            and standstill_s >= self._terms.lease_s
-            and self._watch.silent_s(part, now) < self._terms.lease_s / 2
-        ):
-            self._name(record, standstill_s)
-        return expired or standstill_s >= self._terms.stall_s
-
-    def _name(self, record: Lease, standstill_s: float) -> None:
-        """Warns, once for each worker, that it lives and keeps others waiting."""
-        if record.nonce not in self._named:
-            self._named.add(record.nonce)
-            _LOG.warning(
-                "worker %s waits for worker %s, which lives and has not asked for a batch for %.0f "
-                "s. It holds rows %d to %s of split %s, and loses them after stall_s (%.0f s). "
-                "Where the workers train in step, set dispatch.in_step: true",
-                self._worker,
-                record.worker,
-                standstill_s,
-                record.rows,
-                record.limit,
-                record.split,
-                self._terms.stall_s,
-            )
+                is_held = record is not None and record.state is LeaseState.HELD
+                if may_relieve and record is not None and value is not None and is_held:
+                    still_s = self._waiting.standstill_s(part, record)
+                    seen.append(Seen(part=part, record=record, value=value, standstill_s=still_s))
+        return self._relieve(seen) if may_relieve else None
 
     def _take_over(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
         if record is not None and self.gives_up(record):
-            quarantine(self._store, self._keys, part)
-            if self._write(part, value, leases.quarantine(record)):
-                self._found(part, leases.quarantine(record))
+            self._claims.quarantine(part, value, record)
             return None
-        claim = self._claim(part, value, record)
+        claim = self._claims.claim(part, value, record)
         self.num_takeovers += (
             claim is not None and record is not None and record.state is LeaseState.HELD
         )
         return claim
 
-    def _relieve(self, seen: Sequence[StealCandidate]) -> Claim | None:
-        if self._boundaries is None or len(self._held) or self._cursor < len(self._plan):
-            return None
-        relieved = victims(seen, self._nonce)
-        self._may_relieve = bool(relieved)
-        self._relieved = deque(relieved[:_TAIL_SPLITS])
-        return self._relieve_next()
-
-    def _relieve_next(self) -> Claim | None:
-        """Claims or cuts the first of the leases that the last look found, where it can; stops at
-        one whose boundaries are unknown. One that has changed since stays as it is, since leases
-        are written by compare-and-set.
+    def _relieve(self, seen: Sequence[Seen]) -> Claim | None:
+        """Takes rows from another worker. A lease that has changed since it was read stays as it
+        is, since leases are written by compare-and-set.
         """
-        for_s = self._terms.lease_s / _UNBEGUN_PER_LEASE
-        while self._relieved:
-            one, claim = self._relieved[0], None
-            if self._watch.is_unbegun(one.part, one.record, self._clock.now_s(), for_s):
-                claim = self._claim(one.part, one.value, one.record)
-            elif one.part[0] in self._known_boundaries:
-                claim = self._cut(one)
+        me = Taker(
+            salt=self._nonce,
+            rows_per_s=self._pace.rows_per_s,
+            begin_s=self._pace.begin_s,
+            least_rows=self._batch_rows,
+        )
+        found = takings(seen, me)
+        self._may_relieve = bool(seen)
+        for taking in found[:_TAIL_SPLITS]:
+            one = taking.lease
+            if taking.at is None:
+                claim = self._claims.claim(one.part, one.value, one.record, relieves=True)
             else:
-                self._wants_boundaries_of = one.part[0]
-                return None
-            self._relieved.popleft()
+                claim = self._claims.cut(one.part, one.value, one.record, taking.at)
+                self.num_cuts += claim is not None
             if claim is not None:
                 self._num_watched = _TAIL_SPLITS
                 return claim
         return None
 
-    def _cut(self, one: StealCandidate) -> Claim | None:
-        """Cuts a lease in two and claims the second part."""
-        index, _ = one.part
-        at = leases.choose_cut(one.record, self._known_boundaries[index])
-        if at is None or not self._write(
-            one.part, one.value, shorter := leases.cut(one.record, at)
-        ):
-            return None
-        self.num_cuts += 1
-        self._found(one.part, shorter)
-        return self._claim((index, at), None, None)
+    @property
+    def _rows_per_s(self) -> int:
+        """The loop's pace as it stands in leases: 0 only if it is not known."""
+        return math.ceil(self._pace.rows_per_s)
 
-    def _claim(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
-        """Claims the part if its key still has `value`."""
-        split = self._plan[part[0]]
-        named: dict[str, Any] = {
-            "worker": self._worker,
-            "nonce": self._nonce,
-            "turn": self._num_turns,
-        }
-        mine = (
-            leases.claim(self._extent(part), **named)
-            if record is None
-            else leases.claim_again(record, **named)
-        )
-        if self._boundaries is None:
-            mine = leases.start(leases.reserve(mine, split.num_rows))
-        if not self._write(part, value, mine):
-            return None
-        self._num_turns += 1
-        self._held.take(part, mine)
-        new = self._found(part, mine)
-        if record is None:
-            self._offer(new)
-        self._watch.forget(part)
-        limit = split.num_rows if mine.limit is None else mine.limit
-        return Claim(
-            index=part[0],
-            split=split,
-            fence=mine.fence,
-            start_row=mine.rows,
-            part=part[1],
-            end_row=limit,
-        )
+    def _advance(self, claim: Claim, num_rows: int, ahead: int) -> bool:
+        """Acknowledges rows of a claim, and reserves this many more."""
+        part = _part(claim)
 
-    def _extent(self, part: Part) -> Extent:
-        index, first = part
-        split, rows = self._plan[index], self._done.get(index, 0)
-        return (
-            part_extent(split, rows, first, self._extents[part]) if first else extent(split, rows)
-        )
+        def advanced(mine: Lease, work: int) -> Lease:
+            if not self._shares_claims:
+                return leases.advance(mine, num_rows, work)
+            through = self._held.lower(part, num_rows + ahead)
+            mine = leases.advance(mine, num_rows, work)
+            return leases.reserve(mine, through, work, pace=self._rows_per_s)
 
-    def _offer(self, parts: Sequence[Part]) -> None:
-        """Writes free leases for further parts of a split, in the middle of which a restored state
-        had delivered rows.
-        """
-        for part in parts:
-            free = leases.release(
-                leases.claim(self._extent(part), worker=self._worker, nonce=self._nonce)
-            )
-            self._write(part, None, free)
-
-    def _write(self, part: Part, value: str | None, record: Lease) -> bool:
-        return (
-            self._store.compare_set(self._keys.part(part), value or "", record.encode())
-            == record.encode()
-        )
+        return self._held.change(self._store, part, advanced) is not None
 
     def _changed(self, claim: Claim, change: Callable[[Lease, int], Lease]) -> Lease | None:
         self._require_usable()
-        part = (claim.index, claim.part)
-        if self._held.get(part, claim.fence) is None:
+        if self._held.get(_part(claim), claim.fence) is None:
             return None
-        return self._held.change(self._store, part, change)
+        return self._held.change(self._store, _part(claim), change)
 
     def _renewal_pause_s(self, store: Store) -> float:
         if self._terms.in_step:
-            return self._pace.pause_s(store)
+            return self._beats.pause_s(store)
         return renewal_pause_s(self._terms.lease_s)
-
-    def _note_failure(self, error: DispatchError) -> None:
-        """Keeps an error of the renewing thread, to be raised by the next call in any other one."""
-        self._failure = error
 
     def _require_usable(self) -> None:
         if not self._process.is_this():
@@ -652,3 +505,7 @@ class Coordinator(Closing):
             )
         if self._failure is not None:
             raise DispatchError(f"leases could not be renewed: {self._failure}") from self._failure
+
+
+def _part(claim: Claim) -> Part:
+    return claim.index, claim.part

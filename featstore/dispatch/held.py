@@ -16,16 +16,23 @@ Change = Callable[[Lease, int], Lease]
 
 
 class Holdings:
-    """The leases that a worker holds, by part. Safe for several threads, which may share a store
-    handle or use one each.
+    """The leases that a worker holds, by part, and how many rows of each it has made into batches.
+    Safe for several threads, which may share a store handle or use one each.
 
     `_lock` guards the writes to the records. It is never held during a call of the store, which may
-    take until its timeout. Reads are single operations of the dict and take no lock.
+    take until its timeout. Reads of records are single operations of the dict and take no lock.
+
+    A thread may reserve fewer rows of a part than before while another one makes batches of them.
+    So a part has a `made` row, up to which batches are made and below which nobody reserves, and a
+    `granted` row, up to which they may be made without a call of the store. The latter falls before
+    the store is told so, and rises after.
     """
 
     def __init__(self, keys: EpochKeys) -> None:
         self._keys = keys
         self._held: dict[Part, Lease] = {}
+        self._made: dict[Part, int] = {}
+        self._granted: dict[Part, int] = {}
         self._lost: set[tuple[Part, int]] = set()
         self._lock = threading.Lock()
         self._work = 0
@@ -45,6 +52,39 @@ class Holdings:
         """Adds a claim that was written to the store."""
         with self._lock:
             self._held[part] = mine
+            self._made[part], self._granted[part] = mine.rows, mine.reserved
+
+    def make(self, part: Part, fence: int, through: int) -> bool:
+        """Whether rows before `through` may be made into batches without a call of the store. If
+        so, they stay reserved.
+        """
+        with self._lock:
+            may_make = self.get(part, fence) is not None and through <= self._granted[part]
+            if may_make:
+                self._made[part] = max(self._made[part], through)
+            return may_make
+
+    def keep(self, part: Part, through: int) -> None:
+        """From now on nobody reserves fewer rows of the part than those before `through`."""
+        with self._lock:
+            if part in self._made:
+                self._made[part] = max(self._made[part], through)
+
+    def lower(self, part: Part, through: int) -> int:
+        """The row to which the part may be reserved in order to reserve those before `through`:
+        more, if more are made. No more than that is made without a call of the store from now on.
+        """
+        with self._lock:
+            through = max(through, self._made.get(part, 0))
+            if part in self._granted:
+                self._granted[part] = min(self._granted[part], through)
+            return through
+
+    @property
+    def num_delivering(self) -> int:
+        """How many of the leases have rows that were made into batches."""
+        with self._lock:
+            return sum(self._made[part] > mine.first for part, mine in self._held.items())
 
     def is_lost(self, part: Part, fence: int) -> bool:
         """Whether the worker has noticed that a claim was taken over. Does not ask the store."""
@@ -77,7 +117,9 @@ class Holdings:
                 self._lost.add((part, mine.fence))
                 self._remember(part, leases.release(mine))
                 return None
-            # The value is newer than this thread's: apply the change to that one.
+            # The value is newer than this thread's: apply the change to that one. Remembered first,
+            # so that the thread that wrote it grants nothing any more by remembering it later.
+            self._remember(part, current)
             mine = current
         return None
 
@@ -120,6 +162,6 @@ class Holdings:
             if held is None or not held.same_claim(record):
                 return
             if record.state is not LeaseState.HELD:
-                del self._held[part]
+                del self._held[part], self._made[part], self._granted[part]
             elif record.beat > held.beat:
-                self._held[part] = record
+                self._held[part], self._granted[part] = record, record.reserved

@@ -4,21 +4,21 @@ Nothing here has a clock or does I/O. A record is only ever replaced by compare-
 value that was read, so a value must be unique to its claim. It therefore names a fencing token,
 which grows by one with each claim of the split, and a nonce.
 
-    (no key) --claim--> held --renew, reserve, start, advance--> held --finish--> done
+    (no key) --claim--> held --renew, start, reserve, advance--> held --finish--> done
     held --release, fail--> free --claim again--> held (fence + 1)
     held --claim again: expired, stalled, or nothing reserved--> held (fence + 1)
     held --cut, by another worker--> held, ending earlier
     held, free --quarantine: too many failures--> quarantined
 
-A holder delivers no row that it has not reserved, and none before it has started. Other workers can
-only cut off rows beyond the reserved ones or, if nothing is reserved, take the whole lease. So rows
-that move between living workers are neither lost nor delivered twice, and rows that a dead worker
-had only read ahead do not count as delivered.
+A holder delivers no row that it has not reserved. Other workers can only cut off rows beyond the
+reserved ones or, if nothing is reserved, take the whole lease. So rows that move between living
+workers are neither lost nor delivered twice, and rows that a dead worker had only read ahead do not
+count as delivered. It reserves what its loop will deliver soon: less again, once the loop is
+slower.
 """
 
 import enum
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -26,11 +26,11 @@ from typing import Any
 from featstore.base.errors import DispatchError
 from featstore.dispatch.plan import Extent
 
-FORMAT = 2
-# Fields of a record as they are encoded, beside `state`, `end` and `shares`.
-_ALWAYS = ("fence", "worker", "nonce", "beat", "rows")
+FORMAT = 3
+# Fields of a record as they are encoded, beside `state` and `shares`.
+_ALWAYS = ("fence", "worker", "nonce", "beat", "rows", "end")
 _UNLESS_DEFAULT = (
-    "first", "reserved", "started", "work", "turn", "failures", "repeated", "split", "cuts",
+    "first", "reserved", "started", "work", "pace", "turn", "failures", "repeated", "split", "cuts",
 )  # fmt: skip
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
@@ -79,13 +79,15 @@ class Lease:
         rows: Rows before this one are acknowledged, by this claim or earlier ones.
         first: The row at which this claim began.
         reserved: The holder may deliver the rows before this one.
-        started: The holder may have delivered some of the reserved rows.
-        end: The row at which the part ends; None if that is not known.
+        started: The holder has begun to read the rows of this claim.
+        end: The row at which the part ends.
         cuts: The rows at which parts were cut off, ascending. Each part has a key of its own, and
             ends where the next one begins.
         work: Counts everything that the worker acknowledged or reserved, of any split.
+        pace: How many rows per second the worker's loop goes through, of all of its claims, and
+            counting those that filters leave out; 0 as long as that is not known.
         turn: Numbers the worker's claims.
-        failures: Claims in a row that began and acknowledged nothing.
+        failures: Claims in a row that started and acknowledged nothing.
         repeated: An upper bound of the rows that may have been delivered twice.
         shares: What earlier claims acknowledged.
         split: The split's id.
@@ -100,9 +102,10 @@ class Lease:
     first: int = 0
     reserved: int = 0
     started: bool = False
-    end: int | None = None
+    end: int = 0
     cuts: tuple[int, ...] = ()
     work: int = 0
+    pace: int = 0
     turn: int = 0
     failures: int = 0
     repeated: int = 0
@@ -121,8 +124,6 @@ class Lease:
         fields: dict[str, Any] = {"format": FORMAT, "state": self.state.value}
         fields |= {name: getattr(self, name) for name in _ALWAYS}
         fields |= {name: value for name in _UNLESS_DEFAULT if (value := getattr(self, name))}
-        if self.end is not None:
-            fields["end"] = self.end
         if self.shares:
             fields["shares"] = [[s.worker, s.turn, s.first, s.through] for s in self.shares]
         return _ENCODER.encode(fields)
@@ -151,22 +152,21 @@ class Lease:
             ) from error
 
     @property
-    def limit(self) -> int | None:
+    def limit(self) -> int:
         """The row before which the holder stops: the first cut, or else the part's end."""
         return self.cuts[0] if self.cuts else self.end
 
     @property
-    def is_begun(self) -> bool:
-        """Whether some rows are reserved and not acknowledged: they are being read or delivered."""
-        return self.reserved > self.rows
+    def num_unacknowledged(self) -> int:
+        """How many rows may have been delivered without an acknowledgement: those that are
+        reserved. Rows that were only read ahead do not count.
+        """
+        return self.reserved - self.rows
 
     @property
-    def num_unacknowledged(self) -> int:
-        """How many rows may have been delivered without an acknowledgement.
-
-        Rows that were only read ahead do not count: a claim that never started delivered none.
-        """
-        return max(0, self.reserved - self.rows) if self.started or self.rows > self.first else 0
+    def num_left(self) -> int:
+        """Rows that the holder has not reserved, and that others may therefore take."""
+        return self.limit - self.reserved
 
     @property
     def life(self) -> tuple[int, str, int]:
@@ -206,13 +206,20 @@ def claim(extent: Extent, *, worker: str, nonce: str, turn: int = 0) -> Lease:
     )
 
 
-def claim_again(current: Lease, *, worker: str, nonce: str, turn: int = 0) -> Lease:
+def claim_again(
+    current: Lease, *, worker: str, nonce: str, turn: int = 0, relieves: bool = False
+) -> Lease:
     """The record of a new claim on a lease that was given back, or is taken from its holder.
 
     Taking a held lease counts the holder's unacknowledged rows as repeated, and its claim as failed
-    if it had begun and acknowledged nothing.
+    if it had started and acknowledged nothing.
+
+    Args:
+        current: The lease.
+        worker, nonce, turn: As of `claim`.
+        relieves: Whether the holder lives and has reserved nothing, so that its claim did not fail.
     """
-    ended = _ended(current)
+    ended = current if relieves else _ended(current)
     return replace(
         ended,
         state=LeaseState.HELD,
@@ -222,6 +229,7 @@ def claim_again(current: Lease, *, worker: str, nonce: str, turn: int = 0) -> Le
         turn=turn,
         beat=0,
         work=0,
+        pace=0,
         first=ended.rows,
         reserved=ended.rows,
         started=False,
@@ -236,15 +244,17 @@ def renew(mine: Lease, work: int = 0) -> Lease:
     return replace(mine, beat=mine.beat + 1, work=max(mine.work, work))
 
 
-def reserve(mine: Lease, through: int, work: int = 0) -> Lease:
-    """The holder may deliver the rows before `through`, or before the lease's limit."""
-    through = through if mine.limit is None else min(through, mine.limit)
-    return replace(renew(mine, work), reserved=max(mine.reserved, through))
-
-
 def start(mine: Lease, work: int = 0) -> Lease:
-    """The first of the reserved rows is about to be delivered."""
+    """The holder is about to read rows of the claim."""
     return replace(renew(mine, work), started=True)
+
+
+def reserve(mine: Lease, through: int, work: int = 0, *, pace: int = 0) -> Lease:
+    """The holder may deliver the rows before `through`, or before the lease's limit: more than
+    before, or fewer. It must not have delivered what it no longer reserves.
+    """
+    reserved = max(mine.rows, min(through, mine.limit))
+    return replace(renew(mine, work), reserved=reserved, pace=pace or mine.pace)
 
 
 def advance(mine: Lease, num_rows: int, work: int = 0) -> Lease:
@@ -271,7 +281,7 @@ def finish(mine: Lease) -> Lease:
     Raises:
         ValueError: The holder has not reserved all of them.
     """
-    if mine.limit is None or mine.reserved < mine.limit:
+    if mine.reserved < mine.limit:
         raise ValueError(
             f"split {mine.split}: finished at {mine.limit}, but reserved only to {mine.reserved}"
         )
@@ -292,13 +302,11 @@ def cut(current: Lease, at: int) -> Lease:
     """The holder's record after the rows from `at` on were cut off as a part of their own.
 
     Raises:
-        ValueError: The lease is not held, or `at` is not between the reserved rows and the limit.
+        ValueError: The lease is not held, or `at` is not among the rows that are not reserved, or
+            nothing would be left of the claim.
     """
-    if (
-        current.state is not LeaseState.HELD
-        or current.limit is None
-        or not current.reserved < at < current.limit
-    ):
+    is_held = current.state is LeaseState.HELD
+    if not is_held or not current.reserved <= at < current.limit or at == current.first:
         raise ValueError(
             f"no cut at {at} of a lease that is {current.state}, reserved to {current.reserved} of "
             f"{current.limit}"
@@ -307,30 +315,10 @@ def cut(current: Lease, at: int) -> Lease:
     return replace(current, cuts=(at, *current.cuts))
 
 
-def parts(current: Lease) -> list[tuple[int, int | None]]:
+def parts(current: Lease) -> list[tuple[int, int]]:
     """The parts that were cut off: the first row and the end of each."""
     ends = [*current.cuts[1:], current.end]
     return list(zip(current.cuts, ends, strict=False))  # Without cuts there is one end too many.
-
-
-def choose_cut(current: Lease, boundaries: Sequence[int]) -> int | None:
-    """The row at which an idle worker cuts a lease.
-
-    Args:
-        current: Another worker's lease.
-        boundaries: The rows at which the split may be cut, ascending.
-
-    Returns:
-        The boundary that is closest to the middle of the rows that are not reserved. None if there
-        is no boundary among them, or the lease is not held.
-    """
-    if current.state is not LeaseState.HELD or current.limit is None:
-        return None
-    start = max(current.reserved, current.rows)
-    inside = [at for at in boundaries if start < at < current.limit]
-    middle = (start + current.limit) / 2
-    # Of two equally close boundaries the lower one, so that every worker chooses the same.
-    return min(inside, key=lambda at: (abs(at - middle), at), default=None)
 
 
 def all_shares(current: Lease) -> tuple[Share, ...]:
@@ -347,11 +335,11 @@ def _ended(current: Lease) -> Lease:
     """The record after its claim has ended, also if the holder never gave it back.
 
     Then the holder's unacknowledged rows may be delivered twice, and the claim has failed if it
-    began and acknowledged nothing.
+    had started and acknowledged nothing.
     """
     if current.state is not LeaseState.HELD:
         return current
-    came_to_nothing = current.is_begun and current.rows == current.first
+    came_to_nothing = current.started and current.rows == current.first
     failures = 0 if current.rows > current.first else current.failures + came_to_nothing
     return replace(
         current, failures=failures, repeated=current.repeated + current.num_unacknowledged

@@ -1,17 +1,14 @@
-"""What one worker knows of the leases of others: which are open, and for how long they have not
-changed by its own clock. And what it claims besides the next split of the plan: splits whose files
-its host has staged, and leases of other workers at the end of the epoch (work stealing).
+"""Which splits of an epoch one worker knows to be open, which files its host has staged, and the
+hints that workers leave each other.
 
 A part is `(position in the plan, first row)`: `(7, 0)` is split 7 itself, `(7, 5000)` the part that
 was cut off it at row 5,000.
 
-Workers also leave each other hints, so that idle ones seldom need to read leases. Hints only: the
-leases in the keys of splits are the truth.
+With the hints idle workers seldom need to read leases. Hints only: the leases in the keys of splits
+are the truth.
 """
 
-import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest
 from itertools import takewhile
 from zlib import crc32
@@ -22,98 +19,10 @@ from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.base import KEYS_PER_READ, Store
 
 Part = tuple[int, int]
-
-
-class LeaseWatch:
-    """What one observer has seen of the leases of others, and since when by its own clock.
-
-    No clocks of two machines are ever compared. A lease has expired once two reads at least
-    `lease_s` apart, and all reads between, found the same life (`Lease.life`). A missing key counts
-    as a life, because its claimer may have died between moving the cursor and writing the key.
-
-    How long a holder has done nothing is only known while the observer looks at least once per
-    `lease_s`. An observer that slept itself, as ranks do together during an evaluation, cannot
-    tell. Not safe for several threads.
-    """
-
-    def __init__(self, lease_s: float) -> None:
-        self._lease_s = lease_s
-        # By part and aspect: the value that was seen, since when, and at which read the last time.
-        self._seen: dict[tuple[Part, str], tuple[Hashable, float, float]] = {}
-        # The first life of each part since `begin_waiting`, and the parts whose life has changed.
-        self._before: dict[Part, Hashable] = {}
-        self._living: set[Part] = set()
-
-    def begin_waiting(self) -> None:
-        """Forgets all signs of life seen so far. Expiry is measured on."""
-        self._before.clear()
-        self._living.clear()
-
-    def is_expired(self, part: Part, lease: Lease | None, now: float) -> bool:
-        """Notes a reading, and returns whether the part may be taken over.
-
-        Args:
-            part: The part.
-            lease: Its lease as it was read; None for a missing key.
-            now: The time of the reading in seconds.
-        """
-        life = None if lease is None else lease.life
-        if self._before.setdefault(part, life) != life:
-            self._living.add(part)
-        return self._still_s(part, "life", life, now, longest_gap_s=math.inf) >= self._lease_s
-
-    def is_living(self, part: Part) -> bool:
-        """Whether the part was claimed or renewed between two reads after `begin_waiting`.
-
-        Both reads must lie after it: a change since an earlier read may be the last act of a holder
-        that died before the waiting began.
-        """
-        return part in self._living
-
-    def silent_s(self, part: Part, now: float) -> float:
-        """Seconds since the part's life was first seen as it is; 0 if it was never read."""
-        _, since, _ = self._seen.get((part, "life"), (None, now, now))
-        return now - since
-
-    def standstill_s(self, part: Part, lease: Lease, now: float) -> float:
-        """Seconds for which the holder has neither acknowledged nor reserved a row of any split."""
-        mark = (lease.worker, lease.nonce, lease.fence, lease.work)
-        return self._still_s(part, "work", mark, now, longest_gap_s=self._lease_s)
-
-    def is_unbegun(self, part: Part, lease: Lease, now: float, for_s: float) -> bool:
-        """Whether the holder has not begun the lease, so that it may be taken as a whole.
-
-        Args:
-            part: The part.
-            lease: Its lease as it was read.
-            now: The time of the reading in seconds.
-            for_s: For how long at least nothing must have been reserved or acknowledged.
-        """
-        mark = (lease.nonce, lease.fence, lease.rows, lease.reserved)
-        return (
-            self._still_s(part, "begin", mark, now, longest_gap_s=self._lease_s) >= for_s
-            and not lease.is_begun
-        )
-
-    def forget(self, part: Part) -> None:
-        """Drops what was seen of a part: it is done, or has a new holder."""
-        for aspect in ("life", "work", "begin"):
-            self._seen.pop((part, aspect), None)
-        self._before.pop(part, None)
-        self._living.discard(part)
-
-    def _still_s(
-        self, part: Part, aspect: str, mark: Hashable, now: float, *, longest_gap_s: float
-    ) -> float:
-        """Notes a mark, and returns for how many seconds it has been the same.
-
-        Starts over if the last reading is more than `longest_gap_s` ago.
-        """
-        before, since, last = self._seen.get((part, aspect), (mark, now, now))
-        if before != mark or now - last > longest_gap_s:
-            since = now
-        self._seen[part, aspect] = (mark, since, now)
-        return now - since
+# How many positions beyond the cursor a worker looks for staged files. A larger number finds more
+# of them; observers (status.py) read as many more keys, and leases are claimed farther out
+# of order.
+AHEAD = 64
 
 
 class Survey:
@@ -255,52 +164,6 @@ class Hints:
             for part, value in zip(some, values, strict=True)
             if part[0] >= int(low or 0)
         ]
-
-
-# How many positions beyond the cursor a worker looks for staged files. A larger number finds more
-# of them; observers (status.py) read as many more keys, and leases are claimed farther out
-# of order.
-AHEAD = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class StealCandidate:
-    """A lease of another worker, as it was read from the store.
-
-    Attributes:
-        part: The split or part.
-        record: The lease.
-        value: Its text in the store, which a compare-and-set must find to take or cut the lease.
-    """
-
-    part: Part
-    record: Lease
-    value: str
-
-    @property
-    def num_left(self) -> int:
-        """Rows that the holder has not reserved, and that others may therefore take."""
-        return (self.record.limit or 0) - max(self.record.rows, self.record.reserved)
-
-
-def victims(seen: Sequence[StealCandidate], salt: str) -> list[StealCandidate]:
-    """The leases from which an idle worker may take rows, in the order in which it should try.
-
-    First come those with at least half of the largest number of rows left, then the rest. Within
-    each group every `salt` gives another order, so that many idle workers do not all try the same
-    lease first.
-
-    Args:
-        seen: Leases of other workers.
-        salt: A text of the worker's own.
-    """
-    most_left = max((one.num_left for one in seen), default=0)
-    keyed = [
-        (one.num_left < most_left / 2, crc32(f"{salt} {one.part}".encode()), one)
-        for one in seen
-        if one.num_left > 0
-    ]
-    return [one for *_, one in sorted(keyed, key=lambda item: item[:2])]
 
 
 class StagedSplits:

@@ -39,6 +39,7 @@ class Terms:
     stall_s: float = 1800.0
     max_failures: int = 5
     in_step: bool = False
+    reserve_s: float = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,9 @@ from featstore.dispatch.receipt import EpochSize
 from featstore.dispatch.renewer import look_pause_s
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress
-from featstore.dispatch.survey import LeaseWatch, Part
+from featstore.dispatch.survey import Part
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
+from featstore.dispatch.waiting import LeaseWatch
 
 _LOG = logging.getLogger(__name__)
 # Ranks in step renew every 0.5 s at the end of a plan (renewer.py): three renewals.

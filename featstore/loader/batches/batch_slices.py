@@ -2,7 +2,7 @@
 file's order are first divided where batches end.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,11 +37,6 @@ class BatchSlice:
     pool: BufferPool | None = None
     made: Batch | None = None
 
-    def num_ahead(self, batch_size: int) -> int:
-        """How many whole batches the last block still holds after this one."""
-        last = self.blocks[-1]
-        return (last.num_rows - last.end) // batch_size
-
     def batch(self) -> Batch:
         """The batch, with views of the blocks as columns. Not for a slice without blocks."""
         if self.made is not None:
@@ -63,7 +58,7 @@ def slice_batches(
     batch_size: int,
     *,
     drop_last: bool,
-    lost_sources: Callable[[Block], Collection[int]] = lambda _: (),
+    reserve: Callable[[Block], Mapping[int, int]] = lambda _: {},
     pool: BufferPool | None = None,
 ) -> Iterator[BatchSlice]:
     """Slices the blocks, in their order, into batches of `batch_size` rows.
@@ -74,33 +69,33 @@ def slice_batches(
         blocks: The blocks.
         batch_size: Rows of each batch but the last.
         drop_last: Whether a shorter last batch is left out.
-        lost_sources: Called with each block of mixed rows, of at most `batch_size` rows, with what
-            a batch leaves of it for the next one, and with each slice of another block, before it
-            is used. Gives the places, in `Block.sources`, of those whose claims are lost. Their
-            rows are left out.
+        reserve: Called with each block of mixed rows, of at most `batch_size` rows, with what a
+            batch leaves of it for the next one, and with each slice of another block, before it is
+            used: other workers can then not take its rows. Gives the `limits`, as of
+            `Block.within`, of sources of which others have taken rows. These are left out.
         pool: Memory for offsets and for batches that are joined; None: its own.
     """
     slices: list[Block] = []
     segments: list[Segment] = []
     missing, pool = batch_size, pool or BufferPool()
     for block in blocks:
-        if block.draws is not None and (lost := lost_sources(block)):
-            block = block.without(lost, pool)
+        if block.draws is not None and (limits := reserve(block)):
+            block = block.within(limits, pool)
         for part in _parts(block, missing, batch_size, pool):
-            is_checked = part.draws is not None and part.begin == block.begin
-            if not is_checked and (lost := lost_sources(part)):
-                if part.draws is None:
-                    # So that no name keeps the block when the loop goes on, here and below.
-                    del part
-                    break
-                part = part.without(lost, pool)
+            is_reserved = part.draws is not None and part.begin == block.begin
+            limits = {} if is_reserved else reserve(part)
+            if limits:
+                part = part.within(limits, pool)
             slices += [part] if len(part) else []
             segments += part.segments
             missing -= len(part)
             if not missing:
                 yield BatchSlice(tuple(slices), Progress(tuple(segments)), pool)
                 slices, segments, missing = [], [], batch_size
+            is_ended = bool(limits) and part.draws is None
             del part
+            if is_ended:
+                break  # What follows in the block is beyond the limit, too.
         del block  # Frees its memory before the next block is waited for.
     if drop_last:
         num_dropped_rows = batch_size - missing

@@ -1,7 +1,7 @@
 """Blocks of decoded rows in the order of delivery, and tensors of batches as views of them."""
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -131,8 +131,6 @@ class Block:
         """The block without its rows from `end` on, which its source no longer covers. Not for
         mixed rows.
         """
-        if end == self.num_rows:
-            return self
         # `slice` keeps what its sources cover, since the rest of the block may follow. Here nothing
         # does, so the sources end with the rows, too: the rest was not read from them.
         sources = tuple(source.between(0, end, self.num_rows) for source in self.sources)
@@ -155,13 +153,21 @@ class Block:
         last = {segment.claim.key: segment for segment in sorted(segments, key=lambda s: s.through)}
         return tuple(last.values())
 
-    def num_rows_from(self, sources: Collection[int]) -> int:
-        """How many rows belong to these sources, given by their places, from `begin` to the end of
-        all rows.
+    def num_rows_beyond(self, limits: Mapping[int, int]) -> int:
+        """How many rows, from `begin` to the end of all rows, lie beyond where their sources end.
+
+        Args:
+            limits: As of `within`.
         """
-        if self.draws is None:
-            return self.num_rows - self.begin
-        return int(np.isin(self.draws[self.begin :], list(sources)).sum())
+        num_rows = 0
+        for number, row in limits.items():
+            cut = self.sources[number].row_at(row)
+            if self.draws is None:
+                num_rows += max(0, self.num_rows - max(self.begin, cut))
+            else:
+                beyond = np.flatnonzero(self.draws == number)[cut:]
+                num_rows += int((beyond >= self.begin).sum())
+        return num_rows
 
     def places(self) -> list[tuple[BlockSource, int, int]]:
         """Each source of which the block has rows, with the rows of its stream that it covers: the
@@ -173,32 +179,42 @@ class Block:
             if first < end
         ]
 
-    def without(self, lost: Collection[int], pool: BufferPool) -> "Block":
-        """The rows of this block that do not belong to these sources, as a block of their own.
+    def within(self, limits: Mapping[int, int], pool: BufferPool) -> "Block":
+        """The rows of this block that lie before the rows of their streams at which some sources
+        end, as a block of their own: these sources are complete with it.
 
         Args:
-            lost: Places in `sources`.
-            pool: Memory for the rows.
+            limits: For places in `sources`, the row of the stream at which the source ends; -1 for
+                one that is left out.
+            pool: Memory for the rows, if they are mixed.
         """
-        kept = [number for number in range(len(self.sources)) if number not in lost]
-        draws = np.zeros(self.num_rows, np.int32) if self.draws is None else self.draws
-        rows = np.arange(self.begin, self.end)
-        rows = rows[np.isin(draws[self.begin : self.end], kept)]
-        sources = [
-            source.between(first, end, num_rows)
-            for source, first, end, num_rows in self._rows_of_sources()
-        ]
+        if self.draws is None:
+            ends = [self.sources[number].row_at(limit) for number, limit in limits.items()]
+            found = self.until(max(self.begin, min([self.end, *ends])))
+            found.sources = tuple(
+                part
+                for number, source in enumerate(found.sources)
+                for part in _ended(source, limits.get(number))
+            )
+            return found
+        kept, sources = np.zeros(self.num_rows, bool), list[BlockSource]()
         numbers = np.zeros(len(self.sources), np.int32)
-        numbers[kept] = np.arange(len(kept))
+        for number, (source, first, end, num_rows) in enumerate(self._rows_of_sources()):
+            limit = limits.get(number)
+            last = end if limit is None else min(end, source.row_at(limit))
+            kept[np.flatnonzero(self.draws == number)[first:last]] = True
+            numbers[number] = len(sources)
+            sources += _ended(source.between(first, max(first, last), num_rows), limit)
+        rows = np.flatnonzero(kept)
         columns = {key: [self.columns[key]] for key in self.keys}
         places = places_of(rows, [self.num_rows], np.array([0, len(rows)]))
         [packed] = gather_batches(columns, places, pool, pool)
         return Block.of(
             UnpackedColumns(packed),
-            tuple(sources[number] for number in kept),
+            tuple(sources),
             num_rows=len(rows),
             extras=self.extras.take(pa.array(rows)) if self.extras.num_columns else self.extras,
-            draws=numbers[draws[rows]],
+            draws=numbers[self.draws[rows]],
         )
 
     def _rows_of_sources(self) -> Iterator[tuple[BlockSource, int, int, int]]:
@@ -391,6 +407,15 @@ class BlockColumns:
     @property
     def _whole(self) -> PackedColumns | None:
         return self.blocks[0].whole if len(self.blocks) == 1 else None
+
+
+def _ended(source: BlockSource, limit: int | None) -> list[BlockSource]:
+    """The source as it is complete at a row of its stream: as it is for None, and none at all if
+    it ended before.
+    """
+    if limit is None:
+        return [source]
+    return [] if limit < source.first_row else [source._replace(end_row=limit, is_last=True)]
 
 
 def _size_bytes(values: Values) -> int:

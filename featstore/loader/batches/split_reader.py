@@ -1,6 +1,7 @@
 """Reads one claimed split, window by window."""
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -45,8 +46,8 @@ class Work:
         decoded: The data file's decoded columns, which are read instead.
         release: Unpins the staged files, or the decoded columns. Called once, when the files are
             closed.
-        reserve: Called with a row of the split, before rows up to it are read. Returns the row up
-            to which this worker may deliver; None if the claim is lost.
+        limit: Called before rows are read. Returns the row at which the claim ends now, since other
+            workers may have taken rows of it; None if the claim is lost.
         fail: Records that the claim cannot be read.
     """
 
@@ -55,7 +56,7 @@ class Work:
     files: tuple[FileSource, ...]
     decoded: DecodedFile | None = None
     release: Release = lambda: None
-    reserve: Callable[[int], int | None] = lambda through: through
+    limit: Callable[[], int | None] = lambda: sys.maxsize
     fail: Callable[[], None] = lambda: None
 
 
@@ -141,6 +142,7 @@ class SplitReader:
         self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
         self.claim, self._through = work.claim, work.claim.start_row
+        self._limit = self.claim.end_row or sys.maxsize
         with stats.timed("decode_s"), ExitStack() as opened:
             files = [
                 opened.enter_context(
@@ -180,7 +182,7 @@ class SplitReader:
     def is_finished(self) -> bool:
         if self._has_ended or self._next >= len(self._windows):
             return True
-        return 0 < self.claim.end_row <= self._row
+        return self._limit <= self._row
 
     @property
     def num_windows(self) -> int:
@@ -214,15 +216,18 @@ class SplitReader:
     def read(self) -> Iterator[Window]:
         """The next window, in slices if it takes much memory. Not to be called once finished.
 
-        If another worker has taken over the rest of the claim, the window is empty. If the claim is
-        lost, there is no window. In both cases the split is finished then.
+        If other workers have taken over all of the window, it is empty: with it the claim's end is
+        reported. If they have taken rows before it, too, or the claim is lost, there is no window.
+        In each case the split is finished then.
         """
-        end_row = self._end_row(self._row + self._num_rows(self._windows[self._next]))
-        through = self._work.reserve(end_row)
-        self._has_ended = through is None or through < end_row
-        if through is not None:
-            with self._inflated_as_damage():
-                yield from self._read(range(0) if through < end_row else self._windows[self._next])
+        limit = self._work.limit()
+        if limit is None or limit < self._row:
+            self._has_ended = True
+            return
+        self._limit = min(self._limit, limit)
+        self._has_ended = self._limit == self._row
+        with self._inflated_as_damage():
+            yield from self._read(range(0) if self._has_ended else self._windows[self._next])
 
     @contextmanager
     def _inflated_as_damage(self) -> Iterator[None]:
@@ -381,12 +386,12 @@ class SplitReader:
         claim = self.claim
         while self._next < len(self._windows) - 1:
             after = self._row + self._num_rows(self._windows[self._next])
-            if after > claim.start_row or 0 < claim.end_row <= after:
+            if after > claim.start_row or self._limit <= after:
                 break
             self._next, self._row = self._next + 1, after
 
     def _end_row(self, row: int) -> int:
-        return min(row, self.claim.end_row or row)
+        return min(row, self._limit)
 
     def _num_rows(self, window: range) -> int:
         return sum(self._file.row_group_rows[index] for index in window)

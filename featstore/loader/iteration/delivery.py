@@ -79,8 +79,10 @@ class Claims:
     def note(self, segment: Segment) -> None:
         """Records that the segment is delivered."""
         key = segment.claim.key
+        if self.tells and (key in self._lost or key not in self.open):
+            return  # The claim is another worker's, or is complete.
         self._through[key] = segment.through
-        if not self.tells or key in self._lost:
+        if not self.tells:
             return
         if segment.is_complete:
             self._due.pop(("advanced", key), None)
@@ -104,8 +106,10 @@ class Claims:
             del self._due[place]
 
     def lose(self, key: ClaimKey) -> bool:
-        """Records that another worker has the claim. Returns whether that is new."""
-        is_new = key not in self._lost
+        """Records that another worker has the claim, unless it is complete. Returns whether that is
+        new.
+        """
+        is_new = key in self.open and key not in self._lost
         self._lost.add(key)
         self._due.pop(("advanced", key), None)
         self._due.pop(("complete", key), None)

@@ -18,11 +18,12 @@ from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import EpochTimes, padding_note, verdict
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.dynamic_epoch import DynamicEpoch, Reports
+from featstore.loader.iteration.dynamic_epoch import DynamicEpoch
 from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RowBar
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rank_steps import RankSteps, agreement
 from featstore.loader.iteration.rendezvous import Meeting, recording_in
+from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.slice_source import Resources, SliceSource
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.plan.follow import Follower, NewFiles
@@ -79,7 +80,7 @@ class Iteration:
         self._worker = f"{start.workers[0]}-{os.getpid()}"
         self._in_step = meeting.worker.in_step if job.in_step is None else job.in_step
         self.delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
-        self._reports = Reports(self.delivery, stats, job.terms.lease_s)
+        self._reports = Reports(self.delivery, stats, job.terms)
         self._source = SliceSource(
             resources,
             self.delivery,
@@ -102,7 +103,7 @@ class Iteration:
                 lambda: self._job.parts(meeting.worker),
                 self.delivery,
                 self._hand_over,
-                self._reports.limits,
+                self._reports,
                 lambda: self._num_own_rows(start),
             )
         self._quarantined: list[str] = []

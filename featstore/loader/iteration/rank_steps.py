@@ -5,7 +5,6 @@ no rows.
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from typing import Any
 
 from featstore.base.errors import DispatchError, StateError
 from featstore.dispatch.store_keys import EpochKeys
@@ -15,6 +14,7 @@ from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.hand_over import HandOver, MadeBatch
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Meeting
+from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.slice_source import rows_in_place
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import Agreed, Counted, Steps
@@ -53,8 +53,7 @@ class RankSteps:
         parts: Gives what is read now, in parts, to a rank that has no rows of its own as padding.
         delivery: What is stopped when the ranks stop.
         hand_over: Makes the batches.
-        limits: Gives the rows at which the rank's claims end now, as `Coordinator.limits` does;
-            None if no store is asked for claims.
+        reports: Where it is known which rows are reserved, and at which rows claims end now.
         num_own_rows: Gives the rank's rows from the beginning of the current epoch on, delivered
             ones included; None if a store is asked for claims.
     """
@@ -67,11 +66,11 @@ class RankSteps:
         parts: Callable[[], Iterable[Job]],
         delivery: Delivery,
         hand_over: HandOver,
-        limits: Callable[[], Any],
+        reports: Reports,
         num_own_rows: Callable[[], int | None],
     ) -> None:
         self._steps, self._job, self._meeting, self._parts = steps, job, meeting, parts
-        self._delivery, self._hand_over, self._limits = delivery, hand_over, limits
+        self._delivery, self._hand_over, self._reports = delivery, hand_over, reports
         self._num_own_rows = num_own_rows
         self._num_steps = 0
         self._last: Batch | None = None
@@ -89,11 +88,12 @@ class RankSteps:
             if last is None:
                 last = self._last = some_rows(self._parts()).batch()
             return self._hand_over.made_padding(self._job.tail.padding(last))
-        if not self._steps.makes(self._num_steps, rows.num_ahead(self._job.batch_size)):
+        num_promised = self._reports.num_promised(rows.blocks[-1], self._job.batch_size)
+        if not self._steps.makes(self._num_steps, num_promised):
             # The ranks stop while this one has rows left. The iteration ends once everything that
             # was handed over before is delivered.
             end = self._meeting.first_epoch + self._job.num_epochs
-            self._delivery.stop(end, self._limits(), self._num_own_rows())
+            self._delivery.stop(end, self._reports.limits(), self._num_own_rows())
             return None
         # Returned from a local name: another thread may leave, and so drop `_last`, at any time.
         made = self._hand_over.made(rows)

@@ -36,8 +36,8 @@ from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.transform import transformed
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.dynamic_epoch import Reports
 from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.worker import HostShare, LoaderWorker
 from featstore.loader.plan.shuffle import RowOrder
 from featstore.loader.request.matching import Listed, Partition
@@ -145,7 +145,7 @@ class SliceSource:
             pipeline.blocks(),
             job.batch_size,
             drop_last=job.drop_last,
-            lost_sources=self._reports.lost_sources,
+            reserve=self._reports.reserve,
             pool=self._pools.joined,
         )
         if job.transform is None:
@@ -323,7 +323,7 @@ class SliceSource:
             return work
         return replace(
             work,
-            reserve=partial(coordinator.reserve, claim),
+            limit=partial(coordinator.start, claim),
             fail=partial(self._delivery.fail, claim),
         )
 

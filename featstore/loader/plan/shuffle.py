@@ -10,7 +10,6 @@ rest as if it had not stopped.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 
@@ -151,20 +150,6 @@ def split_windows(
     end = len(row_group_rows) if split.last_row_group is None else split.last_row_group + 1
     cuts = windows(row_group_rows[first:end], window_rows)
     return [range(cut.start + first, cut.stop + first) for cut in cuts]
-
-
-def split_boundaries(
-    split: Split, row_group_rows: Sequence[int], window_rows: int | None
-) -> list[int]:
-    """The rows of a split's stream at which another worker may take it over: between windows.
-
-    Args:
-        split: The split.
-        row_group_rows: Rows of each row group of its file.
-        window_rows: As of `RowOrder.window_rows`.
-    """
-    cuts = split_windows(split, row_group_rows, window_rows)
-    return list(accumulate(sum(row_group_rows[cut.start : cut.stop]) for cut in cuts))[:-1]
 
 
 def windows(row_group_rows: Sequence[int], window_rows: int | None) -> list[range]:

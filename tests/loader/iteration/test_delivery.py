@@ -28,7 +28,7 @@ from featstore.loader.batches.stats import Stats
 from featstore.loader.batches.transform import write_check
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.dynamic_epoch import Reports
+from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.state import LoaderState
 from featstore.tensors.batch import Batch
 from featstore.tensors.column_arrays import SLOT

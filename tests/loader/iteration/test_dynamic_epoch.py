@@ -14,9 +14,10 @@ from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.dynamic_epoch import DynamicEpoch, Reports
+from featstore.loader.iteration.dynamic_epoch import DynamicEpoch
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Rendezvous
+from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.worker import LoaderWorker
 from tests.loader.conftest import data_file, job_on
 

@@ -15,7 +15,7 @@ from featstore.dispatch.terms import Terms
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.dynamic_epoch import Reports
+from featstore.loader.iteration.reports import Reports
 from tests.loader.iteration.states import START
 
 PLAN = Plan(splits=[Split(path="a", num_rows=10), Split(path="b", num_rows=20)])

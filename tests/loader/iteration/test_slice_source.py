@@ -13,8 +13,8 @@ from featstore.dispatch.terms import Claim
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.dynamic_epoch import Reports
 from featstore.loader.iteration.job import Job
+from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.slice_source import Resources, SliceSource
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.staging.options import Staging

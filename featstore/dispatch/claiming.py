@@ -1,0 +1,180 @@
+"""How a worker claims splits and parts: which one comes next, and what is written to its key."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from featstore.dispatch import lease as leases
+from featstore.dispatch.held import Holdings
+from featstore.dispatch.lease import FINAL, Lease
+from featstore.dispatch.plan import Done, Extent, Plan, extent, part_extent
+from featstore.dispatch.receipt import quarantine
+from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.stores.base import Store
+from featstore.dispatch.survey import Part, StagedSplits, Survey
+from featstore.dispatch.terms import Claim
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claimer:
+    """Who claims.
+
+    Attributes:
+        worker: The worker's name in leases.
+        nonce: A text that is unique to its coordinator.
+        shares: Whether claims begin with nothing reserved, so that other workers may take what is
+            not; otherwise all rows are reserved at once.
+    """
+
+    worker: str
+    nonce: str
+    shares: bool
+
+
+class Claiming:
+    """Claims for one worker, in one epoch. Not safe for several threads.
+
+    Args:
+        store: The store.
+        keys: The epoch's keys.
+        plan: The splits.
+        done: What a restored state had delivered.
+        claimer: The worker.
+        held: The leases that it holds.
+        is_staged: As of `Coordinator`.
+
+    Attributes:
+        survey: The splits that are not known to be done.
+        cursor: The position of the plan before which all splits are claimed, as far as is known.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: EpochKeys,
+        plan: Plan,
+        done: Done,
+        claimer: Claimer,
+        held: Holdings,
+        is_staged: Callable[[str], bool] | None,
+    ) -> None:
+        self._store, self._keys, self._plan, self._done = store, keys, plan, done
+        self._claimer, self._held = claimer, held
+        self._lookahead = StagedSplits(is_staged)
+        self._extents: dict[Part, int] = {}
+        self._num_turns = 0
+        self.survey = Survey(frozenset(i for i, rows in done.items() if rows == "complete"))
+        self.cursor = 0
+
+    @property
+    def is_handed_out(self) -> bool:
+        """Whether all splits of the plan are claimed."""
+        return self.cursor >= len(self._plan)
+
+    def open_parts(self) -> list[Part]:
+        """All splits and parts that are not known to be done."""
+        return self.survey.pending(len(self._plan), len(self._plan))
+
+    def next(self) -> Claim | None:
+        """Claims the next split of the plan; None if there is none. One whose file this host has
+        comes first if it is a little ahead of the cursor: the worker that comes to its position
+        finds it claimed.
+        """
+        for index in self._lookahead.staged(self._plan, self.cursor):
+            if (claim := self._first(index)) is not None:
+                return claim
+        while (index := self._store.add(self._keys.cursor, 1) - 1) < len(self._plan):
+            self.cursor = index + 1
+            if (claim := self._first(index)) is not None:
+                return claim
+        self.cursor = len(self._plan)
+        return None
+
+    def learn(self, part: Part, record: Lease) -> list[Part]:
+        """Learns from a lease record. Returns parts of the split that were not known before."""
+        if record.state in FINAL:
+            self.survey.settle(part)
+        self._extents.update({(part[0], first): end for first, end in leases.parts(record)})
+        return self.survey.add((part[0], first) for first in record.cuts)
+
+    def quarantine(self, part: Part, value: str | None, record: Lease) -> None:
+        """Leaves out a part that has failed too often, if its key still has `value`."""
+        quarantine(self._store, self._keys, part)
+        if self._write(part, value, given_up := leases.quarantine(record)):
+            self.learn(part, given_up)
+
+    def cut(self, part: Part, value: str, record: Lease, at: int) -> Claim | None:
+        """Cuts a lease in two and claims the second part, if the key of the first still has
+        `value`.
+        """
+        if not self._write(part, value, shorter := leases.cut(record, at)):
+            return None
+        self.learn(part, shorter)
+        return self.claim((part[0], at), None, None)
+
+    def claim(
+        self, part: Part, value: str | None, record: Lease | None, *, relieves: bool = False
+    ) -> Claim | None:
+        """Claims the part if its key still has `value`.
+
+        Args:
+            part: The part.
+            value: What its key holds; None if there is none.
+            record: The lease in it.
+            relieves: As of `claim_again`.
+        """
+        split, who = self._plan[part[0]], self._claimer
+        named: dict[str, Any] = {
+            "worker": who.worker,
+            "nonce": who.nonce,
+            "turn": self._num_turns,
+        }
+        mine = (
+            leases.claim(self._extent(part), **named)
+            if record is None
+            else leases.claim_again(record, relieves=relieves, **named)
+        )
+        if not who.shares:
+            mine = leases.start(leases.reserve(mine, split.num_rows))
+        if not self._write(part, value, mine):
+            return None
+        self._num_turns += 1
+        self._held.take(part, mine)
+        new = self.learn(part, mine)
+        if record is None:
+            self._offer(new)
+        return Claim(
+            index=part[0],
+            split=split,
+            fence=mine.fence,
+            start_row=mine.rows,
+            part=part[1],
+            end_row=mine.limit,
+        )
+
+    def _first(self, index: int) -> Claim | None:
+        """The first claim on a split, unless it was claimed or delivered before."""
+        is_done = self._done.get(index) == "complete"
+        return None if is_done else self.claim((index, 0), None, None)
+
+    def _extent(self, part: Part) -> Extent:
+        index, first = part
+        split, rows = self._plan[index], self._done.get(index, 0)
+        return (
+            part_extent(split, rows, first, self._extents[part]) if first else extent(split, rows)
+        )
+
+    def _offer(self, parts: Sequence[Part]) -> None:
+        """Writes free leases for further parts of a split, in the middle of which a restored state
+        had delivered rows.
+        """
+        who = self._claimer
+        for part in parts:
+            mine = leases.claim(self._extent(part), worker=who.worker, nonce=who.nonce)
+            self._write(part, None, leases.release(mine))
+
+    def _write(self, part: Part, value: str | None, record: Lease) -> bool:
+        return (
+            self._store.compare_set(self._keys.part(part), value or "", record.encode())
+            == record.encode()
+        )

@@ -1,0 +1,160 @@
+"""How fast a worker's loop is, and what idle workers take over from others because of that: from
+whom most time is left they take so many rows that both end together.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from featstore.dispatch.lease import Lease
+from featstore.dispatch.survey import Part
+
+# Rates of shorter times are those of bursts, such as the batches that a DataLoader asks for ahead.
+_LEAST_S = 0.1
+
+
+class LoopPace:
+    """How many rows per second a worker's loop goes through, filtered ones included, by what it
+    acknowledged last. Time in which the worker had nothing to deliver does not count. Safe for
+    several threads.
+
+    Attributes:
+        rows_per_s: The pace; 0 before it is known.
+        begin_s: How long it took last from a claim of a worker that held nothing to its first
+            batch: staging and decoding. 0 before it is known.
+    """
+
+    def __init__(self) -> None:
+        self.rows_per_s = self.begin_s = 0.0
+        self._lock = threading.Lock()
+        self._claimed_at: float | None = None
+        self._since: float | None = None
+        self._num_rows = 0
+
+    def restart(self, now: float) -> None:
+        """A worker that holds nothing takes a claim."""
+        with self._lock:
+            self._claimed_at, self._since, self._num_rows = now, None, 0
+
+    def begin(self, now: float) -> None:
+        """A batch is made. The first one of a claim after a pause begins the time."""
+        with self._lock:
+            if self._since is None:
+                self._since = now
+                self.begin_s = now - (now if self._claimed_at is None else self._claimed_at)
+
+    def deliver(self, num_rows: int, now: float) -> None:
+        """So many rows were delivered since the last call."""
+        with self._lock:
+            self._num_rows += num_rows
+            if self._since is not None and now - self._since >= _LEAST_S:
+                self.rows_per_s = self._num_rows / (now - self._since)
+                self._since, self._num_rows = now, 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A lease of another worker, as it was read from the store.
+
+    Attributes:
+        part: The split or part.
+        record: The lease.
+        value: Its text in the store, which a compare-and-set must find to take or cut the lease.
+        standstill_s: For how long the holder is known to have done nothing.
+    """
+
+    part: Part
+    record: Lease
+    value: str
+    standstill_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taker:
+    """What an idle worker knows of itself.
+
+    Attributes:
+        salt: A text of its own.
+        rows_per_s: Its pace; 0 if that is not known.
+        begin_s: Seconds from a claim to the first batch of it: staging and decoding.
+        least_rows: Fewer rows are not worth a claim: those of a batch.
+    """
+
+    salt: str
+    rows_per_s: float = 0.0
+    begin_s: float = 0.0
+    least_rows: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taking:
+    """What an idle worker should try to take.
+
+    Attributes:
+        lease: From whom.
+        at: The first row to take: the lease is cut there. None: all of the lease, of which nothing
+            is reserved.
+    """
+
+    lease: Seen
+    at: int | None
+
+
+def takings(seen: Iterable[Seen], taker: Taker) -> list[Taking]:
+    """What an idle worker may take, in the order in which it should try: at most one lease of each
+    holder, beginning with those to whom at least half as much time is left as to the last one.
+    Within each of the two groups every `salt` gives another order, so that many idle workers do not
+    all try the same lease first.
+    """
+    by_holder = defaultdict[str, list[Seen]](list)
+    for one in seen:
+        by_holder[one.record.nonce].append(one)
+    found = [(_seconds_left(of, taker), of) for of in by_holder.values()]
+    most_s = max((left_s for left_s, _ in found), default=0.0)
+    keyed = [
+        (left_s < most_s / 2, crc32(f"{taker.salt} {taking.lease.part}".encode()), taking)
+        for left_s, of in found
+        if (taking := _taking(of, left_s, taker)) is not None
+    ]
+    return [taking for *_, taking in sorted(keyed, key=lambda item: item[:2])]
+
+
+def _seconds_left(of_holder: Sequence[Seen], taker: Taker) -> float:
+    """The seconds that a holder needs for its rows, by its pace or, if that is not known, by the
+    taker's. At least as long as it has stood still: who has done nothing for a minute will not
+    be back in a second.
+    """
+    last = max((one.record for one in of_holder), key=lambda record: record.work)
+    pace = last.pace or taker.rows_per_s or 1.0  # Where nobody knows, each takes a half.
+    return max(_num_rows(of_holder) / pace, *(one.standstill_s for one in of_holder))
+
+
+def _num_rows(of_holder: Sequence[Seen]) -> int:
+    return sum(one.record.limit - one.record.rows for one in of_holder)
+
+
+def _taking(of_holder: Sequence[Seen], left_s: float, taker: Taker) -> Taking | None:
+    """What to take from one holder: so many rows that both end together.
+
+    With x rows the taker needs `begin_s + x / rows_per_s`, and the holder, to whom they are left
+    off, `left_s - x * left_s / num_rows`. A taker that does not know its pace has the holder's.
+    """
+    if not (num_of_holder := _num_rows(of_holder)):
+        return None
+    holder_row_s = left_s / num_of_holder
+    taker_row_s = 1 / taker.rows_per_s if taker.rows_per_s else holder_row_s
+    num_rows = int((left_s - taker.begin_s) / (holder_row_s + taker_row_s))
+    # Of several leases that with the most to take; of those that the holder delivers last.
+    one = max(
+        of_holder, key=lambda one: (min(one.record.num_left, num_rows), one.record.turn, one.part)
+    )
+    lease = one.record
+    if not lease.num_left or num_rows < min(lease.num_left, taker.least_rows):
+        return None
+    if num_rows < lease.num_left:
+        # Whole batches, so that the holder has no short one.
+        at = lease.limit - num_rows // taker.least_rows * taker.least_rows
+        return Taking(lease=one, at=at)
+    return Taking(lease=one, at=None if lease.reserved == lease.first else lease.reserved)
