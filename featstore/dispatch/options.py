@@ -31,6 +31,8 @@ class Dispatch:
         in_step: Whether the workers meet in a collective operation at each step, so that none of
             them may wait for rows that a living one holds. `auto` is true if `WORLD_SIZE` is
             above 1 or a process group with several members was initialised.
+        reserve_s: A worker reserves the rows that its training loop will read in this many seconds
+            at its pace, and at least one batch. An idle worker may take all others.
         finished: What a worker does when an earlier start of the run has read every epoch of its
             iteration: `error`, or `end` with a warning, for launchers that restart everything.
 
@@ -46,6 +48,7 @@ class Dispatch:
     split_rows: int | None = None
     split_bytes: int | str | None = None
     in_step: bool | str = AUTO
+    reserve_s: float = 2.0
     finished: str = ERROR
 
     @property
@@ -68,6 +71,11 @@ class Dispatch:
             _is_number(self.stall_s) and self.stall_s >= self.lease_s,
             f"seconds, lease_s ({self.lease_s}) or more",
         )
+        self._require(
+            "reserve_s",
+            _is_number(self.reserve_s) and 0 < self.reserve_s < 86_400,
+            "seconds above 0 and below a day",
+        )
         require_integer("dispatch.max_failures", self.max_failures)
         if self.split_rows is not None and self.split_bytes is not None:
             raise ConfigError("dispatch: expected split_rows or split_bytes, found both")
@@ -85,7 +93,12 @@ class Dispatch:
     @property
     def terms(self) -> Terms:
         """The terms of leases for a coordinator."""
-        return Terms(lease_s=self.lease_s, stall_s=self.stall_s, max_failures=self.max_failures)
+        return Terms(
+            lease_s=self.lease_s,
+            stall_s=self.stall_s,
+            max_failures=self.max_failures,
+            reserve_s=self.reserve_s,
+        )
 
     def _require(self, name: str, is_valid: bool, expected: str) -> None:
         if not is_valid:
