@@ -173,8 +173,8 @@ class Coordinator(Closing):
         reserved rows only.
 
         Takes one write to the store if they are not reserved yet. It then reserves ahead what the
-        loop will deliver in the next `reserve_s` at its pace, or twice as much as is made and not
-        acknowledged while the pace is not known.
+        loop will deliver in the next `reserve_s` at its pace, or as much as was made before and is
+        not acknowledged: a loop that is faster than is known asks seldom, too.
 
         Args:
             claim: The claim.
@@ -193,10 +193,10 @@ class Coordinator(Closing):
         if self._held.make(part, claim.fence, through):
             return through
         self._held.worked()
-        self._held.keep(part, through)  # Before the write: see `Holdings`.
+        made = self._held.keep(part, through)  # Before the write: see `Holdings`.
         self._pace.begin(self._clock.now_s())
         paced = self._pace.rows_per_s * self._terms.reserve_s / max(1, self._held.num_delivering)
-        ahead = max(math.ceil(paced), through - mine.rows)
+        ahead = max(math.ceil(paced), made - mine.rows)
         mine = self._held.change(
             self._store,
             part,

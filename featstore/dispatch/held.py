@@ -64,11 +64,15 @@ class Holdings:
                 self._made[part] = max(self._made[part], through)
             return may_make
 
-    def keep(self, part: Part, through: int) -> None:
-        """From now on nobody reserves fewer rows of the part than those before `through`."""
+    def keep(self, part: Part, through: int) -> int:
+        """From now on nobody reserves fewer rows of the part than those before `through`. Returns
+        the row up to which batches were made before.
+        """
         with self._lock:
+            made = self._made.get(part, through)
             if part in self._made:
-                self._made[part] = max(self._made[part], through)
+                self._made[part] = max(made, through)
+            return made
 
     def lower(self, part: Part, through: int) -> int:
         """The row to which the part may be reserved in order to reserve those before `through`:
