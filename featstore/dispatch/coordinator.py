@@ -63,6 +63,8 @@ _LONGEST_PAUSE_S = 1.0
 # ahead and is taken whole (decision 0022). Shorter robs workers that just claimed a split and still
 # open its file; longer leaves splits queued at a slow worker while others idle.
 _UNBEGUN_PER_LEASE = 60
+# The turns of one worker: those of the next one of its index are larger. Files and cuts are fewer.
+_TURNS = 2**32
 
 
 class Coordinator(Closing):
@@ -80,6 +82,7 @@ class Coordinator(Closing):
         plan: The splits; equal for all workers.
         prefix: Prefix of the keys of this run and loader.
         worker: The worker's name in messages and receipts.
+        index: The worker's number in the job. A worker that replaces another one has its number.
         terms: When leases end; equal for all workers.
         done: What a restored state had delivered, by position in the plan: "complete", a number of
             first rows, or ranges. Equal for all workers.
@@ -101,13 +104,15 @@ class Coordinator(Closing):
         plan: Plan,
         prefix: str,
         worker: str,
+        index: int = 0,
         terms: Terms | None = None,
         done: Done | None = None,
         clock: Clock = SYSTEM_CLOCK,
         boundaries: Boundaries | None = None,
         is_staged: Callable[[str], bool] | None = None,
     ) -> None:
-        self._plan, self._worker, self._terms, self._clock = plan, worker, terms or Terms(), clock
+        self._plan, self._terms, self._clock = plan, terms or Terms(), clock
+        self._worker, self._index = worker, index
         # Boundaries by position in the plan, and the position whose boundaries the last look
         # lacked.
         self._boundaries, self._known_boundaries = boundaries, dict[int, Sequence[int]]()
@@ -119,7 +124,7 @@ class Coordinator(Closing):
         self._process = OwnProcess()
         self._watch = LeaseWatch(self._terms.lease_s)
         self._survey = Survey(frozenset(i for i, rows in self._done.items() if rows == "complete"))
-        self._cursor, self._surveyed_at, self._num_turns = 0, self._clock.now_s(), 0
+        self._cursor, self._surveyed_at = 0, self._clock.now_s()
         self._lookahead = StagedSplits(is_staged)
         self._num_watched, self._named = _TAIL_SPLITS, set[str]()
         self.num_takeovers, self.num_cuts = 0, 0
@@ -137,6 +142,7 @@ class Coordinator(Closing):
         self._hints = Hints(self._store, self._keys, self._survey, len(plan))
         with cleaned_up_on_failure(self._store.close):
             self._require_same_plan()
+            self._turn = _TURNS * (self._store.add(self._keys.begun(index), 1) - 1)
             self._pace = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
             self._renewer = Renewer(
                 address.open(),
@@ -511,7 +517,7 @@ class Coordinator(Closing):
                 "s. It holds rows %d to %s of split %s, and loses them after stall_s (%.0f s). "
                 "Where the workers train in step, set dispatch.in_step: true",
                 self._worker,
-                record.worker,
+                record.holder,
                 standstill_s,
                 record.rows,
                 record.limit,
@@ -578,7 +584,8 @@ class Coordinator(Closing):
         named: dict[str, Any] = {
             "worker": self._worker,
             "nonce": self._nonce,
-            "turn": self._num_turns,
+            "index": self._index,
+            "turn": self._turn,
         }
         mine = (
             leases.claim(self._extent(part), **named)
@@ -589,7 +596,7 @@ class Coordinator(Closing):
             mine = leases.start(leases.reserve(mine, split.num_rows))
         if not self._write(part, value, mine):
             return None
-        self._num_turns += 1
+        self._turn += 1
         self._held.take(part, mine)
         new = self._found(part, mine)
         if record is None:
