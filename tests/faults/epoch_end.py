@@ -104,7 +104,7 @@ class Traps:
         if result != desired or "/split/" not in key:
             return
         record = json.loads(desired)
-        is_mine = record["worker"].endswith(f"-{os.getpid()}")
+        is_mine = record["worker"].split("-")[-2] == str(os.getpid())
         if self.mode == CUT and record.get("cuts") and not is_mine:
             self.die()
         if (
