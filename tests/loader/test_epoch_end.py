@@ -280,7 +280,7 @@ def test_what_a_dataloader_of_a_rank_left_unread_is_named_by_the_next_one(
     assert "rows are unread" not in caplog.text
     loader.close()
     assert (
-        f"rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777, which is silent"
+        f"rows 0 to 40 of split {other.claim.split.id}, held by worker pod-7 (index 7), which is silent"
         in caplog.text
     )
 
