@@ -155,6 +155,18 @@ def test_processes_with_one_number_on_three_hosts_make_three_files_and_three_tim
     assert rows == {_labels(host=host): n * 1000 for host, n in zip(hosts, (1, 4, 3), strict=True)}
 
 
+def test_processes_of_one_host_with_one_number_are_told_apart_by_the_variable(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        monkeypatch.setenv("FEATSTORE_WORKER", name)
+        on_stats = OnStats(call=TextFile(tmp_path), every_s=0)
+        with FeatureLoader(url, slots=["a"], on_stats=on_stats) as loader:
+            assert sum(batch.num_rows for batch in loader) == NUM_FILES * NUM_ROWS
+        found = _samples((tmp_path / f"train-{name}-0.prom").read_text())
+        assert found["featstore_loader_rows_total", _labels(host=name)] == NUM_FILES * NUM_ROWS
+
+
 def test_a_directory_that_is_missing_ends_the_iteration_with_its_name(
     url: str, tmp_path: Path
 ) -> None:
