@@ -21,6 +21,7 @@ KNOWN = {
     "featstore only reads from this server": "the rest of the contract runs on it",
     "directories of days, ": "a case of the table that does not exist",
     "a StatefulDataLoader of several workers takes": "likewise",
+    "no namespaces of its own": "user namespaces may be forbidden there",
     "one rank alone has no tail": "likewise",
     "a file that is cut at its row groups tells": "likewise",
 }

@@ -1,12 +1,15 @@
 """Python programs that tests run in processes of their own."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 CLI = "from featstore.tools.cli import console; console()"
 JOB = ("--rdzv-id", "job-1")
@@ -39,6 +42,18 @@ def run_with(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a script by another interpreter to its end, which must have the status 0."""
     return _run([python, script, *map(str, arguments)], status=0, variables=variables)
+
+
+def run_on_host(host: str, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end as process 1 of a host of this name, as in a container."""
+    spaces = ["unshare", "--uts", "--pid", "--fork", "--mount-proc"]
+    spaces += [] if os.geteuid() == 0 else ["--map-root-user"]
+    if shutil.which("unshare") is None or subprocess.call(
+        [*spaces, "true"], stderr=subprocess.DEVNULL
+    ):
+        pytest.skip("no namespaces of its own: the system does not let this user make any")
+    named = f"import socket\nsocket.sethostname({host!r})\n{program}"
+    return _run([*spaces, *command_of(named, *arguments)], status=0, variables=None)
 
 
 def _run(

@@ -14,6 +14,9 @@ from featstore.dispatch.stores.base import Store
 from featstore.dispatch.survey import Part, StagedSplits, Survey
 from featstore.dispatch.terms import Claim
 
+# The turns of one worker: those of the next one of its index are larger. Files and cuts are fewer.
+_TURNS = 2**32
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claimer:
@@ -22,12 +25,14 @@ class Claimer:
     Attributes:
         worker: The worker's name in leases.
         nonce: A text that is unique to its coordinator.
+        index: The worker's number in the job.
         shares: Whether claims begin with nothing reserved, so that other workers may take what is
             not; otherwise all rows are reserved at once.
     """
 
     worker: str
     nonce: str
+    index: int
     shares: bool
 
 
@@ -62,9 +67,15 @@ class Claiming:
         self._claimer, self._held = claimer, held
         self._lookahead = StagedSplits(is_staged)
         self._extents: dict[Part, int] = {}
-        self._num_turns = 0
+        self._turn = 0
         self.survey = Survey(frozenset(i for i, rows in done.items() if rows == "complete"))
         self.cursor = 0
+
+    def begin(self) -> None:
+        """Called once, before the first claim: the claims of this worker come after those of
+        earlier ones of its index.
+        """
+        self._turn = _TURNS * (self._store.add(self._keys.begun(self._claimer.index), 1) - 1)
 
     @property
     def is_handed_out(self) -> bool:
@@ -127,7 +138,8 @@ class Claiming:
         named: dict[str, Any] = {
             "worker": who.worker,
             "nonce": who.nonce,
-            "turn": self._num_turns,
+            "index": who.index,
+            "turn": self._turn,
         }
         mine = (
             leases.claim(self._extent(part), **named)
@@ -138,7 +150,7 @@ class Claiming:
             mine = leases.start(leases.reserve(mine, split.num_rows))
         if not self._write(part, value, mine):
             return None
-        self._num_turns += 1
+        self._turn += 1
         self._held.take(part, mine)
         new = self.learn(part, mine)
         if record is None:

@@ -58,6 +58,7 @@ class Coordinator(Closing):
         plan: The splits; equal for all workers.
         prefix: Prefix of the keys of this run and loader.
         worker: The worker's name in messages and receipts.
+        index: The worker's number in the job. A worker that replaces another one has its number.
         terms: When leases end; equal for all workers.
         done: What a restored state had delivered, by position in the plan: "complete", a number of
             first rows, or ranges. Equal for all workers.
@@ -80,6 +81,7 @@ class Coordinator(Closing):
         plan: Plan,
         prefix: str,
         worker: str,
+        index: int = 0,
         terms: Terms | None = None,
         done: Done | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -104,7 +106,7 @@ class Coordinator(Closing):
             bind(store, timeout_s=self._terms.lease_s / 4) if isinstance(store, str) else store
         )
         self._store = address.open()
-        claimer = Claimer(worker=worker, nonce=self._nonce, shares=shares_claims)
+        claimer = Claimer(worker=worker, nonce=self._nonce, index=index, shares=shares_claims)
         self._claims = Claiming(
             self._store, self._keys, plan, self._done, claimer, self._held, is_staged
         )
@@ -112,6 +114,7 @@ class Coordinator(Closing):
         self._hints = Hints(self._store, self._keys, self._claims.survey, len(plan))
         with cleaned_up_on_failure(self._store.close):
             self._require_same_plan()
+            self._claims.begin()
             self._beats = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
             self._renewer = Renewer(
                 address.open(),

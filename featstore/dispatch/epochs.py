@@ -10,7 +10,7 @@ from typing import Any
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch import lease as leases
-from featstore.dispatch.lease import FINAL, Lease
+from featstore.dispatch.lease import FINAL, Lease, Share
 from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.base import KEYS_PER_READ, Store
@@ -174,6 +174,11 @@ class LeaseEntry:
     def split(self) -> str:
         """The split's id; empty for a part that nobody has claimed."""
         return "" if self.record is None else self.record.split
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What each claim acknowledged; empty for a part that nobody has claimed."""
+        return () if self.record is None else leases.all_shares(self.record)
 
 
 def read_splits(

@@ -30,8 +30,14 @@ FORMAT = 3
 # Fields of a record as they are encoded, beside `state` and `shares`.
 _ALWAYS = ("fence", "worker", "nonce", "beat", "rows", "end")
 _UNLESS_DEFAULT = (
-    "first", "reserved", "started", "work", "pace", "turn", "failures", "repeated", "split", "cuts",
+    "first", "reserved", "started", "work", "pace", "index", "turn", "failures", "repeated",
+    "split", "cuts",
 )  # fmt: skip
+_FORMAT_2 = (
+    f"the store holds a lease of format 2, of featstore 0.1: expected format {FORMAT}, since all "
+    "workers of a run need the same version of featstore; end the run, and print its receipt, with "
+    "that version, or use this one under a new run_id"
+)
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -53,12 +59,14 @@ class Share:
 
     Attributes:
         worker: The worker that made the claim.
-        turn: Numbers the worker's claims.
+        index: The worker's number in the job.
+        turn: As of `Lease`.
         first: The first acknowledged row.
         through: The row after the last acknowledged one.
     """
 
     worker: str
+    index: int = 0
     turn: int
     first: int
     through: int
@@ -74,6 +82,7 @@ class Lease:
         state: Held by a worker, free, done or quarantined.
         fence: The fencing token: counts the claims.
         worker: The name of the worker that claimed last.
+        index: Its number in the job, which workers that follow one another have in common.
         nonce: A text that is unique to the claiming worker's coordinator.
         beat: The heartbeat: grows with each renewal and each other write of the holder.
         rows: Rows before this one are acknowledged, by this claim or earlier ones.
@@ -86,7 +95,7 @@ class Lease:
         work: Counts everything that the worker acknowledged or reserved, of any split.
         pace: How many rows per second the worker's loop goes through, of all of its claims, and
             counting those that filters leave out; 0 as long as that is not known.
-        turn: Numbers the worker's claims.
+        turn: Orders the claims of all workers of the index.
         failures: Claims in a row that started and acknowledged nothing.
         repeated: An upper bound of the rows that may have been delivered twice.
         shares: What earlier claims acknowledged.
@@ -97,6 +106,7 @@ class Lease:
     fence: int
     worker: str
     nonce: str
+    index: int = 0
     beat: int = 0
     rows: int = 0
     first: int = 0
@@ -125,7 +135,9 @@ class Lease:
         fields |= {name: getattr(self, name) for name in _ALWAYS}
         fields |= {name: value for name in _UNLESS_DEFAULT if (value := getattr(self, name))}
         if self.shares:
-            fields["shares"] = [[s.worker, s.turn, s.first, s.through] for s in self.shares]
+            fields["shares"] = [
+                [s.worker, s.index, s.turn, s.first, s.through] for s in self.shares
+            ]
         return _ENCODER.encode(fields)
 
     @classmethod
@@ -137,11 +149,13 @@ class Lease:
         """
         try:
             fields = json.loads(text)
-            if fields.pop("format") != FORMAT:
+            if (found := fields.pop("format")) == 2:
+                raise DispatchError(_FORMAT_2)
+            if found != FORMAT:
                 raise ValueError("another format")
             shares = tuple(
-                Share(worker=w, turn=t, first=a, through=b)
-                for w, t, a, b in fields.pop("shares", ())
+                Share(worker=w, index=i, turn=t, first=a, through=b)
+                for w, i, t, a, b in fields.pop("shares", ())
             )
             cuts = tuple(fields.pop("cuts", ()))
             return cls(state=LeaseState(fields.pop("state")), cuts=cuts, shares=shares, **fields)
@@ -150,6 +164,11 @@ class Lease:
                 f"the store holds a lease that this version cannot read: expected format {FORMAT}, "
                 f"found {text[:200]!r}; all workers of a run need the same version of featstore"
             ) from error
+
+    @property
+    def holder(self) -> str:
+        """The worker and its index, for messages."""
+        return f"{self.worker} (index {self.index})"
 
     @property
     def limit(self) -> int:
@@ -181,14 +200,15 @@ class Lease:
         return self.fence == other.fence and self.nonce == other.nonce
 
 
-def claim(extent: Extent, *, worker: str, nonce: str, turn: int = 0) -> Lease:
+def claim(extent: Extent, *, worker: str, nonce: str, index: int = 0, turn: int = 0) -> Lease:
     """The record of the first claim on a split or part.
 
     Args:
         extent: The rows of the split or part.
         worker: The worker's name.
         nonce: A text that is unique to the worker's coordinator.
-        turn: Numbers the worker's claims.
+        index: The worker's number in the job.
+        turn: Orders the claims of all workers of the index.
     """
     start = extent.start_row
     return Lease(
@@ -196,6 +216,7 @@ def claim(extent: Extent, *, worker: str, nonce: str, turn: int = 0) -> Lease:
         fence=1,
         worker=worker,
         nonce=nonce,
+        index=index,
         turn=turn,
         rows=start,
         first=start,
@@ -207,7 +228,13 @@ def claim(extent: Extent, *, worker: str, nonce: str, turn: int = 0) -> Lease:
 
 
 def claim_again(
-    current: Lease, *, worker: str, nonce: str, turn: int = 0, relieves: bool = False
+    current: Lease,
+    *,
+    worker: str,
+    nonce: str,
+    index: int = 0,
+    turn: int = 0,
+    relieves: bool = False,
 ) -> Lease:
     """The record of a new claim on a lease that was given back, or is taken from its holder.
 
@@ -216,7 +243,7 @@ def claim_again(
 
     Args:
         current: The lease.
-        worker, nonce, turn: As of `claim`.
+        worker, nonce, index, turn: As of `claim`.
         relieves: Whether the holder lives and has reserved nothing, so that its claim did not fail.
     """
     ended = current if relieves else _ended(current)
@@ -226,6 +253,7 @@ def claim_again(
         fence=ended.fence + 1,
         worker=worker,
         nonce=nonce,
+        index=index,
         turn=turn,
         beat=0,
         work=0,
@@ -326,7 +354,11 @@ def all_shares(current: Lease) -> tuple[Share, ...]:
     if current.rows == current.first:
         return current.shares
     last = Share(
-        worker=current.worker, turn=current.turn, first=current.first, through=current.rows
+        worker=current.worker,
+        index=current.index,
+        turn=current.turn,
+        first=current.first,
+        through=current.rows,
     )
     return (*current.shares, last)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from featstore.base.errors import DispatchError
 from featstore.base.redaction import redact
-from featstore.dispatch import lease as leases
 from featstore.dispatch.epochs import LeaseEntry, announced_in_run, read_splits
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Done, Plan, as_ranges
@@ -101,12 +100,14 @@ class Receipt:
         lines: One entry for each split and part that was claimed.
         never_claimed: Positions of the splits that nobody claimed.
         rows_never_claimed: The rows of those splits.
+        indices: The number in the job of each worker that acknowledged rows.
     """
 
     size: EpochSize
     lines: tuple[SplitLine, ...]
     never_claimed: tuple[int, ...]
     rows_never_claimed: int
+    indices: Mapping[str, int]
 
     @property
     def delivered(self) -> int:
@@ -125,11 +126,11 @@ class Receipt:
 
     @property
     def workers(self) -> Mapping[str, int]:
-        """Acknowledged rows by worker, sorted by name."""
+        """Acknowledged rows by worker, sorted by index and name."""
         rows: Counter[str] = Counter()
         for line in self.lines:
             rows.update(line.workers)
-        return dict(sorted(rows.items()))
+        return {name: rows[name] for name in sorted(rows, key=lambda n: (self.indices[n], n))}
 
     @property
     def quarantined(self) -> tuple[SplitLine, ...]:
@@ -151,6 +152,7 @@ class Receipt:
             "never_claimed": list(self.never_claimed),
             "rows_never_claimed": self.rows_never_claimed,
             "workers": dict(self.workers),
+            "indices": dict(self.indices),
             "splits": [asdict(line) | {"workers": dict(line.workers)} for line in self.lines],
         }
 
@@ -167,12 +169,13 @@ def read_receipt(store: Store, keys: EpochKeys) -> Receipt:
             f"the store has no epoch {keys.epoch} under {keys.prefix!r}; "
             f"`featstore dispatch status` lists the epochs that it has"
         )
-    size, lines, never = EpochSize.decode(text), [], []
+    size, lines, never, indices = EpochSize.decode(text), [], [], dict[str, int]()
     rows_claimed, complete = 0, set(size.complete_before)
     for index, entries in read_splits(store, keys, range(size.num_splits)):
         if entries:
             of_split = [_line(entries[0].split, entry) for entry in entries]
             lines += of_split
+            indices |= {one.worker: one.index for entry in entries for one in entry.shares}
             # A lease begins after what a restored state had delivered: those rows are not in here.
             rows_claimed += sum(line.delivered + line.missing for line in of_split)
         elif index not in complete:
@@ -182,6 +185,7 @@ def read_receipt(store: Store, keys: EpochKeys) -> Receipt:
         lines=tuple(lines),
         never_claimed=tuple(never),
         rows_never_claimed=size.num_rows - size.rows_before - rows_claimed,
+        indices=indices,
     )
 
 
@@ -250,7 +254,7 @@ def _line(split: str, entry: LeaseEntry) -> SplitLine:
             workers={},
         )
     workers: Counter[str] = Counter()
-    for share in leases.all_shares(record):
+    for share in entry.shares:
         workers[share.worker] += share.through - share.first
     return SplitLine(
         split=split,
@@ -288,4 +292,4 @@ def _text(receipt: Receipt) -> Iterator[str]:
                 f"{who}"
             )
     for worker, rows in receipt.workers.items():
-        yield f"worker {worker}   {rows:,}"
+        yield f"worker {worker} (index {receipt.indices[worker]})   {rows:,}"

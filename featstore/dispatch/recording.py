@@ -1,8 +1,10 @@
 """The order in which an epoch was delivered: what each worker acknowledged, claim by claim. Saved
 as JSON, it can be replayed.
 
-Format 1 (docs/contracts.md): `{"format": 1, "plan": digest, "epoch": n, "window_rows": n,
-"workers": {worker: [[position, first, end], ...]}}`.
+Format 2 (docs/contracts.md): `{"format": 2, "plan": digest, "epoch": n, "window_rows": n,
+"workers": [{"name": name, "index": n, "ranges": [[position, first, end], ...]}, ...]}`. Workers of
+one index come in the order in which they began the epoch. In format 1, `workers` was `{name:
+ranges}`, with names `{index}-{process}`.
 """
 
 import json
@@ -14,19 +16,45 @@ from typing import Any
 
 from featstore.base.errors import ConfigError, DispatchError
 from featstore.base.redaction import redact
-from featstore.dispatch import lease as leases
 from featstore.dispatch.epochs import announced_in_run, read_splits
 from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.receipt import EpochSize
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, open_read_only
 
-FORMAT = 1
+FORMAT = 2
 NOT_RECORDED = (
     "the dispatch store has no record of epoch {epoch} of run {run_id!r} for a loader of this "
     "table version, selection, seed and split size: an epoch is recorded when it is read in order "
     "dynamic; set order.recording, or the store and run_id of the recorded run"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedWorker:
+    """What one worker delivered.
+
+    Attributes:
+        name: The worker's name.
+        index: Its number in the job.
+        ranges: The ranges of rows that it acknowledged, in its order.
+    """
+
+    name: str
+    index: int
+    ranges: tuple[SplitRange, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        ranges = [[one.index, one.first, one.end] for one in self.ranges]
+        return {"name": self.name, "index": self.index, "ranges": ranges}
+
+    @classmethod
+    def from_json(cls, name: str, index: int, ranges: Any) -> "RecordedWorker":
+        """ValueError or TypeError if the values are no worker's."""
+        if type(name) is not str or type(index) is not int or index < 0:
+            raise ValueError(f"expected a name and an index, found {name!r} and {index!r}")
+        found = (SplitRange(index=index, first=first, end=end) for index, first, end in ranges)
+        return cls(name=name, index=index, ranges=tuple(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,59 +64,54 @@ class Recording:
     Attributes:
         plan: The digest of the epoch's plan, see `Plan.digest`.
         epoch: The epoch's number.
-        workers: The ranges of rows that each worker acknowledged, in its order. A worker is named
-            `{index}-{process}`.
+        workers: The workers by index; those of one index in the order in which they began the
+            epoch.
         window_rows: As of `Plan`, if rows were permuted in windows; None: they were not, or an
             earlier version has recorded the order.
     """
 
     plan: str
     epoch: int
-    workers: Mapping[str, tuple[SplitRange, ...]]
+    workers: tuple[RecordedWorker, ...]
     window_rows: int | None = None
 
     @property
     def num_workers(self) -> int:
-        """How many workers a replay needs. Processes of one index count as one worker."""
-        return len({name.partition("-")[0] for name in self.workers})
+        """How many workers a replay needs: one for each index, also for those without a row."""
+        return 1 + max((worker.index for worker in self.workers), default=-1)
 
     def of(self, index: int) -> Iterator[SplitRange]:
-        """What the worker of one index delivered, one process after the other, by their numbers.
+        """What the workers of one index delivered, one after the other, in the order in which they
+        began the epoch.
 
         Empty if the epoch had no such worker.
         """
-        # Shorter names come first, so that process 9 precedes process 10.
-        for name in sorted(self.workers, key=lambda name: (len(name), name)):
-            if name.partition("-")[0] == str(index):
-                yield from self.workers[name]
+        for worker in self.workers:
+            if worker.index == index:
+                yield from worker.ranges
 
     def to_json(self) -> dict[str, Any]:
         """The recording as values for `json.dumps`, see the module's docstring."""
-        workers = {
-            name: [[one.index, one.first, one.end] for one in ranges]
-            for name, ranges in self.workers.items()
-        }
+        workers = [worker.to_json() for worker in self.workers]
         windows = {} if self.window_rows is None else {"window_rows": self.window_rows}
         known = {"format": FORMAT, "plan": self.plan, "epoch": self.epoch}
         return {**known, **windows, "workers": workers}
 
     @classmethod
     def from_json(cls, data: Any) -> "Recording":
-        """Reads what `to_json` made.
+        """Reads what `to_json` made, in this version or one of format 1.
 
         Raises:
             ConfigError: The data has another format, or is damaged.
         """
-        if not isinstance(data, Mapping) or data.get("format") != FORMAT:
-            found = data.get("format") if isinstance(data, Mapping) else type(data).__name__
-            raise ConfigError(f"recorded order: expected format {FORMAT}, found {found!r}")
+        found = data.get("format") if isinstance(data, Mapping) else type(data).__name__
+        if found not in (1, FORMAT):
+            raise ConfigError(f"recorded order: expected format 1 or {FORMAT}, found {found!r}")
         try:
-            workers = {
-                name: tuple(
-                    SplitRange(index=index, first=first, end=end) for index, first, end in ranges
-                )
-                for name, ranges in data["workers"].items()
-            }
+            if found == 1:
+                workers = _workers_of_format_1(data["workers"])
+            else:
+                workers = tuple(RecordedWorker.from_json(**worker) for worker in data["workers"])
             window_rows = data.get("window_rows")
             if window_rows is not None and type(window_rows) is not int:
                 raise ValueError(f"window_rows: expected an integer, found {window_rows!r}")
@@ -101,6 +124,14 @@ class Recording:
     def encode(self) -> str:
         """The text of a recording file."""
         return json.dumps(self.to_json(), sort_keys=True) + "\n"
+
+
+def _workers_of_format_1(workers: Mapping[str, Any]) -> tuple[RecordedWorker, ...]:
+    """The workers by their numbers: shorter names come first, so that process 9 precedes 10."""
+    names = sorted(workers, key=lambda name: (len(name), name))
+    return tuple(
+        RecordedWorker.from_json(name, int(name.partition("-")[0]), workers[name]) for name in names
+    )
 
 
 def recorded(url: str, run_id: str, epoch: int | None = None) -> Recording:
@@ -152,20 +183,23 @@ def read_recording(store: Store, keys: EpochKeys) -> Recording:
     """
     size = EpochSize.decode(store.get_or_none(keys.size) or "")
     plan, *others = (store.get_or_none(keys.plan) or "").split("+")
-    by_worker: dict[str, list[tuple[int, SplitRange]]] = defaultdict(list)
+    by_worker = defaultdict[tuple[int, str], list[tuple[int, SplitRange]]](list)
     for index, entries in read_splits(store, keys, range(size.num_splits)):
         for entry in entries:
-            for share in leases.all_shares(entry.record) if entry.record is not None else ():
-                by_worker[share.worker].append(
+            for share in entry.shares:
+                by_worker[share.index, share.worker].append(
                     (share.turn, SplitRange(index=index, first=share.first, end=share.through))
                 )
-    ordered = {
-        worker: sorted(ranges, key=lambda item: item[0])
-        for worker, ranges in sorted(by_worker.items())
-    }
+    for ranges in by_worker.values():
+        ranges.sort(key=lambda item: item[0])
+    # By index, and then by the first turn: the turns of a worker that began later are larger.
+    ordered = sorted(by_worker.items(), key=lambda item: (item[0][0], item[1][0][0], item[0][1]))
     return Recording(
         plan=plan,
         epoch=keys.epoch,
-        workers={name: tuple(one for _, one in ranges) for name, ranges in ordered.items()},
+        workers=tuple(
+            RecordedWorker(name=name, index=index, ranges=tuple(one for _, one in ranges))
+            for (index, name), ranges in ordered
+        ),
         window_rows=int(others[1]) if len(others) > 1 else None,
     )

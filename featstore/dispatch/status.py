@@ -53,6 +53,13 @@ class Reading:
         return rows
 
     @property
+    def worker_indices(self) -> dict[str, int]:
+        """The index of each worker that holds or held a claim."""
+        shares = chain.from_iterable(map(all_shares, self.leases.values()))
+        indices = {share.worker: share.index for share in shares}
+        return indices | {lease.worker: lease.index for lease in self.leases.values()}
+
+    @property
     def num_over(self) -> int:
         """How many splits are done or quarantined together with all parts cut off them."""
         claimed = {index for index, _ in self.leases}
@@ -69,6 +76,7 @@ class WorkerStatus:
 
     Attributes:
         worker: The worker's name.
+        index: Its number in the job.
         num_done: Splits and parts that it completed.
         num_held: Splits and parts that it holds.
         num_rows: Rows that it acknowledged.
@@ -79,6 +87,7 @@ class WorkerStatus:
     """
 
     worker: str
+    index: int
     num_done: int
     num_held: int
     num_rows: int
@@ -211,14 +220,22 @@ def show(status: EpochStatus, width: int | None = None) -> str:
     # No key says when an epoch ended, so the rates of a finished one are not known.
     rates = ["" if status.is_over else f"{worker.rows_per_s:,.0f}" for worker in status.workers]
     rows = [
-        [w.worker, f"{w.num_done:,}", f"{w.num_held:,}", f"{w.num_rows:,}", rate, w.remark]
+        [
+            w.worker,
+            str(w.index),
+            f"{w.num_done:,}",
+            f"{w.num_held:,}",
+            f"{w.num_rows:,}",
+            rate,
+            w.remark,
+        ]
         for w, rate in zip(status.workers, rates, strict=True)
     ]
     table = (
         text_table(
             rows,
-            ("worker", "done", "held", "rows", "rows/s", ""),
-            align=("left", *["right"] * 4, "left"),
+            ("worker", "index", "done", "held", "rows", "rows/s", ""),
+            align=("left", *["right"] * 5, "left"),
             width=width,
         )
         if rows
@@ -299,8 +316,9 @@ def read_leases(store: Store, note: EpochNote, known: Mapping[Part, Lease]) -> d
 
 
 def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> list[WorkerStatus]:
-    rows, rows_before = now.worker_rows, before.worker_rows
-    rates = {name: max(0, rows[name] - rows_before[name]) / spent_s for name in sorted(rows)}
+    rows, rows_before, indices = now.worker_rows, before.worker_rows, now.worker_indices
+    names = sorted(rows, key=lambda name: (indices[name], name))
+    rates = {name: max(0, rows[name] - rows_before[name]) / spent_s for name in names}
     # A renewal comes every third of a lease: half a lease without one is silence.
     was_watched = bool(before.leases) and spent_s >= note.lease_s / 2
     # Of a worker that came between the readings it is not known for how long it has read.
@@ -313,6 +331,7 @@ def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> 
         statuses.append(
             WorkerStatus(
                 worker=name,
+                index=indices[name],
                 num_done=sum(lease.state is LeaseState.DONE for lease in mine.values()),
                 num_held=len(held),
                 num_rows=rows[name],

@@ -55,6 +55,10 @@ class EpochKeys:
         """Counts the positions of the plan that were handed out."""
         return f"{self.prefix}{self.epoch}/cursor"
 
+    def begun(self, index: int) -> str:
+        """Counts the workers of one index that have begun the epoch, one after the other."""
+        return f"{self.prefix}{self.epoch}/begun/{index}"
+
     def split(self, index: int) -> str:
         """Holds the lease of the split at one position of the plan."""
         return f"{self.prefix}{self.epoch}/split/{index}"

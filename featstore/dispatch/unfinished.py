@@ -57,9 +57,9 @@ class OpenLease:
             )
         rows = f"rows {self.record.rows} to {self.record.limit} of split {self.record.split}"
         who = (
-            f"held by worker {self.record.worker}"
+            f"held by worker {self.record.holder}"
             if self.is_held
-            else f"given back by worker {self.record.worker}"
+            else f"given back by worker {self.record.holder}"
         )
         return f"epoch {self.epoch}, {rows}, {who}"
 

@@ -186,7 +186,7 @@ class Waiting:
                 "s. It holds rows %d to %s of split %s, and loses them after stall_s (%.0f s). "
                 "Where the workers train in step, set dispatch.in_step: true",
                 self._worker,
-                record.worker,
+                record.holder,
                 standstill_s,
                 record.rows,
                 record.limit,

@@ -337,7 +337,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             waiting seconds, bytes, rows and retries of `staging`, `decode`, `assemble`, `transform`
             and `delivery`. `slots`: for each column that was read, its `bytes` as stored, and its
             part of the busy seconds of the stages `decode` and `assemble`. `worker`: which process
-            this is: `rank`, `index` and `num_workers`, with DataLoader workers counted.
+            this is: `host`, `rank`, `index` and `num_workers`, with DataLoader workers counted.
         """
         return self._source.stats()
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import CounterMetricFamily
 
 Stats = Mapping[str, Any]
-_LABELS = ("loader", "rank", "worker")
+# What stays the same when a process restarts: a worker's whole name would be a new time series each
+# time. Host and index are also the names of files.
+_LABELS = ("loader", "host", "rank", "index")
 
 
 class LoaderCollector:
@@ -47,8 +49,9 @@ class TextFile:
     """Writes metrics to a file that the textfile collector of Prometheus' node exporter reads: for
     `on_stats` of a loader, also in DataLoader workers, which nobody can ask over HTTP.
 
-    Each process has its own file, `NAME-RANK-WORKER.prom`, which is replaced at once. Files stay
-    when their process ends.
+    Each process has its own file, `NAME-HOST-INDEX.prom`, which is replaced at once. Files stay
+    when their process ends; the next one of this host and index replaces them. Processes of one
+    host without a launcher that numbers them (RANK) need a FEATSTORE_WORKER each.
 
     Args:
         directory: What the node exporter got as `--collector.textfile.directory`.
@@ -69,7 +72,7 @@ class TextFile:
         registry = client.CollectorRegistry(auto_describe=False)
         registry.register(_Collected(_families({self._name: stats}, slots=self._slots)))
         worker = stats["worker"]
-        path = self._directory / f"{self._name}-{worker['rank']}-{worker['index']}.prom"
+        path = self._directory / f"{self._name}-{worker['host']}-{worker['index']}.prom"
         client.write_to_textfile(str(path), registry)
 
 
@@ -89,7 +92,7 @@ def _families(stats: Mapping[str, Stats], *, slots: bool) -> list["CounterMetric
     families: dict[str, Any] = {}
     for loader, numbers in stats.items():
         worker = numbers["worker"]
-        of_loader = [loader, str(worker["rank"]), str(worker["index"])]
+        of_loader = [loader, *(str(worker[label]) for label in _LABELS[1:])]
         own = {name: value for name, value in numbers.items() if not isinstance(value, Mapping)}
         _add(families, "", own, of_loader)
         for stage, own in numbers["stages"].items():

@@ -24,7 +24,7 @@ from featstore.loader.iteration.rendezvous import Rendezvous
 from featstore.loader.iteration.slice_source import Resources
 from featstore.loader.iteration.staging_share import decoded_room, limited, share_of
 from featstore.loader.iteration.state import LoaderState
-from featstore.loader.iteration.worker import LoaderWorker, require_exact_states
+from featstore.loader.iteration.worker import LoaderWorker, host_name, require_exact_states
 from featstore.loader.plan.ordering import STATIC
 from featstore.staging.stager import Stager
 from featstore.tensors.buffer_pool import BufferPools
@@ -235,6 +235,7 @@ class TableSource(Life[Iteration]):
             "stages": self._resources.stats.stages(staged),
             "slots": self._resources.stats.slots(),
             "worker": {
+                "host": host_name(),
                 "rank": worker.rank,
                 "index": worker.index,
                 "num_workers": worker.num_workers,

@@ -342,7 +342,7 @@ def test_a_living_holder_that_stopped_iterating_is_named_after_the_lease_and_los
         if "has not asked for a batch" in record.getMessage()
     ]
     assert len(named) == 1
-    assert "worker holder, which lives" in named[0]
+    assert "worker holder (index 0), which lives" in named[0]
     assert f"rows 0 to 100 of split {claim.split.id}" in named[0]
     assert "dispatch.in_step: true" in named[0]
 

@@ -12,7 +12,9 @@ import pytest
 
 from featstore.dispatch import lease as leases
 from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.plan import Extent, Plan, Split
+from featstore.dispatch.recording import RecordedWorker, Recording
 from featstore.dispatch.store_keys import EpochKeys, run_prefix
 from featstore.dispatch.stores.address import bind
 
@@ -52,8 +54,16 @@ def store_keys() -> Any:
             replace(extent, start_row=0, end=0), worker="w", nonce="n"
         ),
     }
+    late = leases.claim(extent, worker="pod-1-3fa2c1", nonce="n", index=3, turn=2**32)
+    records |= {
+        "of another index": late,
+        "taken over from it": leases.claim_again(
+            leases.advance(late, 50), worker="w", nonce="m", index=1
+        ),
+    }
     written = {"prefix": prefix, "plan": keys.plan, "cursor": keys.cursor, "split": keys.split(12)}
     written |= {
+        "begun": keys.begun(3),
         "part": keys.part((12, 500)),
         "size": keys.size,
         "low": keys.low,
@@ -66,6 +76,27 @@ def store_keys() -> Any:
         "keys": written,
         "leases": {name: record.encode() for name, record in records.items()},
     }
+
+
+def recorded_order() -> Any:
+    workers = (
+        ("pod-1-3fa2c1", 0, [(0, 0, 40), (1, 0, 20)]),
+        ("pod-1-09bc77", 0, [(4, 0, 40), (1, 20, 30)]),
+        ("é", 2, [(2, 0, 40)]),
+    )
+    return Recording(
+        plan=64 * "0",
+        epoch=3,
+        window_rows=10,
+        workers=tuple(
+            RecordedWorker(
+                name=name,
+                index=index,
+                ranges=tuple(SplitRange(index=i, first=a, end=b) for i, a, b in ranges),
+            )
+            for name, index, ranges in workers
+        ),
+    )
 
 
 def split_ids() -> Any:
@@ -95,6 +126,32 @@ def test_stored_formats_have_not_changed(name: str, make: Any) -> None:
     assert make() == json.loads((GOLDEN / f"{name}.json").read_text())
 
 
+def test_a_recorded_order_has_not_changed() -> None:
+    text = (GOLDEN / "recorded_order.json").read_text()
+    assert recorded_order().encode() == text
+    assert Recording.from_json(json.loads(text)) == recorded_order()
+
+
+def test_a_recorded_order_of_format_1_is_read_by_the_indices_and_numbers_in_its_names() -> None:
+    found = Recording.from_json(json.loads((GOLDEN / "recorded_order_1.json").read_text()))
+    assert (found.epoch, found.window_rows, found.num_workers) == (3, 10, 3)
+    assert [(worker.name, worker.index) for worker in found.workers] == [
+        ("0-9", 0),
+        ("2-7", 2),
+        ("0-10", 0),
+    ]
+    assert [(one.index, one.first, one.end) for one in found.of(0)] == [
+        (0, 0, 40),
+        (1, 0, 20),
+        (4, 0, 40),
+        (1, 20, 30),
+    ]
+    assert [list(found.of(index)) for index in (1, 2)] == [
+        [],
+        [SplitRange(index=2, first=0, end=40)],
+    ]
+
+
 def test_a_coordinator_writes_these_keys_and_no_other() -> None:
     address = bind(f"memory://{uuid.uuid4().hex}")
     keys = EpochKeys(run_prefix("run-1"), 0)
@@ -102,7 +159,14 @@ def test_a_coordinator_writes_these_keys_and_no_other() -> None:
         address, plan=Plan(splits=SPLITS), prefix=keys.prefix, worker="w"
     ) as coordinator:
         assert all(coordinator.complete(claim) for claim in coordinator.claims())
-    of_the_epoch = {keys.plan, keys.size, keys.cursor, keys.low, *(keys.split(i) for i in range(3))}
+    of_the_epoch = {
+        keys.plan,
+        keys.size,
+        keys.cursor,
+        keys.low,
+        keys.begun(0),
+        *(keys.split(i) for i in range(3)),
+    }
     notes = {f"{keys.prefix}0/announced", "featstore/epochs", "featstore/epochs/1"}
     assert address.memory is not None
     assert set(address.memory.values) == of_the_epoch | notes

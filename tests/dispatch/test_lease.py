@@ -14,7 +14,9 @@ from featstore.dispatch.lease import Lease, LeaseState, Share
 from featstore.dispatch.plan import Extent
 
 SMALL = st.integers(0, 9)
-SHARES = st.builds(Share, worker=st.text(max_size=3), turn=SMALL, first=SMALL, through=SMALL)
+SHARES = st.builds(
+    Share, worker=st.text(max_size=3), index=SMALL, turn=SMALL, first=SMALL, through=SMALL
+)
 RECORDS = st.builds(
     lambda rows, first, more, **fields: Lease(
         rows=rows, first=min(first, rows), reserved=rows + more, **fields
@@ -23,6 +25,7 @@ RECORDS = st.builds(
     fence=st.integers(1, 9),
     worker=st.text(max_size=5),
     nonce=st.text(max_size=5),
+    index=SMALL,
     beat=SMALL,
     rows=SMALL,
     first=SMALL,
@@ -57,30 +60,40 @@ def test_a_record_round_trips_through_the_store(record: Any, cuts: Any) -> None:
         "[]",
         "{}",
         '{"format":1}',
-        '{"format":2,"state":"lost"}',
-        '{"format":2,"state":"held"}',
+        '{"format":3,"state":"lost"}',
+        '{"format":3,"state":"held"}',
     ],
 )
 def test_a_foreign_value_is_refused_and_shown(text: str) -> None:
     with pytest.raises(
-        DispatchError, match="a lease that this version cannot read: expected format 2, found"
+        DispatchError, match="a lease that this version cannot read: expected format 3, found"
     ):
         Lease.decode(text)
 
 
 def test_a_record_of_another_format_is_refused() -> None:
     fields = json.loads(_held().encode()) | {"format": 1}
-    with pytest.raises(DispatchError, match="expected format 2"):
+    with pytest.raises(DispatchError, match="expected format 3"):
+        Lease.decode(json.dumps(fields))
+
+
+def test_a_lease_of_format_2_is_refused_by_name() -> None:
+    fields = json.loads(_held().encode()) | {"format": 2, "shares": [["0-7", 3, 0, 20]]}
+    with pytest.raises(
+        DispatchError,
+        match=r"a lease of format 2, of featstore 0\.1: expected format 3, .* under a new run_id",
+    ):
         Lease.decode(json.dumps(fields))
 
 
 @given(record=RECORDS)
 def test_a_new_claim_has_a_higher_fence_and_resumes_after_the_last_one(record: Any) -> None:
-    taken = leases.claim_again(record, worker="w", nonce="new", turn=4)
-    assert (taken.state, taken.fence, taken.rows, taken.turn) == (
+    taken = leases.claim_again(record, worker="w", nonce="new", index=2, turn=4)
+    assert (taken.state, taken.fence, taken.rows, taken.index, taken.turn) == (
         LeaseState.HELD,
         record.fence + 1,
         record.rows,
+        2,
         4,
     )
     assert (taken.first, taken.reserved, taken.end, taken.cuts) == (
@@ -200,9 +213,9 @@ def test_a_quarantined_split_keeps_its_acknowledged_rows() -> None:
 
 def test_each_claims_share_is_kept() -> None:
     first = leases.advance(_held(turn=3), 20)
-    second = leases.advance(leases.claim_again(first, worker="v", nonce="m", turn=8), 70)
+    second = leases.advance(leases.claim_again(first, worker="v", nonce="m", index=2, turn=8), 70)
     empty = leases.claim_again(second, worker="u", nonce="k", turn=9)
     assert leases.all_shares(empty) == (
         Share(worker="w", turn=3, first=0, through=20),
-        Share(worker="v", turn=8, first=20, through=70),
+        Share(worker="v", index=2, turn=8, first=20, through=70),
     )

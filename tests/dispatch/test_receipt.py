@@ -36,12 +36,17 @@ def _receipt(url: str) -> Any:
 def test_a_complete_epoch_has_every_row_once_and_names_who_delivered_it(
     make: Callable[..., Any], url: str
 ) -> None:
-    one, other = make("one"), make("other")
+    one, other = make("one", index=1), make("other")
     assert one.complete(next(one.claims()))
     assert all(other.complete(claim) for claim in other.claims())
     receipt = _receipt(url)
     assert (receipt.delivered, receipt.repeated_at_most, receipt.missing) == (150, 0, 0)
-    assert receipt.workers == {"one": 100, "other": 50}
+    assert list(receipt.workers.items()) == [("other", 50), ("one", 100)]
+    assert receipt.as_dict()["indices"] == {"one": 1, "other": 0}
+    assert str(receipt).splitlines()[-2:] == [
+        "worker other (index 0)   50",
+        "worker one (index 1)   100",
+    ]
 
 
 def test_undelivered_rows_are_missing_whoever_holds_them(

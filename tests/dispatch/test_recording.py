@@ -8,11 +8,11 @@ from featstore.base.errors import ConfigError, DispatchError
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.recording import Recording, recorded
+from featstore.dispatch.recording import RecordedWorker, Recording, recorded
 from featstore.dispatch.store_keys import run_prefix
 
 
-def coordinator(url: str, worker: Any, epoch: int = 0) -> Coordinator:
+def coordinator(url: str, worker: Any, epoch: int = 0, index: int = 0) -> Coordinator:
     plan = Plan(
         splits=[Split(path=str(i), num_rows=100) for i in range(4)], shuffle=False, epoch=epoch
     )
@@ -21,6 +21,7 @@ def coordinator(url: str, worker: Any, epoch: int = 0) -> Coordinator:
         plan=plan,
         prefix=run_prefix("run"),
         worker=worker,
+        index=index,
         boundaries=lambda split: range(10, split.num_rows, 10),
     )
 
@@ -28,7 +29,7 @@ def coordinator(url: str, worker: Any, epoch: int = 0) -> Coordinator:
 def test_claims_are_recorded_in_each_workers_order_with_parts_and_released_leases(
     url: str,
 ) -> None:
-    with coordinator(url, "0-11") as one, coordinator(url, "1-22") as other:
+    with coordinator(url, "a-1") as one, coordinator(url, "c-1", index=1) as other:
         first, second = next(one.claims()), next(other.claims())
         third = next(one.claims())
         for worker, claim in ((one, third), (one, first)):
@@ -37,24 +38,53 @@ def test_claims_are_recorded_in_each_workers_order_with_parts_and_released_lease
         other.reserve(second, 30)
         assert other.acknowledge(second, 30)
         plan = one._plan.digest
-    with coordinator(url, "1-33") as late:
+    with coordinator(url, "b-1", index=1) as late:
         for claim in late.claims():
             late.reserve(claim, 100)
             assert late.complete(claim)
     found = recorded(url, "run", 0)
     assert (found.plan, found.epoch, found.num_workers) == (plan, 0, 2)
-    assert found.workers["0-11"] == (
-        SplitRange(index=0, first=0, end=100),
-        SplitRange(index=2, first=0, end=100),
+    first_worker, second_worker, replacement = found.workers
+    assert first_worker == RecordedWorker(
+        name="a-1",
+        index=0,
+        ranges=(
+            SplitRange(index=0, first=0, end=100),
+            SplitRange(index=2, first=0, end=100),
+        ),
     )
-    assert found.workers["1-22"] == (SplitRange(index=1, first=0, end=30),)
-    assert set(found.workers["1-33"]) == {
+    assert second_worker == RecordedWorker(
+        name="c-1", index=1, ranges=(SplitRange(index=1, first=0, end=30),)
+    )
+    assert (replacement.name, replacement.index) == ("b-1", 1)
+    assert set(replacement.ranges) == {
         SplitRange(index=1, first=30, end=100),
         SplitRange(index=3, first=0, end=100),
     }
-    assert list(found.of(1)) == [*found.workers["1-22"], *found.workers["1-33"]]
+    assert list(found.of(1)) == [*second_worker.ranges, *replacement.ranges]
     assert list(found.of(7)) == []
     assert Recording.from_json(found.to_json()) == found
+
+
+def test_workers_of_one_index_come_in_the_order_in_which_they_began_the_epoch(url: str) -> None:
+    """Whatever their names say, and however many splits each of them has claimed."""
+    names = ["pod-9", "pod-b", "pod-10", "pod-a"]
+    for name in names:
+        with coordinator(url, name, index=2) as worker:
+            claim = next(worker.claims())
+            worker.reserve(claim, 100)
+            assert worker.acknowledge(claim, 10 if name == "pod-9" else 40)
+    found = recorded(url, "run", 0)
+    assert [(worker.name, worker.index) for worker in found.workers] == [(n, 2) for n in names]
+    assert list(found.of(2)) == [range_ for worker in found.workers for range_ in worker.ranges]
+
+
+def test_a_replay_needs_a_worker_for_each_index_also_for_those_that_read_nothing(url: str) -> None:
+    with coordinator(url, "a", index=5) as worker:
+        for claim in worker.claims():
+            worker.reserve(claim, 100)
+            assert worker.complete(claim)
+    assert recorded(url, "run", 0).num_workers == 6
 
 
 def test_one_epoch_is_recorded_at_a_time(url: str) -> None:
@@ -71,5 +101,29 @@ def test_one_epoch_is_recorded_at_a_time(url: str) -> None:
 
 
 def test_data_that_is_no_recording_is_refused() -> None:
-    with pytest.raises(ConfigError, match="recorded order: expected format 1, found 'list'"):
+    with pytest.raises(ConfigError, match="recorded order: expected format 1 or 2, found 'list'"):
         Recording.from_json([])
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {"0-1": []},
+        ["name"],
+        [{"name": "a", "index": "0", "ranges": []}],
+        [{"name": "a", "index": -1, "ranges": []}],
+        [{"name": None, "index": 0, "ranges": []}],
+        [{"name": "a", "index": 0, "ranges": [[0, 1]]}],
+        [{"name": "a", "index": 0}],
+    ],
+)
+def test_a_damaged_recording_is_refused(workers: Any) -> None:
+    data = {"format": 2, "plan": "p", "epoch": 0, "workers": workers}
+    with pytest.raises(ConfigError, match="recorded order: damaged, or changed by hand"):
+        Recording.from_json(data)
+
+
+def test_a_name_without_an_index_in_a_recording_of_format_1_is_damage() -> None:
+    data = {"format": 1, "plan": "p", "epoch": 0, "workers": {"pod-1": []}}
+    with pytest.raises(ConfigError, match=r"damaged, or changed by hand: ValueError.*'pod'"):
+        Recording.from_json(data)

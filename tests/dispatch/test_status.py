@@ -159,7 +159,7 @@ def test_rows_of_a_part_count_for_the_worker_that_read_it(tmp_path: Path) -> Non
     plan = Plan(splits=[Split(path="0.parquet", num_rows=100)])
     options: Any = {"boundaries": lambda split: range(10, split.num_rows, 10)}
     with (
-        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="busy", **options) as busy,
+        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="busy", index=3, **options) as busy,
         Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="idle", **options) as idle,
         closing(watch(url, last=1, every_s=0)) as observer,
     ):
@@ -177,9 +177,9 @@ def test_rows_of_a_part_count_for_the_worker_that_read_it(tmp_path: Path) -> Non
             "1 of 1 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 100 of 100 rows"
             in head
         )
-        assert [line.split()[:4] for line in workers] == [
-            ["busy", "1", "0", "60"],
-            ["idle", "1", "0", "40"],
+        assert [line.split()[:5] for line in workers] == [
+            ["idle", "0", "1", "0", "40"],
+            ["busy", "3", "1", "0", "60"],
         ]
 
 

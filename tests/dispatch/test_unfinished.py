@@ -31,7 +31,7 @@ def test_an_epoch_that_never_began_has_nothing_open(address: StoreAddress) -> No
 def test_held_free_and_unclaimed_splits_are_open_and_done_ones_are_not(
     make: Callable[..., Any], address: StoreAddress
 ) -> None:
-    worker = make("1-7", num_splits=5, done={4: "complete"})
+    worker = make("pod-7", index=1, num_splits=5, done={4: "complete"})
     claims = worker.claims()
     done, held, free = next(claims), next(claims), next(claims)
     for claim in (done, free):
@@ -40,8 +40,8 @@ def test_held_free_and_unclaimed_splits_are_open_and_done_ones_are_not(
     assert worker.fail(free)
     found = [str(lease) for lease in open_leases(address.open(), KEYS)]
     assert found == [
-        f"epoch 0, rows 0 to 100 of split {held.split.id}, held by worker 1-7",
-        f"epoch 0, rows 0 to 100 of split {free.split.id}, given back by worker 1-7",
+        f"epoch 0, rows 0 to 100 of split {held.split.id}, held by worker pod-7 (index 1)",
+        f"epoch 0, rows 0 to 100 of split {free.split.id}, given back by worker pod-7 (index 1)",
         "epoch 0, position 3 of the plan from row 0, claimed by nobody",
     ]
 
@@ -87,7 +87,8 @@ def test_only_rows_that_stay_unread_are_warned_about(
     left_open.log_unread()
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert (
-        f"of split {held.split.id}, held by worker holder, which is silent" in record.getMessage()
+        f"of split {held.split.id}, held by worker holder (index 0), which is silent"
+        in record.getMessage()
     )
     caplog.clear()
     left_open.log_unread()

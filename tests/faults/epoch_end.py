@@ -104,7 +104,7 @@ class Traps:
         if result != desired or "/split/" not in key:
             return
         record = json.loads(desired)
-        is_mine = record["worker"].endswith(f"-{os.getpid()}")
+        is_mine = _process_of(record["worker"]) == os.getpid()
         if self.mode == CUT and record.get("cuts") and not is_mine:
             self.die()
         if (
@@ -302,7 +302,7 @@ class Trial:
             return sum(
                 entry.record is not None
                 and entry.record.state not in FINAL
-                and entry.record.worker.endswith(f"-{pid}")
+                and _process_of(entry.record.worker) == pid
                 for note in notes
                 for _, entries in read_splits(store, note.keys, range(note.num_splits))
                 for entry in entries
@@ -331,6 +331,11 @@ class Trial:
 
 def _lease_s(store: str) -> float:
     return LEASE_S[store.partition(":")[0]]
+
+
+def _process_of(worker: str) -> int:
+    """The process in a worker's name: host, process, random digits."""
+    return int(worker.split("-")[-2])
 
 
 def _children(pid: int) -> list[int]:

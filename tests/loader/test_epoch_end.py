@@ -73,7 +73,8 @@ class Other:
             store,
             plan=source_of(loader).job.plan(0),
             prefix=prefix,
-            worker="7-777",
+            worker="pod-7",
+            index=7,
             boundaries=lambda split: (),
             clock=loader._clock,
         )
@@ -197,7 +198,7 @@ def test_what_a_rank_held_that_died_after_it_was_seen_to_live_is_named(
     next(iter(loader)) if when != "at close" else loader.close()
     assert re.search(
         rf"rows are unread: epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker "
-        rf"7-777",
+        rf"pod-7 \(index 7\)",
         caplog.text,
     )
     loader.close()
@@ -250,7 +251,8 @@ def test_after_the_stop_of_all_ranks_rows_of_a_silent_holder_are_an_error_in_eve
         assert f"tail {tail}: all ranks have agreed to stop, and rows are unread" in error
         assert other is not None
         assert (
-            f"epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777" in error
+            f"epoch 0, rows 0 to 40 of split {other.claim.split.id}, held by worker pod-7 (index 7)"
+            in error
         )
     monkeypatch.delenv("WORLD_SIZE")
     resumed = FeatureLoader(url, slots=["row"], batch_size=10, tail=tail)
@@ -278,7 +280,7 @@ def test_what_a_dataloader_of_a_rank_left_unread_is_named_by_the_next_one(
     assert "rows are unread" not in caplog.text
     loader.close()
     assert (
-        f"rows 0 to 40 of split {other.claim.split.id}, held by worker 7-777, which is silent"
+        f"rows 0 to 40 of split {other.claim.split.id}, held by worker pod-7 (index 7), which is silent"
         in caplog.text
     )
 
@@ -327,7 +329,8 @@ def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_e
         store,
         plan=source_of(loader).job.plan(0),
         prefix=other.keys.prefix,
-        worker="8-888",
+        worker="pod-8",
+        index=8,
         boundaries=lambda split: (),
     ) as ready:
         for claim in ready.claims(WaitFor.NOTHING):

@@ -12,6 +12,7 @@ import pytest
 from featstore import FeatureLoader
 from featstore.base.errors import ConfigError
 from featstore.loader.batches.stats import OnStats, StatsCalls
+from featstore.loader.iteration.worker import host_name
 from tests.loader.conftest import rows_of
 from tests.process import our_threads
 
@@ -50,7 +51,8 @@ def test_the_metrics_that_it_gets_are_those_of_the_batches_so_far(url: str) -> N
             assert seen[-1]["batches"] == number == len(seen)
             assert batch.num_rows
     assert [stats["rows"] for stats in seen] == [30, 60, 90, 100, 100]
-    assert seen[0]["worker"] == {"rank": 0, "index": 0, "num_workers": 1}
+    worker = {"host": host_name(), "rank": 0, "index": 0, "num_workers": 1}
+    assert seen[0]["worker"] == worker
 
 
 def test_an_error_that_it_raises_ends_the_iteration_and_its_batch_is_not_delivered(

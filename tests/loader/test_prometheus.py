@@ -18,8 +18,10 @@ from torch.utils.data import DataLoader
 from featstore import FeatureLoader
 from featstore.base.errors import MissingDependencyError
 from featstore.loader.batches.stats import OnStats
+from featstore.loader.iteration.worker import host_name
 from featstore.loader.prometheus import LoaderCollector, TextFile
 from tests.parquet_files import put_parquet
+from tests.programs import run_on_host
 
 NUM_ROWS, NUM_FILES = 5_000, 4
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -36,6 +38,11 @@ def url(tmp_path: Path) -> str:
             row_group_size=500,
         )
     return str(root)
+
+
+def _labels(**labels: str) -> tuple[tuple[str, str], ...]:
+    own = {"loader": "train", "host": host_name(), "rank": "0", "index": "0"} | labels
+    return tuple(sorted(own.items()))
 
 
 def _samples(text: str) -> Samples:
@@ -76,8 +83,7 @@ def test_a_scrape_while_the_loader_runs_tells_how_far_it_is(
         FeatureLoader(url, slots=["b"], batch_size=1000) as evaluation,
     ):
         registry.register(LoaderCollector({"train": train, "eval": evaluation}))
-        of_train = (("loader", "train"), ("rank", "0"), ("worker", "0"))
-        of_eval = (("loader", "eval"), ("rank", "0"), ("worker", "0"))
+        of_train, of_eval = _labels(loader="train"), _labels(loader="eval")
         for number, _ in enumerate(train, 1):
             found = _scraped(address)
             assert found["featstore_loader_rows_total", of_train] == number * 1000
@@ -95,7 +101,7 @@ def test_columns_are_told_when_asked_for(url: str, registry: CollectorRegistry) 
         assert sum(batch.num_rows for batch in loader) == NUM_FILES * NUM_ROWS
         found = _samples(prometheus_client.generate_latest(registry).decode())
         for name in ("a", "b"):
-            labels = (("loader", "train"), ("rank", "0"), ("slot", name), ("worker", "0"))
+            labels = _labels(slot=name)
             told = loader.stats()["slots"][name]
             assert found["featstore_loader_slot_bytes_total", labels] == told["bytes"]
             assert found["featstore_loader_slot_decode_seconds_total", labels] == told["decode_s"]
@@ -111,11 +117,54 @@ def test_each_worker_of_a_dataloader_writes_its_own_file(
         assert sum(batch.num_rows for batch in batches) == NUM_FILES * NUM_ROWS
     rows = {}
     for worker in ("0", "1"):
-        labels = (("loader", "ctr"), ("rank", "0"), ("worker", worker))
-        found = _samples((tmp_path / f"ctr-0-{worker}.prom").read_text())
-        rows[worker] = found["featstore_loader_rows_total", labels]
+        found = _samples((tmp_path / f"ctr-{host_name()}-{worker}.prom").read_text())
+        rows[worker] = found["featstore_loader_rows_total", _labels(loader="ctr", index=worker)]
     assert sum(rows.values()) == NUM_FILES * NUM_ROWS
     assert len(list(tmp_path.glob("*.prom*"))) == 2
+
+
+READER = """
+import sys
+from featstore import FeatureLoader
+from featstore.loader.prometheus import TextFile
+
+url, directory, num_batches = sys.argv[1], sys.argv[2], int(sys.argv[3])
+on_stats = {"call": TextFile(directory), "every_s": 0}
+with FeatureLoader(url, slots=["a"], batch_size=1000, on_stats=on_stats) as loader:
+    for _ in zip(range(num_batches), loader):
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_processes_with_one_number_on_three_hosts_make_three_files_and_three_time_series(
+    url: str, tmp_path: Path
+) -> None:
+    """As pods: each is process 1 of its own, with index 0. One starts again, in its own series."""
+    hosts = ["trainer-a", "trainer-b", "trainer-c"]
+    for num_batches, host in enumerate([*hosts, "trainer-b"], 1):
+        run_on_host(f"{host}.training.svc", READER, url, tmp_path, num_batches)
+    files = {f"train-{host}-0.prom" for host in hosts}
+    assert {path.name for path in tmp_path.glob("*.prom*")} == files
+    found: Samples = {}
+    for name in files:
+        found |= _samples((tmp_path / name).read_text())
+    rows = {
+        labels: n for (name, labels), n in found.items() if name == "featstore_loader_rows_total"
+    }
+    assert rows == {_labels(host=host): n * 1000 for host, n in zip(hosts, (1, 4, 3), strict=True)}
+
+
+def test_processes_of_one_host_with_one_number_are_told_apart_by_the_variable(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        monkeypatch.setenv("FEATSTORE_WORKER", name)
+        on_stats = OnStats(call=TextFile(tmp_path), every_s=0)
+        with FeatureLoader(url, slots=["a"], on_stats=on_stats) as loader:
+            assert sum(batch.num_rows for batch in loader) == NUM_FILES * NUM_ROWS
+        found = _samples((tmp_path / f"train-{name}-0.prom").read_text())
+        assert found["featstore_loader_rows_total", _labels(host=name)] == NUM_FILES * NUM_ROWS
 
 
 def test_a_directory_that_is_missing_ends_the_iteration_with_its_name(
@@ -123,7 +172,7 @@ def test_a_directory_that_is_missing_ends_the_iteration_with_its_name(
 ) -> None:
     with (
         FeatureLoader(url, slots=["a"], on_stats=TextFile(tmp_path / "none")) as loader,
-        pytest.raises(FileNotFoundError, match=r"none/train-0-0\.prom"),
+        pytest.raises(FileNotFoundError, match=rf"none/train-{host_name()}-0\.prom"),
     ):
         next(iter(loader))
 

@@ -67,6 +67,7 @@ class DynamicEpoch:
             plan=plan,
             prefix=meeting.prefix,
             worker=worker,
+            index=meeting.worker.index,
             terms=replace(job.terms, in_step=in_step),
             done=delivery.state.done,
             clock=meeting.clock,

@@ -1,7 +1,6 @@
 """One iteration over a loader's epochs in one process: its parts, its epochs and its end."""
 
 import logging
-import os
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -26,8 +25,9 @@ from featstore.loader.iteration.rendezvous import Meeting, recording_in
 from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.slice_source import Resources, SliceSource
 from featstore.loader.iteration.state import LoaderState
+from featstore.loader.iteration.worker import worker_name
 from featstore.loader.plan.follow import Follower, NewFiles
-from featstore.loader.plan.ordering import uneven_shares
+from featstore.loader.plan.ordering import REPLAY, uneven_shares
 from featstore.loader.request.matching import SelectedFiles
 
 # The documented name of the logger for the verdicts of epochs.
@@ -77,7 +77,7 @@ class Iteration:
         self._follower = None
         if job.follow is not None and start.followed is not None:
             self._follower = Follower(job.follow, start.followed)
-        self._worker = f"{start.workers[0]}-{os.getpid()}"
+        self._worker = worker_name()
         self._in_step = meeting.worker.in_step if job.in_step is None else job.in_step
         self.delivery = Delivery(start, stats.counts, tells=job.ordering.is_dynamic)
         self._reports = Reports(self.delivery, stats, job.terms)
@@ -297,8 +297,11 @@ class Iteration:
         )
 
     def _turns(self, epoch: int, done: Done) -> Iterator[tuple[Job, Iterator[Claim]]]:
-        worker = self.meeting.worker
-        worker_info = WorkerInfo(index=worker.static_index, num_workers=worker.num_workers)
+        worker, is_replay = self.meeting.worker, self._job.ordering.kind == REPLAY
+        worker_info = WorkerInfo(  # Recorded orders name workers by the index in their leases.
+            index=worker.index if is_replay else worker.static_index,
+            num_workers=worker.num_workers,
+        )
         return self._job.turns(epoch, worker_info, done, partial(self._recorded, epoch))
 
     def _recorded(self, epoch: int, loader: str) -> Recording:

@@ -2,6 +2,9 @@
 
 import inspect
 import os
+import re
+import secrets
+import socket
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +20,11 @@ from featstore.base.host import cores_of_rank, may_be_bound, memory_bytes, num_c
 # times the time (decision 33): 1 GB is twice what 65,536 rows take, extraction's default, of 400
 # slots, a quarter of them lists of five ids. Shuffled windows are never sliced.
 _IN_ORDER_BYTES, _SHUFFLED_BYTES, _SHARE = 1_000_000_000, 512_000_000, 4
+# Names a worker instead of its host and process.
+WORKER_VARIABLE = "FEATSTORE_WORKER"
+# As long as a host's name may be (RFC 1123): each lease has its holder's. The end is kept, in which
+# pods differ.
+_MAX_HOST = 63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +91,25 @@ class LoaderWorker:
             is_bound=may_be_bound(os.environ),
             in_step=num_ranks > 1 or num_in_group() > 1,
         )
+
+
+def host_name() -> str:
+    """What the variable FEATSTORE_WORKER names, or else the name of this host or pod up to its
+    first dot.
+
+    Has at most 63 letters, digits, `.`, `_` and `-`, and stays the same when a process restarts.
+    """
+    name = os.environ.get(WORKER_VARIABLE) or socket.gethostname().partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[-_MAX_HOST:]
+
+
+def worker_name() -> str:
+    """A name that no other worker has: `{host}-{process}-{6 hex digits}`, or, with the variable
+    FEATSTORE_WORKER, which DataLoader workers inherit, `{FEATSTORE_WORKER}-{6 hex digits}`.
+    """
+    # The process id alone is no name: it is 1 in every container.
+    process = "" if os.environ.get(WORKER_VARIABLE) else f"{os.getpid()}-"
+    return f"{host_name()}-{process}{secrets.token_hex(3)}"
 
 
 def num_in_group() -> int:

@@ -299,6 +299,30 @@ def test_a_loader_tells_the_order_of_its_epochs_where_no_store_outlives_it(
             assert list(itertools.chain(*batches(again))) == list(itertools.chain(*found[0]))
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_each_dataloader_worker_of_each_rank_replays_what_its_index_had(
+    table_url: str, tmp_path: Path, as_rank: Callable[..., None]
+) -> None:
+    with loader(table_url) as one:
+        batches(one)
+        recorded = one.recorded_order()
+    ranges = [range_ for range_ in recorded["workers"][0]["ranges"] if range_[2]][:4]
+    workers = [{"name": f"w{i}", "index": i, "ranges": [one]} for i, one in enumerate(ranges)]
+    given = {"store": f"sqlite://{tmp_path}/x.db", "run_id": "a"}
+
+    def replayed(workers: Any, num_workers: int) -> list[int]:
+        order = {"kind": "replay", "recording": recorded | {"workers": workers}}
+        with loader(table_url, order=order, dispatch=given) as again:
+            reading = DataLoader(again, batch_size=None, num_workers=num_workers)
+            return sorted(itertools.chain(*batches(reading)))
+
+    of_index = [replayed([worker | {"index": 0}], 0) for worker in workers]
+    for rank in range(2):
+        as_rank(rank, 2)
+        mine = of_index[2 * rank : 2 * rank + 2]
+        assert replayed(workers, 2) == sorted(itertools.chain(*mine))
+
+
 def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(
     table_url: str, tmp_path: Path
 ) -> None:
@@ -322,7 +346,7 @@ def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(
         pytest.raises(ConfigError, match=r"order.recording: of windows of \d+ rows of a split"),
     ):
         list(again)
-    more = recording | {"workers": {"0-1": [], "1-1": []}}
+    more = recording | {"workers": [{"name": "a", "index": 1, "ranges": []}]}
     with (
         loader(table_url, order={"kind": "replay", "recording": more}) as again,
         pytest.raises(ConfigError, match=r"order.recording: of 2 workers, found 1"),
@@ -346,9 +370,9 @@ def test_a_recorded_order_of_another_epoch_or_of_more_workers_is_refused(
             "order.mini_epochs: only order rank has mini-epochs, found 2 with static",
         ),
         ({"kind": "static", "recording": {}}, "and no other one does, found one with static"),
-        ({"kind": "replay", "recording": {}}, "recorded order: expected format 1, found None"),
+        ({"kind": "replay", "recording": {}}, "recorded order: expected format 1 or 2, found None"),
         (
-            {"kind": "replay", "recording": {"format": 1}},
+            {"kind": "replay", "recording": {"format": 2}},
             "recorded order: damaged, or changed by hand",
         ),
         (
