@@ -83,7 +83,7 @@ def run(cell: Cell, place: Place, window_s: float) -> Epoch:
     """
     begins_s, finished = _deliver(cell, place)
     steps = [_steps(place.directory / f"{index}.steps") for index in range(3)]
-    rows = [_rows(place.directory / f"{index}.rows") for index in range(3)]
+    rows = [np.fromfile(place.directory / f"{index}.rows", np.int64) for index in range(3)]
     workers = cell.workers(begins_s)
     took_s = float(max(step[:, 0].max(initial=0.0) for step in steps)) if finished else LONGEST_S
     missing, twice = count(np.concatenate(rows), cell.form.num_rows)
@@ -231,8 +231,5 @@ def _options(cell: Cell, directory: Path) -> dict[str, Any]:
 
 def _steps(path: Path) -> np.ndarray:
     """Of each step: when it ended, its rows, and how long it took by its pace."""
-    return np.loadtxt(path, ndmin=2).reshape(-1, 3) if path.exists() else np.empty((0, 3))
-
-
-def _rows(path: Path) -> np.ndarray:
-    return np.fromfile(path, np.int64) if path.exists() else np.empty(0, np.int64)
+    lines = [line.split() for line in path.read_text().splitlines()]
+    return np.array(lines, float).reshape(-1, 3)
