@@ -1,14 +1,24 @@
 """How long an epoch takes on a bad cluster, held against the ideal: total work over total speed.
 
-Eight processes over one sqlite store; their work is a sleep in proportion to rows. One is four
-times slower, one is killed half-way, and file sizes are heavy-tailed. Strategies:
-  featstore   whole files claimed from the plan; an idle worker takes half of what a busy one has
-  not reserved dynamic     DLRover-like: splits of at most 100 mini-batches of 512 rows from one
-  queue, taken over when a lease ends files       the same, a whole file a task static      file i
-  belongs to worker i % 8; the killed worker is started again after a lease time and goes on with
-  its own
+coordinator: eight processes over one sqlite store, without files; their work is a sleep in
+proportion to rows. One is four times slower, one is killed half-way, and file sizes are
+heavy-tailed. Strategies:
+
+- featstore: whole files claimed from the plan; an idle worker takes half of what a busy one has not
+  reserved.
+- dynamic, DLRover-like: splits of at most 100 mini-batches of 512 rows from one queue, taken over
+  when a lease ends.
+- files: the same, a whole file a task.
+- static: file i belongs to worker i % 8; the killed worker is started again after a lease time and
+  goes on with its own.
+
+loader: three processes with a FeatureLoader, one of them 30 times slower; each step is a sleep in
+proportion to rows. All tables, orders, scenes and places of `makespan_parts/cells.py`, beside
+files dealt to the workers (computed). `--before DIRECTORY` repeats it with the package featstore of
+that directory, of which nothing is demanded.
+
 Counts every delivered row. Ends with one line `RESULT {json}`; exit code 1 if featstore is slower
-than 1.05 of the ideal, or a row is missing.
+than demanded (coordinator: 1.05 of the ideal; loader: `Cell.limit_s`), or a row is missing.
 """
 
 import argparse
@@ -24,11 +34,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split, SplitSize, splits_of
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.terms import Claim, Terms
+from makespan_parts.side import figures, measure
 from shared_parts.machine import print_result
 
 NUM_WORKERS, SLOW, VICTIM = 8, 0, 1
@@ -39,6 +51,8 @@ TASK_ROWS = 100 * 512
 LEASE_S = 2.0
 LIMIT = 1.05
 STRATEGIES = ("featstore", "dynamic", "files", "static")
+PARTS = ("coordinator", "loader", "before")
+NOT_MEASURED = {"ok": True, "median_of_ideal": dict.fromkeys(STRATEGIES)}
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -61,9 +75,26 @@ class Scene:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="one round of shorter epochs")
-    small = parser.parse_args().small
+    """Prints the figures and one line `RESULT {json}`; 1 where a demanded one is missed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--small", action="store_true", help="shorter epochs, and fewer of them")
+    parser.add_argument("--before", type=Path, help="a directory with another version of featstore")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="only these")
+    arguments = parser.parse_args()
+    small, parts = arguments.small, arguments.parts
+    alone = _alone(small) if "coordinator" in parts else NOT_MEASURED
+    now = measure(None, small=small) if "loader" in parts else []
+    has_before = arguments.before and "before" in parts
+    before = measure(arguments.before.resolve(), small=small) if has_before else []
+    ok = alone["ok"] and all(found.ok for found in now)
+    print_result({**alone, "ok": ok, "loader": figures(now), "before": figures(before)})
+    return 0 if ok else 1
+
+
+def _alone(small: bool) -> dict[str, Any]:
+    """The epochs of the Coordinator alone."""
     ideal_s, num_rounds = (30.0, 1) if small else (40.0, 3)
     ratios: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     missing, twice, hosts = 0, dict.fromkeys(STRATEGIES, 0), []
@@ -81,8 +112,8 @@ def main() -> int:
                 f"{repeated} twice",
                 flush=True,
             )
-    figures = {name: statistics.median(found) for name, found in ratios.items()}
-    ok = figures["featstore"] <= LIMIT and not missing
+    medians = {name: statistics.median(found) for name, found in ratios.items()}
+    ok = medians["featstore"] <= LIMIT and not missing
     facts = {
         "ratios": ratios,
         "limit": LIMIT,
@@ -90,8 +121,7 @@ def main() -> int:
         "rows_twice": twice,
         "ideal_s": ideal_s,
     }
-    print_result({"ok": ok, "median_of_ideal": figures, **facts, "cpu_s": round(sum(hosts), 1)})
-    return 0 if ok else 1
+    return {"ok": ok, "median_of_ideal": medians, **facts, "cpu_s": round(sum(hosts), 1)}
 
 
 def _heavy_tailed(ideal_s: float, seed: int) -> tuple[int, ...]:

@@ -65,6 +65,8 @@ def runs_of(name: str) -> list[Run]:
 def run_from(page: str, lines: Iterable[str], note: str = "") -> Run:
     """The run that printed the lines, with the figures that the page names.
 
+    A figure that is null was not measured, and is left out.
+
     Args:
         page: The text of the page, with a comment that names figures for each table.
         lines: What the benchmark printed.
@@ -95,7 +97,7 @@ def run_from(page: str, lines: Iterable[str], note: str = "") -> Run:
         small="--small" in machine["arguments"],
         quiet=max(machine["load_average"]) <= _QUIET_LOAD and not note,
         note=note,
-        figures={path: at(result, path) for path in paths},
+        figures={path: found for path in paths if (found := at(result, path)) is not None},
     )
 
 

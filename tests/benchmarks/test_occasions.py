@@ -128,6 +128,14 @@ def test_a_run_has_the_figures_that_its_page_names() -> None:
     assert run_from(PAGE, _output("--small")).small
 
 
+def test_a_figure_that_was_not_measured_is_left_out_and_its_run_with_it() -> None:
+    lines = [line.replace("0.77512", "null") for line in _output()]
+    run = run_from(PAGE, lines)
+    assert run.figures == {SECONDS: 12}
+    only_ratio = PAGE.replace(f"epoch = {SECONDS}\n", "")
+    assert len(_rows(rendered(only_ratio, [run]))) == 2 + 1
+
+
 def test_a_run_beside_other_work_is_not_quiet() -> None:
     assert not run_from(PAGE, _output(load=(0.5, 2.01))).quiet
     run = run_from(PAGE, _output(), "beside tests")
