@@ -64,19 +64,19 @@ class Holdings:
                 self._made[part] = max(self._made[part], through)
             return may_make
 
-    def keep(self, part: Part, through: int) -> None:
-        """From now on nobody reserves fewer rows of the part than those before `through`."""
+    def keep(self, part: Part, fence: int, through: int) -> None:
+        """From now on nobody reserves fewer rows of the claim than those before `through`."""
         with self._lock:
-            if part in self._made:
+            if self.get(part, fence) is not None:
                 self._made[part] = max(self._made[part], through)
 
-    def lower(self, part: Part, through: int) -> int:
-        """The row to which the part may be reserved in order to reserve those before `through`:
+    def lower(self, part: Part, fence: int, through: int) -> int:
+        """The row to which the claim may be reserved in order to reserve those before `through`:
         more, if more are made. No more than that is made without a call of the store from now on.
         """
         with self._lock:
-            through = max(through, self._made.get(part, 0))
-            if part in self._granted:
+            if self.get(part, fence) is not None:
+                through = max(through, self._made[part])
                 self._granted[part] = min(self._granted[part], through)
             return through
 
@@ -95,16 +95,16 @@ class Holdings:
         with self._lock:
             self._work += 1
 
-    def change(self, store: Store, part: Part, change: Change) -> Lease | None:
-        """Changes the record of a held part, in the store and here.
+    def change(self, store: Store, part: Part, fence: int, change: Change) -> Lease | None:
+        """Changes the record of a claim, in the store and here.
 
         `change` is applied again if another worker has cut the lease meanwhile, or another thread
         of this worker has changed it.
 
         Returns:
-            The new record, or None if the lease was lost.
+            The new record, or None if the claim has ended.
         """
-        mine = self._held.get(part)
+        mine = self.get(part, fence)
         while mine is not None:
             changed = change(mine, self._work)
             text = store.compare_set(self._keys.part(part), mine.encode(), changed.encode())
@@ -114,7 +114,7 @@ class Holdings:
             current = Lease.decode(text)
             if not current.same_claim(mine) or current.state is not LeaseState.HELD:
                 # Noted before the record goes, so that no thread sees neither.
-                self._lost.add((part, mine.fence))
+                self._lost.add((part, fence))
                 self._remember(part, leases.release(mine))
                 return None
             # The value is newer than this thread's: apply the change to that one. Remembered first,
@@ -140,15 +140,16 @@ class Holdings:
 
     def renew_all(self, store: Store) -> None:
         """Renews every held lease, one write each."""
-        for part in list(self._held):
-            self.change(store, part, leases.renew)
+        for part, mine in list(self._held.items()):
+            self.change(store, part, mine.fence, leases.renew)
 
     def release_all(self, store: Store) -> list[Part]:
         """Gives all leases back. Returns the parts that were not lost before."""
         return [
             part
-            for part in list(self._held)
-            if self.change(store, part, lambda mine, _: leases.release(mine)) is not None
+            for part, mine in list(self._held.items())
+            if self.change(store, part, mine.fence, lambda mine, _: leases.release(mine))
+            is not None
         ]
 
     def _remember(self, part: Part, record: Lease) -> None:

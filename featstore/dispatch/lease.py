@@ -137,8 +137,12 @@ class Lease:
         """
         try:
             fields = json.loads(text)
-            if fields.pop("format") != FORMAT:
-                raise ValueError("another format")
+            if (found := fields.pop("format")) != FORMAT:
+                raise DispatchError(
+                    f"the store holds a lease of format {found!r}, and this version of featstore "
+                    f"reads format {FORMAT}: finish the run with the version that began it, or go "
+                    f"on from a checkpoint under another run_id; the lease is {text[:200]!r}"
+                )
             shares = tuple(
                 Share(worker=w, turn=t, first=a, through=b)
                 for w, t, a, b in fields.pop("shares", ())

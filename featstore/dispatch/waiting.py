@@ -101,7 +101,7 @@ class LeaseWatch:
         return now - since
 
 
-class Waiting:
+class Waiter:
     """How one worker waits for others: until a lease may be taken, or is one that it need not wait
     for. Not safe for several threads, except `rest`, which reads nothing that changes.
 
