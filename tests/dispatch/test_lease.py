@@ -188,7 +188,7 @@ def test_taking_over_a_started_claim_counts_a_failure_and_repeated_rows() -> Non
     assert (taken.failures, taken.repeated, taken.started) == (1, 30, False)
     again = leases.claim_again(leases.start(leases.reserve(taken, 20)), worker="w", nonce="n")
     assert (again.failures, again.repeated) == (2, 50)
-    assert leases.has_failed(leases.reserve(again, 1), 3)
+    assert leases.has_failed(leases.start(again), 3)
     assert not leases.has_failed(again, 3)
 
 
