@@ -306,12 +306,12 @@ def test_a_cut_by_another_worker_is_no_sign_of_life(
     """Two idle workers cut a dead worker's lease. Each cut changes the record, and must not restart
     the lease time.
     """
-    dead = make("dead", num_splits=1, boundaries=lambda split: range(10, 100, 10))
+    dead = make("dead", num_splits=1, shares_claims=True)
     claim = next(dead.claims())
     assert dead.reserve(claim, 10) == 10
     silence(dead)
     died_s = clock.now_s()
-    idle = make("idle", num_splits=1, boundaries=lambda split: range(10, 100, 10))
+    idle = make("idle", num_splits=1, shares_claims=True)
     starts = {}
     for mine in idle.claims():
         starts[mine.part, mine.start_row] = clock.now_s() - died_s
@@ -459,7 +459,7 @@ def test_a_look_that_finds_nothing_to_cut_costs_the_store_no_more_for_many_lease
 ) -> None:
     def exchanges(num_splits: int, epoch: int) -> int:
         busy, idle = (
-            make_worker(name, num_splits, epoch=epoch, boundaries=lambda split: [50])
+            make_worker(name, num_splits, epoch=epoch, shares_claims=True)
             for name in ("busy", "idle")
         )
         for claim in busy.claims(WaitFor.NOTHING):

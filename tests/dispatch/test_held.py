@@ -167,12 +167,15 @@ class Loop:
             if self._interruptions:
                 self.act(self._interruptions.pop())
 
-    def make(self, num_rows: int) -> None:
-        row = self.coordinator.reserve(self.claim, self.made + num_rows)
+    def make(self, num_rows: int) -> bool:
+        """Whether rows may be left."""
+        through = self.made + num_rows
+        row = self.coordinator.reserve(self.claim, through)
         assert row is not None
         record = self.record()
         assert self.made <= row <= record.reserved, "not reserved at the moment at which it is made"
         self.made = row
+        return row == through
 
     def acknowledge(self, tenths: int) -> None:
         self.clock.now += tenths / 10
@@ -222,8 +225,8 @@ def test_no_row_is_made_that_is_not_reserved_however_makers_acknowledgers_and_cu
         for action in actions:
             loop.act(action)
         interruptions.clear()
-        while loop.made < loop.record().limit:
-            loop.make(40)
+        while loop.make(40):
+            pass
         assert loop.made == loop.record().limit
         assert coordinator.complete(loop.claim)
 

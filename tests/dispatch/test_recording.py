@@ -21,7 +21,7 @@ def coordinator(url: str, worker: Any, epoch: int = 0) -> Coordinator:
         plan=plan,
         prefix=run_prefix("run"),
         worker=worker,
-        boundaries=lambda split: range(10, split.num_rows, 10),
+        shares_claims=True,
     )
 
 
