@@ -478,3 +478,95 @@ def test_a_look_that_finds_nothing_to_cut_costs_the_store_no_more_for_many_lease
 
     few, many = exchanges(2, epoch=0), exchanges(60, epoch=1)
     assert many <= few + 2
+
+
+def test_a_reservation_follows_the_pace_of_the_loop_and_falls_when_that_is_slower(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
+    worker = make(sizes=[10_000], shares_claims=True, batch_rows=10)
+    claim = next(worker.claims())
+    assert worker.reserve(claim, 100) == 100
+    assert worker.reserved(claim) == 200, "no pace is known: as much again"
+    clock.sleep(1)
+    assert worker.acknowledge(claim, 100)
+    assert worker.reserved(claim) == 100 + 2 * 100
+    clock.sleep(1)
+    assert worker.reserve(claim, 160) == 160
+    assert worker.acknowledge(claim, 130)
+    assert worker.reserved(claim) == 130 + 2 * 30
+    clock.sleep(1)
+    assert worker.acknowledge(claim, 131)
+    assert worker.reserved(claim) == 160, "those are made into batches"
+    assert worker.reserve(claim, 170) == 170
+    assert worker.reserved(claim) == 170 + 2, "no more than the loop delivers in two seconds"
+
+
+def test_a_loop_that_has_its_rows_reserved_asks_the_store_for_nothing(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make(sizes=[10_000], shares_claims=True)
+    claim = next(worker.claims())
+    assert worker.reserve(claim, 100) == 100
+    monkeypatch.delattr(type(worker._store), "compare_set")
+    assert [worker.reserve(claim, through) for through in range(100, 201, 10)] == [
+        *range(100, 201, 10)
+    ]
+
+
+def test_who_reports_that_nothing_is_delivered_still_shows_that_it_stands_still(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
+    """A worker reports each second, also while its loop does nothing."""
+    stuck = make("stuck", sizes=[100], stall_s=180.0)
+    other = make("other", sizes=[100], stall_s=180.0)
+    claim, taken = next(stuck.claims()), threading.Event()
+
+    def wait() -> None:
+        assert next(other.claims()).index == claim.index
+        taken.set()
+
+    with beside(wait):
+        while not clock.wait(taken, 1.0) and clock.now_s() < 1000:
+            assert stuck.acknowledge_all([]) == []
+    assert 180 <= clock.now_s() <= 180 + LEASE_S
+
+
+def test_a_pause_in_which_nothing_is_delivered_is_no_pace_of_zero(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
+    worker = make(sizes=[10_000], shares_claims=True)
+    claim = next(worker.claims())
+    worker.reserve(claim, 100)
+    clock.sleep(1)
+    assert worker.acknowledge(claim, 100)
+    for _ in range(3):
+        clock.sleep(1)
+        worker.acknowledge_all([])
+    assert worker.reserve(claim, 400) == 400
+    assert worker.reserved(claim) == 400 + 2 * 100
+    assert worker.acknowledge(claim, 300)
+    assert worker.reserved(claim) == 300 + 2 * 200 // 3 + 1
+
+
+def test_claims_that_are_delivered_together_share_what_the_loop_delivers_soon(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
+    worker = make(sizes=[10_000, 10_000], shares_claims=True)
+    claims = list(islice(worker.claims(), 2))
+    for claim in claims:
+        worker.reserve(claim, 50)
+    clock.sleep(1)
+    assert worker.acknowledge_all([(claims[0], 30), (claims[1], 10)]) == [True, True]
+    assert [worker.reserved(claim) for claim in claims] == [30 + 2 * 30, 50]
+
+
+def test_a_rank_that_lost_a_claim_reserves_nothing_of_it_and_says_so_for_each_claim(
+    make: Callable[..., Any],
+) -> None:
+    slow, idle = (make(name, sizes=[100, 100], shares_claims=True) for name in ("slow", "idle"))
+    begun, ahead = slow.claims(WaitFor.NOTHING)
+    assert slow.reserve(begun, 50) == 50
+    taken = next(idle.claims())
+    assert (taken.index, taken.start_row, taken.end_row) == (ahead.index, 0, 100)
+    assert slow.acknowledge_all([(ahead, 10), (begun, 20)]) == [False, True]
+    assert (slow.reserve(ahead, 10), slow.reserved(ahead)) == (None, 0)

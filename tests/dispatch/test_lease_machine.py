@@ -206,7 +206,10 @@ class Interleavings(RuleBasedStateMachine):
         fence = worker.holdings._held[part].fence
         through = max(through, worker.delivered[part, fence])
         return worker.holdings.change(
-            self.store, part, fence, lambda mine, work: leases.reserve(mine, through, work, pace=pace)
+            self.store,
+            part,
+            fence,
+            lambda mine, work: leases.reserve(mine, through, work, pace=pace),
         )
 
     @rule(data=st.data(), num_rows=st.integers(1, NUM_ROWS))

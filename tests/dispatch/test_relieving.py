@@ -156,9 +156,7 @@ def test_from_a_holder_that_stands_still_everything_but_a_batch_is_taken_in_the_
     still = [
         Seen(part=one.part, record=one.record, value=one.value, standstill_s=1e7) for one in seen
     ]
-    may_give = {
-        one.record.nonce for one in still if one.record.num_left > 2 * taker.least_rows
-    }
+    may_give = {one.record.nonce for one in still if one.record.num_left > 2 * taker.least_rows}
     assert may_give <= {taking.lease.record.nonce for taking in takings(still, taker)}
 
 

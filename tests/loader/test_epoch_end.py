@@ -74,7 +74,7 @@ class Other:
             plan=source_of(loader).job.plan(0),
             prefix=prefix,
             worker="7-777",
-            boundaries=lambda split: (),
+            shares_claims=True,
             clock=loader._clock,
         )
         self._clock = loader._clock
@@ -328,7 +328,7 @@ def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_e
         plan=source_of(loader).job.plan(0),
         prefix=other.keys.prefix,
         worker="8-888",
-        boundaries=lambda split: (),
+        shares_claims=True,
     ) as ready:
         for claim in ready.claims(WaitFor.NOTHING):
             assert ready.reserve(claim, FILE_ROWS) == FILE_ROWS
