@@ -134,12 +134,13 @@ class Loop:
 
     def __init__(self, interruptions: list[tuple[str, int]]) -> None:
         address = bind(f"memory://{uuid.uuid4().hex}")
+        opening: Any = _Opening(address, self)
         self._interruptions, self._active = interruptions, set[str]()
         self._store, self.made, self._acknowledged = address.open(), 0, 0
         self.clock = StandingClock()
         self._key = EpochKeys("p/", 0).split(0)
         self.coordinator = Coordinator(
-            _Opening(address, self),
+            opening,
             plan=Plan(splits=[Split(path="a", num_rows=NUM_ROWS)]),
             prefix="p/",
             worker="w",

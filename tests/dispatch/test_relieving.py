@@ -21,12 +21,9 @@ PACES = st.integers(1, 10_000)
 
 def _seen(index: int, holder: str, rows: int = 0, **fields: Any) -> Seen:
     standstill_s = fields.pop("standstill_s", 0.0)
+    defaults: Any = {"reserved": rows, "end": NUM_ROWS, "turn": index, "rows": rows}
     record = Lease(
-        **{
-            **{"state": LeaseState.HELD, "fence": 1, "worker": holder, "nonce": holder},
-            **{"rows": rows, "first": 0, "reserved": rows, "end": NUM_ROWS, "turn": index},
-            **fields,
-        }
+        state=LeaseState.HELD, fence=1, worker=holder, nonce=holder, **(defaults | fields)
     )
     value = record.encode()
     return Seen(part=(index, 0), record=record, value=value, standstill_s=standstill_s)
