@@ -528,6 +528,7 @@ def test_who_reports_that_nothing_is_delivered_still_shows_that_it_stands_still(
     with beside(wait):
         while not clock.wait(taken, 1.0) and clock.now_s() < 1000:
             assert stuck.acknowledge_all([]) == []
+        other.close()
     assert 180 <= clock.now_s() <= 180 + LEASE_S
 
 
@@ -570,3 +571,30 @@ def test_a_rank_that_lost_a_claim_reserves_nothing_of_it_and_says_so_for_each_cl
     assert (taken.index, taken.start_row, taken.end_row) == (ahead.index, 0, 100)
     assert slow.acknowledge_all([(ahead, 10), (begun, 20)]) == [False, True]
     assert (slow.reserve(ahead, 10), slow.reserved(ahead)) == (None, 0)
+
+
+def test_a_worker_that_can_take_nothing_asks_for_leases_eight_times_per_lease_only(
+    make_worker: MakeWorker, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, idle = (make_worker(name, 1, shares_claims=True) for name in ("busy", "idle"))
+    claim, ended, looks = next(busy.claims()), threading.Event(), list[float]()
+    assert busy.reserve(claim, 50) == 50
+    assert busy.reserved(claim) == 100
+    read = idle._hints.read
+
+    def reading(parts: Any) -> Any:
+        looks.append(clock.now_s())
+        return read(parts)
+
+    monkeypatch.setattr(idle._hints, "read", reading)
+
+    def wait() -> None:
+        assert list(idle.claims()) == []
+        ended.set()
+
+    with beside(wait):
+        assert not clock.wait(ended, 2 * LEASE_S)
+        num_looks = len(set(looks))
+        assert busy.complete(claim)
+        assert clock.wait(ended, LEASE_S)
+    assert 10 <= num_looks <= 40

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from featstore.dispatch import lease as leases
 from featstore.dispatch.lease import Lease, LeaseState
+from featstore.dispatch.plan import Extent
 from featstore.dispatch.relieving import LoopPace, Seen, Taker, takings
 from featstore.dispatch.terms import WaitFor
 from tests.dispatch.conftest import silence
@@ -384,3 +385,79 @@ def test_a_host_prefers_files_that_it_has_staged(make: Callable[..., Any]) -> No
     claims, others = host.claims(), other.claims()
     assert [next(claims).index for _ in range(3)] == [3, 7, 0]
     assert [next(others).index for _ in range(4)] == [1, 2, 4, 5]
+
+
+class Tail:
+    """The end of an epoch, all splits of which are claimed, in steps of half a second. Idle workers
+    look at all leases and try one.
+    """
+
+    STEP_S, RESERVE_S = 0.5, 2.0
+
+    def __init__(self, paces: list[int], rows: list[int], begin_s: float, least_rows: int) -> None:
+        self.now, self.num_takings = 0.0, 0
+        self._paces, self._begin_s, self._least_rows = paces, begin_s, least_rows
+        self.leases = dict[tuple[int, int], Lease]()
+        self._parts: list[tuple[int, int] | None] = [None for _ in paces]
+        self._ready_at = [0.0 for _ in paces]
+        for index, num_rows in enumerate(rows[: len(paces)]):
+            self._claim(index, (index, 0), num_rows)
+
+    def _claim(self, worker: int, part: tuple[int, int], end: int) -> None:
+        extent = Extent(split=f"{part[0]}", start_row=part[1], end=end)
+        self.leases[part] = leases.claim(extent, worker=f"{worker}", nonce=f"{worker}")
+        self._parts[worker], self._ready_at[worker] = part, self.now + self._begin_s
+
+    def step(self) -> None:
+        self.now += self.STEP_S
+        for worker, part in enumerate(self._parts):
+            if part is None:
+                self._look(worker)
+            elif self.leases[part].worker != f"{worker}":
+                self._parts[worker] = None
+            elif self._ready_at[worker] <= self.now:
+                self._deliver(worker, part)
+
+    def _deliver(self, worker: int, part: tuple[int, int]) -> None:
+        pace, mine = self._paces[worker], self.leases[part]
+        rows = min(mine.rows + int(pace * self.STEP_S), mine.limit)
+        ahead = int(pace * self.RESERVE_S)
+        self.leases[part] = leases.reserve(leases.advance(mine, rows), rows + ahead, pace=pace)
+        if rows == mine.limit:
+            self.leases[part] = leases.finish(self.leases[part])
+            self._parts[worker] = None
+
+    def _look(self, worker: int) -> None:
+        held = {part: one for part, one in self.leases.items() if one.state is LeaseState.HELD}
+        seen = [Seen(part=p, record=r, value="", standstill_s=0.0) for p, r in held.items()]
+        me = Taker(
+            salt=f"{worker}",
+            rows_per_s=float(self._paces[worker]),
+            begin_s=self._begin_s,
+            least_rows=self._least_rows,
+        )
+        for taking in takings(seen, me)[:1]:
+            self.num_takings += 1
+            part, at = taking.lease.part, taking.at
+            assert at is not None, "a holder with one lease keeps some of it"
+            limit = held[part].limit
+            self.leases[part] = leases.cut(held[part], at)
+            self._claim(worker, (part[0], at), limit)
+
+
+@given(
+    paces=st.lists(st.integers(20, 1000), min_size=2, max_size=6),
+    rows=st.lists(st.integers(1, 5000), min_size=1, max_size=6),
+    begin_s=st.floats(0, 4),
+    least_rows=st.integers(1, 20),
+)
+def test_workers_of_any_paces_end_an_epoch_almost_together_after_few_takings(
+    paces: list[int], rows: list[int], begin_s: float, least_rows: int
+) -> None:
+    rows = rows[: len(paces)]
+    tail, ideal_s = Tail(paces, rows, begin_s, least_rows), sum(rows) / sum(paces)
+    while any(one.state is LeaseState.HELD for one in tail.leases.values()):
+        tail.step()
+        assert tail.now < 1.5 * ideal_s + 3 * begin_s + 8, "rows are left to a slow worker"
+    assert sum(one.rows - one.first for one in tail.leases.values()) == sum(rows)
+    assert tail.num_takings <= 10 * len(paces)
