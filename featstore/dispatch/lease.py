@@ -32,6 +32,11 @@ _ALWAYS = ("fence", "worker", "nonce", "beat", "rows", "end")
 _UNLESS_DEFAULT = (
     "first", "reserved", "started", "work", "pace", "turn", "failures", "repeated", "split", "cuts",
 )  # fmt: skip
+_FORMAT_2 = (
+    f"the store holds a lease of format 2, of featstore 0.1: expected format {FORMAT}, since all "
+    "workers of a run need the same version of featstore; end the run, and print its receipt, with "
+    "that version, or use this one under a new run_id"
+)
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -137,12 +142,10 @@ class Lease:
         """
         try:
             fields = json.loads(text)
-            if (found := fields.pop("format")) != FORMAT:
-                raise DispatchError(
-                    f"the store holds a lease of format {found!r}, and this version of featstore "
-                    f"reads format {FORMAT}: finish the run with the version that began it, or go "
-                    f"on from a checkpoint under another run_id; the lease is {text[:200]!r}"
-                )
+            if (found := fields.pop("format")) == 2:
+                raise DispatchError(_FORMAT_2)
+            if found != FORMAT:
+                raise ValueError("another format")
             shares = tuple(
                 Share(worker=w, turn=t, first=a, through=b)
                 for w, t, a, b in fields.pop("shares", ())
