@@ -19,12 +19,11 @@ from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
 from featstore.dispatch.claiming import Claimer, Claiming
 from featstore.dispatch.epochs import EpochNote, announce
-from featstore.dispatch.held import Holdings
+from featstore.dispatch.held import Holdings, InStepPace, Renewer, renewal_pause_s
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.receipt import EpochSize, quarantined
 from featstore.dispatch.relieving import LoopPace, Seen, Taker, takings
-from featstore.dispatch.renewer import InStepPace, Renewer, renewal_pause_s
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
 from featstore.dispatch.survey import Hints, Part

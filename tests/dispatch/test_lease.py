@@ -80,7 +80,7 @@ def test_a_lease_of_a_run_that_an_earlier_version_began_is_refused_and_says_what
     fields = json.loads(_held().encode()) | {"format": 2}
     with pytest.raises(
         DispatchError,
-        match="holds a lease of format 2, of featstore 0.1: expected format 3, .* end the run, and "
+        match=r"holds a lease of format 2, of featstore 0\.1: expected format 3, .* end the run, and "
         "print its receipt, with that version, or use this one under a new run_id",
     ):
         Lease.decode(json.dumps(fields))
