@@ -138,7 +138,7 @@ class Cluster:
                 return
         if (taken := self._claim(now, worker)) is not None:
             self.operations["start"] += 1
-            assert self._reserve(now, worker, taken, self.records[taken])
+            assert self._reserve(now, worker, taken, leases.start(self.records[taken]))
         elif self.open.parts or self.orphans:
             self.operations["hints of idle workers"] += 1
             self.tail_exchanges[int(now)] += 1

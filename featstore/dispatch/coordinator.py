@@ -37,7 +37,7 @@ _SURVEYS_PER_LEASE = 2
 _SURVEY_SPLITS = 64
 # How many open leases an idle worker looks at. Idle workers look at different ones. Each look that
 # finds nothing doubles the number, so that a single idle worker sees all that a cluster of hundreds
-# has open within half a lease. In the simulation of 10,000 workers idle ones make 32 % of all
+# has open within half a lease. In the simulation of 10,000 workers idle ones make 8 % of all
 # exchanges (benchmarks/dispatch_simulation.md); larger numbers raise that share.
 _TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
 

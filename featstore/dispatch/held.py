@@ -15,7 +15,7 @@ from featstore.dispatch.survey import Part
 from featstore.dispatch.terms import Clock
 
 # Two renewals may be late or lost before a lease expires. More of them load the store: at 10,000
-# workers renewals are a part of 15,000 exchanges per second (benchmarks/dispatch_simulation.md).
+# workers renewals are a part of 19,000 exchanges per second (benchmarks/dispatch_simulation.md).
 _BEATS_PER_LEASE = 3
 # At the end of an epoch a rank that trains in step waits for one renewal of each holder: at most
 # this long (docs/dispatch.md). No cost was seen (benchmarks/epoch_barrier.md); longer delays each
