@@ -30,7 +30,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -217,7 +217,6 @@ def _own(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tuple[in
 
 def _claimed(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tuple[int, int, int]]:
     plan = Plan(splits=scene.splits(), seed=1)
-    boundaries = _boundaries if scene.strategy == "featstore" else None
     store = f"sqlite://{scene.directory}/store.sqlite"
     with Coordinator(
         store,
@@ -225,7 +224,8 @@ def _claimed(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tupl
         prefix=run_prefix("run"),
         worker=str(index),
         terms=Terms(lease_s=LEASE_S),
-        boundaries=boundaries,
+        shares_claims=scene.strategy == "featstore",
+        batch_rows=ROW_GROUP_ROWS,
     ) as coordinator:
         if barrier is not None:
             barrier.wait()
@@ -234,24 +234,17 @@ def _claimed(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tupl
 
 
 def _row_groups(coordinator: Coordinator, claim: Claim) -> Iterator[tuple[int, int, int]]:
-    row = claim.start_row
-    while True:
-        through = coordinator.reserve(
-            claim, min(row + ROW_GROUP_ROWS, claim.split.num_rows), delivered=row
-        )
+    row, is_mine = claim.start_row, coordinator.start(claim) is not None
+    while is_mine:
+        through = coordinator.reserve(claim, min(row + ROW_GROUP_ROWS, claim.split.num_rows))
         if through is None:
             return
         if through <= row:
-            break
-        if not coordinator.start(claim.key):
+            coordinator.complete(claim)
             return
         yield claim.index, row, through
         row = through
-    coordinator.complete(claim)
-
-
-def _boundaries(split: Split) -> Sequence[int]:
-    return range(ROW_GROUP_ROWS, split.num_rows, ROW_GROUP_ROWS)
+        is_mine = coordinator.acknowledge(claim, row)
 
 
 def _delivered(directory: Path, pattern: str = "*.log") -> Iterator[tuple[int, int, int, float]]:

@@ -1,16 +1,17 @@
 """The plan and the lease code at 10,000 workers and 1,000,000 files, in simulated time: store
 operations, tail, memory.
 
-One process plays all workers on a virtual clock. Plan, records, cuts and the choice of victims are
-the package's own; the store is a dict of records that counts exchanges (records are not encoded,
-nothing crosses a network). One worker in a hundred is four times slower; one in a hundred dies at
-some time. Idle workers rest as `Coordinator` has them: they ask for two hints about once a second,
+One process plays all workers on a virtual clock. Plan, records, cuts and the choice of what to take
+from whom are the package's own; the store is a dict of records that counts exchanges (records are
+not encoded, nothing crosses a network). A worker acknowledges once per second, and reserves what it
+delivers in two. One worker in a hundred is four times slower; one in a hundred dies at some time.
+Idle workers rest as `Coordinator` has them: they ask for two hints about once a second,
 and look at up to 64 leases in one exchange where one of those that they saw last has rows to give,
 else eight times in a lease time. What is simplified: which 64 is drawn anew for each look; a dead
 worker's splits come back a lease time after its death, without the reads by which they are found;
 renewals are counted as a rate. Ends with one line `RESULT {json}`; exit code 1 if a row is missing,
-or the tail, from the first idle worker to the last row, is longer than a lease time and one window
-of a slow worker: somebody may die at the very end, holding a window.
+or the tail, from the first idle worker to the last row, is longer than a lease time and what a slow
+worker needs for the rows that a quick one had reserved: somebody may die at the very end.
 """
 
 import argparse
@@ -29,18 +30,22 @@ from zlib import crc32
 from featstore.dispatch import lease as leases
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Extent, Plan, Split
-from featstore.dispatch.survey import Part, StealCandidate, victims
+from featstore.dispatch.relieving import Seen, Taker, takings
+from featstore.dispatch.survey import Part
+from featstore.dispatch.terms import Terms
 from shared_parts.machine import print_result
 
-WINDOW_ROWS, WINDOW_S = 100_000, 2.0
+FILE_UNIT_ROWS, ROWS_PER_S, BATCH_ROWS = 100_000, 50_000, 4_096
+RESERVE_S = Terms().reserve_s
+REPORT_S = RESERVE_S / 2
 LEASE_S, BEATS_PER_LEASE = 60.0, 3
 LOOK, PAUSE_S, LOOK_EVERY_S = 64, 1.0, LEASE_S / 8
-TAIL_LIMIT_S = LEASE_S + 4 * WINDOW_S
+TAIL_LIMIT_S = LEASE_S + 4 * RESERVE_S
 
 
 class Files(Sequence[Split]):
-    """A listing that makes its items when asked: 1 to 12 windows a file, 2 on average, and a few of
-    100.
+    """A listing that makes its items when asked: 1 to 12 times 100,000 rows a file, 260,000 on
+    average, and a few of 10,000,000.
     """
 
     def __init__(self, num_files: int) -> None:
@@ -53,9 +58,9 @@ class Files(Sequence[Split]):
         if not 0 <= index < self._num_files:
             raise IndexError(f"file {index} of {self._num_files}")
         draw = crc32(index.to_bytes(8, "little")) / 2**32
-        num_windows = 100 if draw < 0.0005 else min(12, int((1 - draw) ** (-1 / 1.3)))
+        num_units = 100 if draw < 0.0005 else min(12, int((1 - draw) ** (-1 / 1.3)))
         return Split(
-            path=f"dt=2026-11-01/part-{index:07d}.parquet", num_rows=num_windows * WINDOW_ROWS
+            path=f"dt=2026-11-01/part-{index:07d}.parquet", num_rows=num_units * FILE_UNIT_ROWS
         )
 
 
@@ -85,8 +90,10 @@ class Cluster:
     def __init__(self, num_workers: int, num_files: int, seed: int) -> None:
         draw = random.Random(seed)
         self.plan = Plan(splits=Files(num_files), seed=seed)
-        self.slowness = [4.0 if draw.random() < 0.01 else 1.0 for _ in range(num_workers)]
-        expected_s = num_files * 2.6 * WINDOW_S / num_workers
+        self.paces = [
+            ROWS_PER_S // 4 if draw.random() < 0.01 else ROWS_PER_S for _ in range(num_workers)
+        ]
+        expected_s = num_files * 2.6 * FILE_UNIT_ROWS / ROWS_PER_S / num_workers
         self.dies_at = [
             draw.uniform(0, expected_s) if draw.random() < 0.01 else float("inf")
             for _ in range(num_workers)
@@ -105,7 +112,7 @@ class Cluster:
         self.orphans: list[tuple[float, Part]] = []
 
     def run(self) -> None:
-        for worker in range(len(self.slowness)):
+        for worker in range(len(self.paces)):
             self._at(self.draw.uniform(0, 1), worker, None)
         while self.events:
             now, _, worker, part = heapq.heappop(self.events)
@@ -118,30 +125,33 @@ class Cluster:
         heapq.heappush(self.events, (when, next(self.order), worker, part))
 
     def _step(self, now: float, worker: int, part: Part | None) -> None:
-        """The worker has delivered the window that it had reserved, if it holds a part, and goes
-        on.
+        """The worker has delivered rows for a second, or the last ones of the part that it holds,
+        and goes on.
         """
         if part is not None:
             mine = self.records[part]
-            delivered = leases.advance(mine, mine.reserved)
-            self.delivered += mine.reserved - mine.rows
+            rows = min(mine.rows + int(self.paces[worker] * REPORT_S), mine.limit)
+            delivered = leases.advance(mine, rows)
+            self.delivered += rows - mine.rows
             self.last_s = now
             if self._reserve(now, worker, part, delivered):
                 return
         if (taken := self._claim(now, worker)) is not None:
-            assert self._reserve(now, worker, taken, self.records[taken])
+            self.operations["start"] += 1
+            assert self._reserve(now, worker, taken, leases.start(self.records[taken]))
         elif self.open.parts or self.orphans:
             self.operations["hints of idle workers"] += 1
             self.tail_exchanges[int(now)] += 1
             self._at(now + PAUSE_S * self.draw.uniform(0.5, 1), worker, None)
 
     def _reserve(self, now: float, worker: int, part: Part, mine: Lease) -> bool:
-        """Reserves the next window, or says that the part is done."""
-        self.operations["reserve or complete"] += 1
-        changed = leases.reserve(mine, mine.rows + WINDOW_ROWS)
+        """Acknowledges, and reserves what comes soon, or says that the part is done."""
+        self.operations["reserve, acknowledge or complete"] += 1
+        pace = self.paces[worker]
+        changed = leases.reserve(mine, mine.rows + int(pace * RESERVE_S), pace=pace)
         if changed.reserved > mine.rows:
             self.records[part] = changed
-            self._at(now + WINDOW_S * self.slowness[worker], worker, part)
+            self._at(now + min(REPORT_S, (changed.limit - mine.rows) / pace), worker, part)
             return True
         self.records[part] = leases.finish(mine)
         self.open.discard(part)
@@ -182,21 +192,22 @@ class Cluster:
         self.operations["looks of idle workers"] += 1
         self.tail_exchanges[int(self.now)] += 3
         self.num_keys_read += len(parts)
-        seen = [StealCandidate(part=part, record=self.records[part], value="") for part in parts]
-        found = victims(
-            [each for each in seen if each.record.state is LeaseState.HELD], str(worker)
-        )
-        self.may_relieve[worker] = bool(found)
-        for one in found:
-            at = leases.choose_cut(one.record, range(WINDOW_ROWS, one.record.end or 0, WINDOW_ROWS))
-            if at is not None:
-                self.operations["cut"] += 1
-                self.records[one.part] = leases.cut(one.record, at)
-                end = dict(leases.parts(self.records[one.part]))[at]
-                assert end is not None
-                return self._take(
-                    (one.part[0], at), worker, Extent(split=one.record.split, start_row=at, end=end)
-                )
+        seen = [
+            Seen(part=part, record=self.records[part], value="", standstill_s=0.0)
+            for part in parts
+            if self.records[part].state is LeaseState.HELD
+        ]
+        self.may_relieve[worker] = any(one.record.num_left for one in seen)
+        me = Taker(salt=str(worker), rows_per_s=self.paces[worker], least_rows=BATCH_ROWS)
+        for taking in takings(seen, me):
+            one, at = taking.lease, taking.at
+            assert at is not None, "each claim has rows reserved at once"
+            self.operations["cut"] += 1
+            self.records[one.part] = leases.cut(one.record, at)
+            end = dict(leases.parts(self.records[one.part]))[at]
+            return self._take(
+                (one.part[0], at), worker, Extent(split=one.record.split, start_row=at, end=end)
+            )
         return None
 
 

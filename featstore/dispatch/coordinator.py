@@ -19,17 +19,16 @@ from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
 from featstore.dispatch.claiming import Claimer, Claiming
 from featstore.dispatch.epochs import EpochNote, announce
-from featstore.dispatch.held import Holdings
+from featstore.dispatch.held import Holdings, InStepPace, Renewer, renewal_pause_s
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.receipt import EpochSize, quarantined
 from featstore.dispatch.relieving import LoopPace, Seen, Taker, takings
-from featstore.dispatch.renewer import InStepPace, Renewer, renewal_pause_s
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress, bind
 from featstore.dispatch.survey import Hints, Part
 from featstore.dispatch.terms import SYSTEM_CLOCK, Claim, Clock, Terms, WaitFor
-from featstore.dispatch.waiting import Waiting
+from featstore.dispatch.waiting import Waiter
 
 # During the epoch each worker looks at the 64 oldest splits that are not done (decision 0005). An
 # expired lease shows in two looks `lease_s` apart, so two looks per lease time find a dead worker's
@@ -38,7 +37,7 @@ _SURVEYS_PER_LEASE = 2
 _SURVEY_SPLITS = 64
 # How many open leases an idle worker looks at. Idle workers look at different ones. Each look that
 # finds nothing doubles the number, so that a single idle worker sees all that a cluster of hundreds
-# has open within half a lease. In the simulation of 10,000 workers idle ones make 32 % of all
+# has open within half a lease. In the simulation of 10,000 workers idle ones make 8 % of all
 # exchanges (benchmarks/dispatch_simulation.md); larger numbers raise that share.
 _TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
 
@@ -110,7 +109,7 @@ class Coordinator(Closing):
         self._claims = Claiming(
             self._store, self._keys, plan, self._done, claimer, self._held, is_staged
         )
-        self._waiting = Waiting(worker, self._terms, clock, self._closed)
+        self._waiting = Waiter(worker, self._terms, clock, self._closed)
         self._hints = Hints(self._store, self._keys, self._claims.survey, len(plan))
         with cleaned_up_on_failure(self._store.close):
             self._require_same_plan()
@@ -168,7 +167,7 @@ class Coordinator(Closing):
         mine = self._held.get(part := _part(claim), claim.fence)
         if mine is not None and not mine.started:
             self._require_usable()
-            mine = self._held.change(self._store, part, leases.start)
+            mine = self._held.change(self._store, part, claim.fence, leases.start)
         return None if mine is None else mine.limit
 
     def reserve(self, claim: Claim, through: int) -> int | None:
@@ -176,8 +175,8 @@ class Coordinator(Closing):
         reserved rows only.
 
         Takes one write to the store if they are not reserved yet. It then reserves ahead what the
-        loop will deliver in the next `reserve_s` at its pace, or as much as was made before and is
-        not acknowledged: a loop that is faster than is known asks seldom, too.
+        loop will deliver in the next `reserve_s` at its pace, or, while that is not known, as much
+        as was made before and is not acknowledged: of a fast loop's first batches few ask.
 
         Args:
             claim: The claim.
@@ -196,13 +195,14 @@ class Coordinator(Closing):
         if self._held.make(part, claim.fence, through):
             return through
         self._held.worked()
-        made = self._held.keep(part, through)  # Before the write: see `Holdings`.
+        made = self._held.keep(part, claim.fence, through)  # Before the write: see `Holdings`.
         self._pace.begin(self._clock.now_s())
         paced = self._pace.rows_per_s * self._terms.reserve_s / max(1, self._held.num_delivering)
-        ahead = max(math.ceil(paced), made - mine.rows)
+        ahead = math.ceil(paced) or made - mine.rows
         mine = self._held.change(
             self._store,
             part,
+            claim.fence,
             lambda mine, work: leases.reserve(
                 mine, max(mine.reserved, through + ahead), work, pace=self._rows_per_s
             ),
@@ -238,13 +238,14 @@ class Coordinator(Closing):
             Of each claim, whether it is still this worker's.
         """
         self._require_usable()
-        self._held.worked()
         held = [self._held.get(_part(claim), claim.fence) for claim, _ in delivered]
         advanced = [
             0 if mine is None else max(0, num_rows - mine.rows)
             for mine, (_, num_rows) in zip(held, delivered, strict=True)
         ]
-        self._pace.deliver(sum(advanced), self._clock.now_s())
+        if any(advanced):
+            self._held.worked()
+            self._pace.deliver(sum(advanced), self._clock.now_s())
         ahead = self._pace.rows_per_s * self._terms.reserve_s / max(1, sum(advanced))
         return [
             mine is not None and self._advance(claim, num_rows, math.ceil(ahead * num_more))
@@ -458,7 +459,7 @@ class Coordinator(Closing):
             least_rows=self._batch_rows,
         )
         found = takings(seen, me)
-        self._may_relieve = bool(seen)
+        self._may_relieve = any(one.record.num_left for one in seen)
         for taking in found[:_TAIL_SPLITS]:
             one = taking.lease
             if taking.at is None:
@@ -483,17 +484,15 @@ class Coordinator(Closing):
         def advanced(mine: Lease, work: int) -> Lease:
             if not self._shares_claims:
                 return leases.advance(mine, num_rows, work)
-            through = self._held.lower(part, num_rows + ahead)
+            through = self._held.lower(part, claim.fence, num_rows + ahead)
             mine = leases.advance(mine, num_rows, work)
             return leases.reserve(mine, through, work, pace=self._rows_per_s)
 
-        return self._held.change(self._store, part, advanced) is not None
+        return self._held.change(self._store, part, claim.fence, advanced) is not None
 
     def _changed(self, claim: Claim, change: Callable[[Lease, int], Lease]) -> Lease | None:
         self._require_usable()
-        if self._held.get(_part(claim), claim.fence) is None:
-            return None
-        return self._held.change(self._store, _part(claim), change)
+        return self._held.change(self._store, _part(claim), claim.fence, change)
 
     def _renewal_pause_s(self, store: Store) -> float:
         if self._terms.in_step:

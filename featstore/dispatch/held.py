@@ -1,16 +1,26 @@
 """The leases that one worker holds. It changes each by compare-and-set from the value that it wrote
-or read last.
+or read last. A thread renews them.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch import lease as leases
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store
 from featstore.dispatch.survey import Part
+from featstore.dispatch.terms import Clock
 
+# Two renewals may be late or lost before a lease expires. More of them load the store: at 10,000
+# workers renewals are a part of 19,000 exchanges per second (benchmarks/dispatch_simulation.md).
+_BEATS_PER_LEASE = 3
+# At the end of an epoch a rank that trains in step waits for one renewal of each holder: at most
+# this long (docs/dispatch.md). No cost was seen (benchmarks/epoch_barrier.md); longer delays each
+# epoch's end, shorter writes more often while the last splits are read.
+_TAIL_BEAT_S = 0.5
 # From the worker's record of a lease, and the count of what it has done so far, to the new record.
 Change = Callable[[Lease, int], Lease]
 
@@ -64,23 +74,24 @@ class Holdings:
                 self._made[part] = max(self._made[part], through)
             return may_make
 
-    def keep(self, part: Part, through: int) -> int:
-        """From now on nobody reserves fewer rows of the part than those before `through`. Returns
+    def keep(self, part: Part, fence: int, through: int) -> int:
+        """From now on nobody reserves fewer rows of the claim than those before `through`. Returns
         the row up to which batches were made before.
         """
         with self._lock:
-            made = self._made.get(part, through)
-            if part in self._made:
-                self._made[part] = max(made, through)
+            if self.get(part, fence) is None:
+                return through
+            made = self._made[part]
+            self._made[part] = max(made, through)
             return made
 
-    def lower(self, part: Part, through: int) -> int:
-        """The row to which the part may be reserved in order to reserve those before `through`:
+    def lower(self, part: Part, fence: int, through: int) -> int:
+        """The row to which the claim may be reserved in order to reserve those before `through`:
         more, if more are made. No more than that is made without a call of the store from now on.
         """
         with self._lock:
-            through = max(through, self._made.get(part, 0))
-            if part in self._granted:
+            if self.get(part, fence) is not None:
+                through = max(through, self._made[part])
                 self._granted[part] = min(self._granted[part], through)
             return through
 
@@ -99,16 +110,16 @@ class Holdings:
         with self._lock:
             self._work += 1
 
-    def change(self, store: Store, part: Part, change: Change) -> Lease | None:
-        """Changes the record of a held part, in the store and here.
+    def change(self, store: Store, part: Part, fence: int, change: Change) -> Lease | None:
+        """Changes the record of a claim, in the store and here.
 
         `change` is applied again if another worker has cut the lease meanwhile, or another thread
         of this worker has changed it.
 
         Returns:
-            The new record, or None if the lease was lost.
+            The new record, or None if the claim has ended.
         """
-        mine = self._held.get(part)
+        mine = self.get(part, fence)
         while mine is not None:
             changed = change(mine, self._work)
             text = store.compare_set(self._keys.part(part), mine.encode(), changed.encode())
@@ -118,7 +129,7 @@ class Holdings:
             current = Lease.decode(text)
             if not current.same_claim(mine) or current.state is not LeaseState.HELD:
                 # Noted before the record goes, so that no thread sees neither.
-                self._lost.add((part, mine.fence))
+                self._lost.add((part, fence))
                 self._remember(part, leases.release(mine))
                 return None
             # The value is newer than this thread's: apply the change to that one. Remembered first,
@@ -144,15 +155,16 @@ class Holdings:
 
     def renew_all(self, store: Store) -> None:
         """Renews every held lease, one write each."""
-        for part in list(self._held):
-            self.change(store, part, leases.renew)
+        for part, mine in list(self._held.items()):
+            self.change(store, part, mine.fence, leases.renew)
 
     def release_all(self, store: Store) -> list[Part]:
         """Gives all leases back. Returns the parts that were not lost before."""
         return [
             part
-            for part in list(self._held)
-            if self.change(store, part, lambda mine, _: leases.release(mine)) is not None
+            for part, mine in list(self._held.items())
+            if self.change(store, part, mine.fence, lambda mine, _: leases.release(mine))
+            is not None
         ]
 
     def _remember(self, part: Part, record: Lease) -> None:
@@ -169,3 +181,106 @@ class Holdings:
                 del self._held[part], self._made[part], self._granted[part]
             elif record.beat > held.beat:
                 self._held[part], self._granted[part] = record, record.reserved
+
+
+def renewal_pause_s(lease_s: float) -> float:
+    """Seconds between two renewals: a third of a lease, so that a late one does not end it."""
+    return lease_s / _BEATS_PER_LEASE
+
+
+def in_step_pause_s(lease_s: float, *, num_taken: int, num_left: int, elapsed_s: float) -> float:
+    """Seconds to the next renewal of a rank that trains in step with others.
+
+    Once the plan is handed out the pause is short, because idle ranks wait for one renewal of each
+    holder. Before that it is half of the time that the rest of the plan is expected to take, so
+    that the end is not missed and the store is asked rarely.
+
+    Args:
+        lease_s: The lease time in seconds.
+        num_taken: Positions of the plan that were handed out in the last `elapsed_s`.
+        num_left: Positions that are not handed out yet.
+        elapsed_s: Seconds since the worker began.
+    """
+    # Before the first position was handed out, as much time is expected as has passed.
+    expected_s = elapsed_s * (num_left / num_taken if num_taken else 1)
+    shortest_s = min(_TAIL_BEAT_S, renewal_pause_s(lease_s))
+    return (
+        shortest_s
+        if not num_left
+        else max(shortest_s, min(expected_s / 2, renewal_pause_s(lease_s)))
+    )
+
+
+class InStepPace:
+    """When a rank that trains in step renews next, measured by the plan's cursor.
+
+    Only the renewing thread uses it.
+
+    Args:
+        store: A handle to read the cursor with at the beginning.
+        keys: The epoch's keys.
+        num_splits: Splits of the plan.
+        lease_s: The lease time in seconds.
+        clock: The clock that rates are measured by.
+    """
+
+    def __init__(
+        self, store: Store, keys: EpochKeys, num_splits: int, lease_s: float, clock: Clock
+    ) -> None:
+        self._keys, self._num_splits, self._lease_s, self._clock = keys, num_splits, lease_s, clock
+        self._began_s, self._began_at = clock.now_s(), self._num_handed_out(store)
+
+    def pause_s(self, store: Store) -> float:
+        """Seconds to the next renewal. Reads one key of the store."""
+        at = self._num_handed_out(store)
+        return in_step_pause_s(
+            self._lease_s,
+            num_taken=at - self._began_at,
+            num_left=self._num_splits - at,
+            elapsed_s=self._clock.now_s() - self._began_s,
+        )
+
+    def _num_handed_out(self, store: Store) -> int:
+        return min(int(store.get_or_none(self._keys.cursor) or 0), self._num_splits)
+
+
+class Renewer:
+    """A thread that renews leases until `closed` is set, or the store is lost.
+
+    Args:
+        store: A handle of the thread's own; the thread closes it.
+        pause_s: Returns the seconds to wait before the next renewal.
+        renew: Renews all leases that the worker holds.
+        on_failure: Called with the error if the store is lost; the thread ends then.
+        closed: Ends the thread once it is set.
+        clock: The clock to wait by.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pause_s: Callable[[Store], float],
+        renew: Callable[[Store], None],
+        on_failure: Callable[[DispatchError], None],
+        closed: threading.Event,
+        clock: Clock,
+    ) -> None:
+        self._store, self._pause_s, self._renew = store, pause_s, renew
+        self._on_failure, self._closed, self._clock = on_failure, closed, clock
+        self._thread = threading.Thread(
+            target=self._run, name="featstore-lease-renewal", daemon=True
+        )
+        self._thread.start()
+
+    def join(self) -> None:
+        """Waits for the thread to end. Returns at once if the thread itself calls it."""
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.closing(self._store):
+            try:
+                while not self._clock.wait(self._closed, self._pause_s(self._store)):
+                    self._renew(self._store)
+            except DispatchError as error:
+                self._on_failure(error)

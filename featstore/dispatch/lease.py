@@ -124,7 +124,7 @@ class Lease:
 
     def encode(self) -> str:
         """The value in the store: JSON with sorted keys. Most fields are left out at their default,
-        which keeps values short: a store keeps 170 bytes per file (dispatch_simulation.md).
+        which keeps values short: a store keeps 200 bytes per file (dispatch_simulation.md).
         """
         return self._text
 

@@ -11,8 +11,9 @@ from zlib import crc32
 from featstore.dispatch.lease import Lease
 from featstore.dispatch.survey import Part
 
-# Rates of shorter times are those of bursts, such as the batches that a DataLoader asks for ahead.
-_LEAST_S = 0.1
+# Rates of shorter times are those of bursts, such as the batches that a DataLoader asks for ahead,
+# or the few batches of a claim's end. A worker acknowledges once per second (`Terms.reserve_s`).
+_LEAST_S = 0.5
 
 
 class LoopPace:
@@ -46,10 +47,12 @@ class LoopPace:
                 self.begin_s = now - (now if self._claimed_at is None else self._claimed_at)
 
     def deliver(self, num_rows: int, now: float) -> None:
-        """So many rows were delivered since the last call."""
+        """So many rows were delivered since the last call. If there are none the time goes on: a
+        step may take longer than it is between two reports.
+        """
         with self._lock:
             self._num_rows += num_rows
-            if self._since is not None and now - self._since >= _LEAST_S:
+            if self._since is not None and num_rows and now - self._since >= _LEAST_S:
                 self.rows_per_s = self._num_rows / (now - self._since)
                 self._since, self._num_rows = now, 0
 
@@ -111,12 +114,15 @@ def takings(seen: Iterable[Seen], taker: Taker) -> list[Taking]:
     by_holder = defaultdict[str, list[Seen]](list)
     for one in seen:
         by_holder[one.record.nonce].append(one)
-    found = [(_seconds_left(of, taker), of) for of in by_holder.values()]
+    found = [
+        (left_s, taking)
+        for of in by_holder.values()
+        if (taking := _taking(of, left_s := _seconds_left(of, taker), taker)) is not None
+    ]
     most_s = max((left_s for left_s, _ in found), default=0.0)
     keyed = [
         (left_s < most_s / 2, crc32(f"{taker.salt} {taking.lease.part}".encode()), taking)
-        for left_s, of in found
-        if (taking := _taking(of, left_s, taker)) is not None
+        for left_s, taking in found
     ]
     return [taking for *_, taking in sorted(keyed, key=lambda item: item[:2])]
 
@@ -124,11 +130,12 @@ def takings(seen: Iterable[Seen], taker: Taker) -> list[Taking]:
 def _seconds_left(of_holder: Sequence[Seen], taker: Taker) -> float:
     """The seconds that a holder needs for its rows, by its pace or, if that is not known, by the
     taker's. At least as long as it has stood still: who has done nothing for a minute will not
-    be back in a second.
+    be back in a second. A lease that waits for its turn shows nothing of what its holder does, so
+    the one counts that was seen to move last.
     """
     last = max((one.record for one in of_holder), key=lambda record: record.work)
     pace = last.pace or taker.rows_per_s or 1.0  # Where nobody knows, each takes a half.
-    return max(_num_rows(of_holder) / pace, *(one.standstill_s for one in of_holder))
+    return max(_num_rows(of_holder) / pace, min(one.standstill_s for one in of_holder))
 
 
 def _num_rows(of_holder: Sequence[Seen]) -> int:

@@ -33,6 +33,8 @@ class Terms:
         in_step: Whether workers meet in a collective operation at each step, so that none of them
             may wait for rows that a living one holds. Leases are then renewed every half second at
             the end of the plan, which shows quickly which workers live.
+        reserve_s: For how many seconds of its loop a worker reserves rows: those are its own,
+            idle workers may take the others.
     """
 
     lease_s: float = 60.0

@@ -10,15 +10,14 @@ from featstore.base.errors import DispatchError
 from featstore.dispatch.epochs import LeaseEntry, read_splits
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.receipt import EpochSize
-from featstore.dispatch.renewer import look_pause_s
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, StoreAddress
 from featstore.dispatch.survey import Part
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
-from featstore.dispatch.waiting import LeaseWatch
+from featstore.dispatch.waiting import LeaseWatch, look_pause_s
 
 _LOG = logging.getLogger(__name__)
-# Ranks in step renew every 0.5 s at the end of a plan (renewer.py): three renewals.
+# Ranks in step renew every 0.5 s at the end of a plan (held.py): three renewals.
 _SIGN_OF_LIFE_S = 1.5
 # The longest pause between two looks for a renewal. A longer one notices later that all are alive.
 _LONGEST_LOOK_S = 1.0

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 
 from featstore.dispatch.lease import Lease, LeaseState
-from featstore.dispatch.renewer import look_pause_s
 from featstore.dispatch.survey import Part
 from featstore.dispatch.terms import Clock, Terms, WaitFor
 
@@ -22,6 +21,9 @@ _LOOKS_PER_LEASE = 8
 # (decision 0030). A quarter of a lease bounds the pause as well.
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
+# Pauses between two looks for a renewal, growing by a quarter: so each renewal is noticed
+# after at most a quarter of the time waited so far, with eleven looks in the first two seconds.
+_FIRST_LOOK_S, _LOOK_GROWTH = 0.05, 1.25
 
 
 class LeaseWatch:
@@ -101,7 +103,7 @@ class LeaseWatch:
         return now - since
 
 
-class Waiting:
+class Waiter:
     """How one worker waits for others: until a lease may be taken, or is one that it need not wait
     for. Not safe for several threads, except `rest`, which reads nothing that changes.
 
@@ -193,3 +195,8 @@ class Waiting:
                 record.split,
                 self._terms.stall_s,
             )
+
+
+def look_pause_s(num_looks: int, longest_s: float) -> float:
+    """Seconds to wait for a sign of life before the next look, after `num_looks` of them."""
+    return min(_FIRST_LOOK_S * _LOOK_GROWTH**num_looks, longest_s)

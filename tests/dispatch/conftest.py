@@ -60,7 +60,8 @@ def make_worker(
         index: int = 0,
         done: Any = None,
         through: Any = None,
-        boundaries: Any = None,
+        shares_claims: bool = False,
+        batch_rows: int = 1,
         is_staged: Any = None,
         **terms: Any,
     ) -> Coordinator:
@@ -77,7 +78,8 @@ def make_worker(
             "terms": Terms(**terms),
             "done": done,
             "clock": clock,
-            "boundaries": boundaries,
+            "shares_claims": shares_claims,
+            "batch_rows": batch_rows,
             "is_staged": is_staged,
         }
         worker_: Coordinator = closed_at_end(Coordinator(through or address, **options))

@@ -306,12 +306,12 @@ def test_a_cut_by_another_worker_is_no_sign_of_life(
     """Two idle workers cut a dead worker's lease. Each cut changes the record, and must not restart
     the lease time.
     """
-    dead = make("dead", num_splits=1, boundaries=lambda split: range(10, 100, 10))
+    dead = make("dead", num_splits=1, shares_claims=True)
     claim = next(dead.claims())
     assert dead.reserve(claim, 10) == 10
     silence(dead)
     died_s = clock.now_s()
-    idle = make("idle", num_splits=1, boundaries=lambda split: range(10, 100, 10))
+    idle = make("idle", num_splits=1, shares_claims=True)
     starts = {}
     for mine in idle.claims():
         starts[mine.part, mine.start_row] = clock.now_s() - died_s
@@ -459,11 +459,11 @@ def test_a_look_that_finds_nothing_to_cut_costs_the_store_no_more_for_many_lease
 ) -> None:
     def exchanges(num_splits: int, epoch: int) -> int:
         busy, idle = (
-            make_worker(name, num_splits, epoch=epoch, boundaries=lambda split: [50])
+            make_worker(name, num_splits, epoch=epoch, shares_claims=True)
             for name in ("busy", "idle")
         )
         for claim in busy.claims(WaitFor.NOTHING):
-            assert busy.reserve(claim, 50) == 50
+            assert busy.reserve(claim, 100) == 100
         asked = Counter[str]()
         for name in ("get_many", "get_or_none", "add", "set", "compare_set"):
             kept = getattr(idle._store, name)
@@ -478,3 +478,125 @@ def test_a_look_that_finds_nothing_to_cut_costs_the_store_no_more_for_many_lease
 
     few, many = exchanges(2, epoch=0), exchanges(60, epoch=1)
     assert many <= few + 2
+
+
+def test_a_reservation_follows_the_pace_of_the_loop_and_falls_when_that_is_slower(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
+    worker = make(sizes=[10_000], shares_claims=True, batch_rows=10)
+    claim = next(worker.claims())
+    assert worker.reserve(claim, 50) == 50
+    assert worker.reserved(claim) == 50, "nothing is known of the loop: one batch"
+    assert worker.reserve(claim, 100) == 100
+    assert worker.reserved(claim) == 150, "as much again as was made before"
+    clock.sleep(1)
+    assert worker.acknowledge(claim, 100)
+    assert worker.reserved(claim) == 100 + 2 * 100
+    clock.sleep(1)
+    assert worker.reserve(claim, 160) == 160
+    assert worker.acknowledge(claim, 130)
+    assert worker.reserved(claim) == 130 + 2 * 30
+    clock.sleep(1)
+    assert worker.acknowledge(claim, 131)
+    assert worker.reserved(claim) == 160, "those are made into batches"
+    assert worker.reserve(claim, 170) == 170
+    assert worker.reserved(claim) == 170 + 2, "no more than the loop delivers in two seconds"
+
+
+def test_a_loop_that_has_its_rows_reserved_asks_the_store_for_nothing(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = make(sizes=[10_000], shares_claims=True)
+    claim = next(worker.claims())
+    assert [worker.reserve(claim, through) for through in (100, 101)] == [100, 101]
+    assert worker.reserved(claim) == 201
+    monkeypatch.delattr(type(worker._store), "compare_set")
+    assert [worker.reserve(claim, through) for through in range(100, 201, 10)] == [
+        *range(100, 201, 10)
+    ]
+
+
+def test_who_reports_that_nothing_is_delivered_still_shows_that_it_stands_still(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
+    """A worker reports each second, also while its loop does nothing."""
+    stuck = make("stuck", sizes=[100], stall_s=180.0)
+    other = make("other", sizes=[100], stall_s=180.0)
+    claim, taken = next(stuck.claims()), threading.Event()
+
+    def wait() -> None:
+        assert next(other.claims()).index == claim.index
+        taken.set()
+
+    with beside(wait):
+        while not clock.wait(taken, 1.0) and clock.now_s() < 1000:
+            assert stuck.acknowledge_all([]) == []
+        other.close()
+    assert 180 <= clock.now_s() <= 180 + LEASE_S
+
+
+def test_a_pause_in_which_nothing_is_delivered_is_no_pace_of_zero(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
+    worker = make(sizes=[10_000], shares_claims=True)
+    claim = next(worker.claims())
+    worker.reserve(claim, 100)
+    clock.sleep(1)
+    assert worker.acknowledge(claim, 100)
+    for _ in range(3):
+        clock.sleep(1)
+        worker.acknowledge_all([])
+    assert worker.reserve(claim, 400) == 400
+    assert worker.reserved(claim) == 400 + 2 * 100
+    assert worker.acknowledge(claim, 300)
+    assert worker.reserved(claim) == 300 + 2 * 200 // 3 + 1
+
+
+def test_claims_that_are_delivered_together_share_what_the_loop_delivers_soon(
+    make: Callable[..., Any], clock: SimulatedClock
+) -> None:
+    worker = make(sizes=[10_000, 10_000], shares_claims=True)
+    claims = list(islice(worker.claims(), 2))
+    for claim in claims:
+        worker.reserve(claim, 50)
+    clock.sleep(1)
+    assert worker.acknowledge_all([(claims[0], 30), (claims[1], 10)]) == [True, True]
+    assert [worker.reserved(claim) for claim in claims] == [30 + 2 * 30, 50]
+
+
+def test_a_rank_that_lost_a_claim_reserves_nothing_of_it_and_says_so_for_each_claim(
+    make: Callable[..., Any],
+) -> None:
+    slow, idle = (make(name, sizes=[100, 100], shares_claims=True) for name in ("slow", "idle"))
+    begun, ahead = slow.claims(WaitFor.NOTHING)
+    assert slow.reserve(begun, 50) == 50
+    taken = next(idle.claims())
+    assert (taken.index, taken.start_row, taken.end_row) == (ahead.index, 0, 100)
+    assert slow.acknowledge_all([(ahead, 10), (begun, 20)]) == [False, True]
+    assert (slow.reserve(ahead, 10), slow.reserved(ahead)) == (None, 0)
+
+
+def test_a_worker_that_can_take_nothing_asks_for_leases_eight_times_per_lease_only(
+    make_worker: MakeWorker, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, idle = (make_worker(name, 1, shares_claims=True) for name in ("busy", "idle"))
+    claim, ended, looks = next(busy.claims()), threading.Event(), list[float]()
+    assert busy.reserve(claim, 100) == 100
+    read = idle._hints.read
+
+    def reading(parts: Any) -> Any:
+        looks.append(clock.now_s())
+        return read(parts)
+
+    monkeypatch.setattr(idle._hints, "read", reading)
+
+    def wait() -> None:
+        assert list(idle.claims()) == []
+        ended.set()
+
+    with beside(wait):
+        assert not clock.wait(ended, 2 * LEASE_S)
+        num_looks = len(set(looks))
+        assert busy.complete(claim)
+        assert clock.wait(ended, LEASE_S)
+    assert 10 <= num_looks <= 40

@@ -31,25 +31,30 @@ def store_keys() -> Any:
     keys = EpochKeys(prefix, 3)
     extent = Extent(split="a.parquet#0-", start_row=40, end=100)
     held = leases.claim(extent, worker="host:0", nonce="0123456789ab")
-    begun = leases.reserve(held, 60, work=7)
+    started = leases.start(held, 3)
+    begun = leases.reserve(started, 60, work=7, pace=250)
     records = {
         "claimed": held,
         "renewed": leases.renew(held, 3),
+        "started": started,
         "reserved": begun,
-        "started": leases.start(begun, 8),
         "acknowledged": leases.advance(begun, 50, 8),
+        "reserved less": leases.reserve(leases.advance(begun, 50, 8), 55, 8, pace=50),
     }
     records |= {
         "free": leases.release(held),
         "done": leases.finish(leases.reserve(held, 100)),
         "cut": leases.cut(begun, 80),
     }
-    records |= {"failed": leases.fail(begun), "quarantined": leases.quarantine(leases.start(begun))}
+    records |= {"failed": leases.fail(begun), "quarantined": leases.quarantine(begun)}
     taken = leases.claim_again(
         leases.advance(begun, 50, 8), worker="é", nonce="ba9876543210", turn=5
     )
     records |= {
         "taken over": taken,
+        "relieved": leases.claim_again(
+            started, worker="v", nonce="ba9876543210", turn=5, relieves=True
+        ),
         "claimed as nothing": leases.claim(
             replace(extent, start_row=0, end=0), worker="w", nonce="n"
         ),

@@ -31,8 +31,9 @@ RECORDS = st.builds(
     first=SMALL,
     more=SMALL,
     started=st.booleans(),
-    end=st.none() | st.integers(18, 30),
+    end=st.integers(18, 30),
     work=SMALL,
+    pace=SMALL,
     turn=SMALL,
     failures=SMALL,
     repeated=SMALL,
@@ -102,6 +103,7 @@ def test_a_new_claim_has_a_higher_fence_and_resumes_after_the_last_one(record: A
         record.end,
         record.cuts,
     )
+    assert (taken.pace, taken.work, taken.started) == (0, 0, False), "those are the last holder's"
     assert not taken.same_claim(record)
 
 
@@ -116,15 +118,33 @@ def test_a_first_claim_resumes_after_the_restored_state() -> None:
     )
 
 
-@given(record=RECORDS, rows=SMALL)
-def test_renewing_reserving_and_acknowledging_change_the_value_and_never_take_rows_back(
+@given(record=RECORDS, rows=st.integers(0, 40))
+def test_each_write_of_a_holder_changes_the_value_and_never_takes_an_acknowledgement_back(
     record: Any, rows: Any
 ) -> None:
-    assert leases.renew(record).encode() != record.encode()
+    for changed in (
+        leases.renew(record),
+        leases.start(record),
+        leases.advance(record, rows),
+        leases.reserve(record, rows),
+    ):
+        assert changed.encode() != record.encode()
+        assert record.rows <= changed.rows <= max(record.rows, rows)
+        assert changed.rows <= changed.reserved
     assert leases.advance(record, rows).rows == max(record.rows, rows)
-    assert leases.advance(record, rows).encode() != record.encode()
-    assert leases.reserve(record, rows).reserved == max(record.reserved, rows)
-    assert leases.reserve(record, rows).encode() != record.encode()
+    assert leases.advance(record, rows).reserved == max(record.reserved, rows)
+
+
+def test_a_holder_whose_loop_is_slower_reserves_fewer_rows_but_none_that_are_acknowledged() -> None:
+    record = leases.advance(leases.reserve(_held(), 60), 20)
+    assert leases.reserve(record, 30).reserved == 30
+    assert leases.reserve(record, 10).reserved == 20
+
+
+def test_a_pace_stays_in_the_lease_until_another_one_is_known() -> None:
+    record = leases.reserve(_held(), 10, pace=7)
+    assert leases.reserve(leases.renew(record), 20).pace == 7
+    assert leases.reserve(record, 20, pace=3).pace == 3
 
 
 def test_nothing_is_reserved_beyond_a_cut() -> None:
@@ -140,10 +160,27 @@ def test_a_claim_ends_where_it_was_cut_and_the_part_where_the_claim_ended() -> N
     assert leases.finish(leases.reserve(twice, 30)).rows == 30
 
 
+@given(rows=st.integers(0, 100), more=st.integers(0, 100), at=st.integers(1, 99))
+def test_a_lease_is_cut_at_any_row_that_is_not_reserved(rows: int, more: int, at: int) -> None:
+    record = _held(rows=min(rows, at), reserved=min(rows + more, at))
+    shorter = leases.cut(record, at)
+    assert (shorter.limit, shorter.num_left) == (at, at - record.reserved)
+    assert leases.parts(shorter) == [(at, 100)]
+    assert shorter.life == record.life, "a cut by another worker is no sign of life"
+
+
 @pytest.mark.parametrize(
-    ("record", "at"), [(_held(reserved=50), 50), (_held(), 100), (_held(state=LeaseState.FREE), 50)]
+    ("record", "at"),
+    [
+        (_held(reserved=50), 49),
+        (_held(), 0),
+        (_held(), 100),
+        (_held(state=LeaseState.FREE), 50),
+    ],
 )
-def test_reserved_rows_and_leases_that_nobody_holds_are_not_cut(record: Any, at: int) -> None:
+def test_reserved_rows_all_rows_of_a_claim_and_leases_that_nobody_holds_are_not_cut(
+    record: Any, at: int
+) -> None:
     with pytest.raises(ValueError, match=f"no cut at {at} of a lease that is"):
         leases.cut(record, at)
 
@@ -153,47 +190,28 @@ def test_a_claim_is_finished_only_where_all_its_rows_were_reserved() -> None:
         leases.finish(_held(reserved=90))
 
 
-@given(
-    rows=st.integers(0, 40),
-    more=st.integers(0, 40),
-    boundaries=st.lists(st.integers(0, 100), max_size=12),
-)
-def test_a_cut_halves_what_is_not_reserved_as_well_as_the_boundaries_allow(
-    rows: int, more: int, boundaries: list[int]
-) -> None:
-    record = _held(rows=rows, reserved=rows + more)
-    at = leases.choose_cut(record, boundaries)
-    inside = [b for b in boundaries if rows + more < b < 100]
-    middle = (rows + more + 100) / 2
-    if at is None:
-        assert not inside
-    else:
-        assert abs(at - middle) == min(abs(b - middle) for b in inside)
-
-
-def test_what_nobody_holds_has_no_cut() -> None:
-    assert leases.choose_cut(_held(state=LeaseState.DONE), [50]) is None
-    assert (
-        leases.choose_cut(Lease(state=LeaseState.HELD, fence=1, worker="w", nonce="n"), [50])
-        is None
-    )
-
-
-def test_taking_over_a_begun_claim_counts_a_failure_and_repeated_rows() -> None:
+def test_taking_over_a_started_claim_counts_a_failure_and_repeated_rows() -> None:
     taken = leases.claim_again(leases.start(_held(reserved=30)), worker="v", nonce="m")
     assert (taken.failures, taken.repeated, taken.started) == (1, 30, False)
     again = leases.claim_again(leases.start(leases.reserve(taken, 20)), worker="w", nonce="n")
     assert (again.failures, again.repeated) == (2, 50)
-    assert leases.has_failed(leases.reserve(again, 1), 3)
+    assert leases.has_failed(leases.start(again), 3)
     assert not leases.has_failed(again, 3)
 
 
-def test_reserved_rows_of_a_claim_that_never_started_cannot_be_repeated() -> None:
-    taken = leases.claim_again(leases.reserve(_held(), 100), worker="v", nonce="m")
+def test_rows_that_were_read_and_not_reserved_cannot_be_repeated() -> None:
+    taken = leases.claim_again(leases.start(_held()), worker="v", nonce="m")
     assert (taken.failures, taken.repeated) == (1, 0)
 
 
-def test_progress_resets_failures_and_a_claim_that_never_began_has_not_failed() -> None:
+def test_a_claim_that_is_taken_from_a_living_holder_has_not_failed() -> None:
+    started = leases.start(_held(failures=2))
+    taken = leases.claim_again(started, worker="v", nonce="m", relieves=True)
+    assert (taken.failures, taken.repeated) == (2, 0)
+    assert leases.claim_again(started, worker="v", nonce="m").failures == 3
+
+
+def test_progress_resets_failures_and_a_claim_that_never_started_has_not_failed() -> None:
     failed = _held(failures=4)
     assert leases.claim_again(failed, worker="v", nonce="m").failures == 4
     assert leases.claim_again(leases.advance(failed, 1), worker="v", nonce="m").failures == 0

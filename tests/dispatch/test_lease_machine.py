@@ -14,11 +14,12 @@ from featstore.dispatch.held import Holdings
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Split, extent, part_extent
 from featstore.dispatch.store_keys import EpochKeys
-from featstore.dispatch.survey import LeaseWatch, Survey
+from featstore.dispatch.survey import Survey
+from featstore.dispatch.waiting import LeaseWatch
 
 LEASE_S, STALL_S, MAX_FAILURES = 10.0, 40.0, 3
 NUM_ROWS = 12
-BOUNDARIES = (2, 3, 6, 8, 11)
+ROWS = st.integers(1, NUM_ROWS)
 KEYS = EpochKeys("p/", 0)
 
 
@@ -50,10 +51,10 @@ class Worker:
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Workers claim, reserve, deliver, acknowledge, complete, fail, pause for any time, die, cut
-    and take over. A worker acts on its own last records, which may be stale: that is how it pauses.
-    It only delivers rows that it has reserved, and does not ask the store when it does, like a real
-    consumer that holds a decoded batch.
+    """Workers claim, begin to read, reserve more rows or fewer, deliver, acknowledge, complete,
+    fail, pause for any time, die, cut at any row and take over. A worker acts on its own last
+    records, which may be stale: that is how it pauses. It only delivers rows that it has reserved,
+    and does not ask the store when it does, like a real consumer that holds a decoded batch.
     """
 
     @initialize(
@@ -95,11 +96,18 @@ class Interleavings(RuleBasedStateMachine):
             ]
         return known
 
-    def _claim(self, worker: Any, part: Any, value: Any, record: Any) -> None:
+    def _claim(
+        self, worker: Any, part: Any, value: Any, record: Any, *, relieves: bool = False
+    ) -> None:
         index, first = part
         split = Split(path=str(index), num_rows=NUM_ROWS)
         if record is not None:
-            mine = leases.claim_again(record, worker=worker.nonce, nonce=worker.nonce)
+            mine = leases.claim_again(
+                record, worker=worker.nonce, nonce=worker.nonce, relieves=relieves
+            )
+            has_failed = not relieves and record.state is LeaseState.HELD and record.started
+            if record.rows == record.first or record.state is not LeaseState.HELD:
+                assert mine.failures == record.failures + has_failed
         else:
             rows = self.done.get(index, 0)
             whole = (
@@ -162,18 +170,17 @@ class Interleavings(RuleBasedStateMachine):
 
     @precondition(lambda self: self.cursor > 0)
     @rule(data=st.data())
-    def take_what_is_not_begun(self, data: Any) -> None:
+    def take_a_lease_with_nothing_reserved(self, data: Any) -> None:
         worker, part, value, record = self._other(data)
-        if record is not None and worker.watch.is_unbegun(part, record, self.now, 0.0):
-            self._claim(worker, part, value, record)
+        if record is not None and _may_be_taken_whole(record):
+            self._claim(worker, part, value, record, relieves=True)
 
     @precondition(lambda self: self.cursor > 0)
-    @rule(data=st.data(), dies=st.booleans())
-    def cut(self, data: Any, dies: Any) -> None:
+    @rule(data=st.data(), at=ROWS, dies=st.booleans())
+    def cut(self, data: Any, at: Any, dies: Any) -> None:
         """A worker cuts another's lease, and claims the part, or dies before it can."""
         worker, part, value, record = self._other(data)
-        at = None if record is None else leases.choose_cut(record, BOUNDARIES)
-        if at is None:
+        if record is None or not _may_be_cut(record, at):
             return
         shorter = leases.cut(record, at)
         assert self.store.compare_set(KEYS.part(part), value, shorter.encode()) == shorter.encode()
@@ -181,32 +188,39 @@ class Interleavings(RuleBasedStateMachine):
         if not dies:
             self._claim(worker, (part[0], at), None, None)
 
-    @rule(data=st.data(), through=st.sampled_from((*BOUNDARIES, NUM_ROWS)), delivers=st.booleans())
-    def reserve(self, data: Any, through: Any, delivers: Any) -> None:
+    @rule(data=st.data())
+    def start(self, data: Any) -> None:
+        worker, part, mine = self._own(data)
+        if worker is not None:
+            worker.holdings.change(self.store, part, mine.fence, leases.start)
+
+    @rule(data=st.data(), through=ROWS, pace=st.integers(0, 3), delivers=st.booleans())
+    def reserve(self, data: Any, through: Any, pace: Any, delivers: Any) -> None:
+        """A worker reserves more rows than before, or fewer: those that it has delivered stay."""
         worker, part, _ = self._own(data)
-        if worker is None:
-            return
-        worker.holdings.worked()
-        mine = worker.holdings.change(
-            self.store, part, lambda mine, work: leases.reserve(mine, through, work)
-        )
-        if mine is not None and delivers:
+        if worker is not None and self._reserve(worker, part, through, pace) and delivers:
             self._deliver(worker, part, NUM_ROWS)
+
+    def _reserve(self, worker: Any, part: Any, through: Any, pace: int = 0) -> Any:
+        worker.holdings.worked()
+        fence = worker.holdings._held[part].fence
+        through = max(through, worker.delivered[part, fence])
+        return worker.holdings.change(
+            self.store,
+            part,
+            fence,
+            lambda mine, work: leases.reserve(mine, through, work, pace=pace),
+        )
 
     @rule(data=st.data(), num_rows=st.integers(1, NUM_ROWS))
     def deliver(self, data: Any, num_rows: Any) -> None:
-        """Rows reach a consumer. After the first one the worker does not check its lease any more."""
+        """Rows reach a consumer. The worker does not check its lease."""
         worker, part, _ = self._own(data)
         if worker is not None:
             self._deliver(worker, part, num_rows)
 
     def _deliver(self, worker: Any, part: Any, num_rows: Any) -> None:
         mine = worker.holdings._held[part]
-        if (
-            not mine.started
-            and (mine := worker.holdings.change(self.store, part, leases.start)) is None
-        ):
-            return
         before = worker.delivered[part, mine.fence]
         after = min(before + num_rows, mine.reserved)
         self.counts.update((part[0], row) for row in range(before, after))
@@ -214,28 +228,27 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(
         data=st.data(),
-        through=st.sampled_from(BOUNDARIES),
-        how=st.sampled_from(["cut", "take over", "take unbegun"]),
+        through=ROWS,
+        at=ROWS,
+        how=st.sampled_from(["cut", "take over", "take whole"]),
     )
-    def race(self, data: Any, through: Any, how: Any) -> None:
+    def race(self, data: Any, through: Any, at: Any, how: Any) -> None:
         """Another worker acts between a holder's reservation and its delivery."""
         holder, part, _ = self._own(data)
         if holder is None:
             return
-        mine = holder.holdings.change(
-            self.store, part, lambda mine, work: leases.reserve(mine, through, work)
-        )
+        mine = self._reserve(holder, part, through)
         value, record = self._read(part)
         if mine is None or value != mine.encode():
             return
         self.workers.append(thief := self._start())
-        at, taken = leases.choose_cut(record, BOUNDARIES), part
+        taken = part
         if how == "take over":
             self.num_forced += 1
             self._claim(thief, part, value, record)
-        elif how == "take unbegun" and not record.is_begun:
-            self._claim(thief, part, value, record)
-        elif at is not None:
+        elif how == "take whole" and _may_be_taken_whole(record):
+            self._claim(thief, part, value, record, relieves=True)
+        elif how == "cut" and _may_be_cut(record, at):
             assert (
                 self.store.compare_set(KEYS.part(part), value, leases.cut(record, at).encode())
                 != value
@@ -244,9 +257,7 @@ class Interleavings(RuleBasedStateMachine):
             taken = (part[0], at)
             self._claim(thief, taken, None, None)
         if taken in thief.holdings:
-            thief.holdings.change(
-                self.store, taken, lambda mine, work: leases.reserve(mine, NUM_ROWS, work)
-            )
+            self._reserve(thief, taken, NUM_ROWS)
             self._deliver(thief, taken, NUM_ROWS)
         self._deliver(holder, part, NUM_ROWS)
         self.workers.remove(thief)
@@ -257,7 +268,7 @@ class Interleavings(RuleBasedStateMachine):
         if worker is not None:
             rows = worker.delivered[part, mine.fence]
             worker.holdings.change(
-                self.store, part, lambda record, work: leases.advance(record, rows, work)
+                self.store, part, mine.fence, lambda lease, work: leases.advance(lease, rows, work)
             )
 
     @rule(data=st.data())
@@ -267,7 +278,9 @@ class Interleavings(RuleBasedStateMachine):
         """
         worker, part, mine = self._own(data)
         if worker is not None and worker.delivered[part, mine.fence] == mine.limit:
-            done = worker.holdings.change(self.store, part, lambda record, _: leases.finish(record))
+            done = worker.holdings.change(
+                self.store, part, mine.fence, lambda record, _: leases.finish(record)
+            )
             assert done is None or done.rows == mine.limit
 
     @rule(data=st.data(), fails=st.booleans())
@@ -278,7 +291,10 @@ class Interleavings(RuleBasedStateMachine):
             self_delivered = worker.delivered[part, mine.fence]
             end = leases.fail if fails else leases.release
             worker.holdings.change(
-                self.store, part, lambda record, _: end(leases.advance(record, self_delivered))
+                self.store,
+                part,
+                mine.fence,
+                lambda record, _: end(leases.advance(record, self_delivered)),
             )
 
     @rule(data=st.data())
@@ -345,14 +361,11 @@ class Interleavings(RuleBasedStateMachine):
                 ):
                     continue
                 self._claim(late, part, value, record)
-                mine = late.holdings.change(
-                    self.store, part, lambda mine, work: leases.reserve(mine, NUM_ROWS, work)
-                )
+                mine = self._reserve(late, part, NUM_ROWS)
                 assert mine is not None
                 self.counts.update((part[0], row) for row in range(mine.rows, mine.reserved))
-                assert (
-                    late.holdings.change(self.store, part, lambda mine, _: leases.finish(mine))
-                    is not None
+                assert late.holdings.change(
+                    self.store, part, mine.fence, lambda mine, _: leases.finish(mine)
                 )
         for part in self._parts():
             _, record = self._read(part)
@@ -366,6 +379,18 @@ class Interleavings(RuleBasedStateMachine):
             if not self.counts[i, row]
         }
         assert undelivered <= missing
+
+
+def _may_be_taken_whole(record: Lease) -> bool:
+    return record.state is LeaseState.HELD and record.reserved == record.first
+
+
+def _may_be_cut(record: Lease, at: int) -> bool:
+    return (
+        record.state is LeaseState.HELD
+        and record.reserved <= at < record.limit
+        and at > record.first
+    )
 
 
 TestInterleavings = Interleavings.TestCase

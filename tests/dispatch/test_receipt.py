@@ -67,8 +67,8 @@ def test_undelivered_rows_are_missing_whoever_holds_them(
 
 
 def test_parts_that_were_cut_off_are_lines_of_their_own(make: Callable[..., Any], url: str) -> None:
-    terms = {"boundaries": lambda split: range(10, split.num_rows, 10)}
-    busy, idle = make("busy", sizes=[100], **terms), make("idle", sizes=[100], **terms)
+    shares = {"sizes": [100], "shares_claims": True}
+    busy, idle = make("busy", **shares), make("idle", **shares)
     claim = next(busy.claims())
     busy.reserve(claim, 20)
     part = next(idle.claims())
@@ -76,10 +76,10 @@ def test_parts_that_were_cut_off_are_lines_of_their_own(make: Callable[..., Any]
     idle.acknowledge(part, 80)
     receipt = _receipt(url)
     assert [(line.part, line.delivered, line.missing) for line in receipt.lines] == [
-        (0, 0, 60),
-        (60, 20, 20),
+        (0, 0, 50),
+        (50, 30, 20),
     ]
-    assert (receipt.delivered, receipt.missing, receipt.workers) == (20, 80, {"idle": 20})
+    assert (receipt.delivered, receipt.missing, receipt.workers) == (30, 70, {"idle": 30})
 
 
 def test_a_takeover_counts_the_rows_that_may_be_repeated(
@@ -96,19 +96,19 @@ def test_a_takeover_counts_the_rows_that_may_be_repeated(
     assert "0#0-: done, 0 missing, 60 at most twice; delivered by dead 40, late 60" in str(receipt)
 
 
-@pytest.mark.parametrize(("starts", "twice"), [(False, 0), (True, 100)])
+@pytest.mark.parametrize("reserved", [0, 30])
 def test_rows_that_a_dead_worker_had_only_read_ahead_are_not_repeated(
-    make: Callable[..., Any], url: str, starts: bool, twice: int
+    make: Callable[..., Any], url: str, reserved: int
 ) -> None:
-    ahead = {"sizes": [100], "boundaries": lambda split: ()}
+    ahead = {"sizes": [100], "shares_claims": True, "batch_rows": 100}
     dead, late = make("dead", **ahead), make("late", **ahead)
     claim = next(dead.claims())
-    assert dead.reserve(claim, 100) == 100
-    assert not starts or dead.start(claim.key)
+    assert dead.start(claim) == 100
+    assert not reserved or dead.reserve(claim, reserved) == reserved
     silence(dead)
     taken = next(late.claims())
     assert taken.fence == 2
-    assert _receipt(url).repeated_at_most == twice
+    assert _receipt(url).repeated_at_most == reserved
 
 
 def test_rows_of_a_restored_state_count_as_delivered(make: Callable[..., Any], url: str) -> None:

@@ -22,7 +22,7 @@ def coordinator(url: str, worker: Any, epoch: int = 0, index: int = 0) -> Coordi
         prefix=run_prefix("run"),
         worker=worker,
         index=index,
-        boundaries=lambda split: range(10, split.num_rows, 10),
+        shares_claims=True,
     )
 
 

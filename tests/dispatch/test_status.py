@@ -157,7 +157,7 @@ def test_rows_of_a_part_count_for_the_worker_that_read_it(tmp_path: Path) -> Non
     """A split is done once all its parts are. Rows count for the worker that acknowledged them."""
     url = f"sqlite://{tmp_path}/x.db"
     plan = Plan(splits=[Split(path="0.parquet", num_rows=100)])
-    options: Any = {"boundaries": lambda split: range(10, split.num_rows, 10)}
+    options: Any = {"shares_claims": True}
     with (
         Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="busy", index=3, **options) as busy,
         Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="idle", **options) as idle,
@@ -166,20 +166,20 @@ def test_rows_of_a_part_count_for_the_worker_that_read_it(tmp_path: Path) -> Non
         claim = next(busy.claims())
         busy.reserve(claim, 20)
         part = next(idle.claims())
-        assert (part.part, idle.reserve(part, 100), idle.complete(part)) == (60, 100, True)
+        assert (part.part, idle.reserve(part, 100), idle.complete(part)) == (50, 100, True)
         assert (
-            "0 of 1 splits done (0.0%), 1 held, 0 given back, 0 unclaimed; 40 of 100 rows"
+            "0 of 1 splits done (0.0%), 1 held, 0 given back, 0 unclaimed; 50 of 100 rows"
             in str(next(observer))
         )
-        assert (busy.reserve(claim, 100), busy.complete(claim)) == (60, True)
+        assert (busy.reserve(claim, 100), busy.complete(claim)) == (50, True)
         head, _, _, *workers = str(next(observer)).splitlines()
         assert (
             "1 of 1 splits done (100.0%), 0 held, 0 given back, 0 unclaimed; 100 of 100 rows"
             in head
         )
         assert [line.split()[:5] for line in workers] == [
-            ["idle", "0", "1", "0", "40"],
-            ["busy", "3", "1", "0", "60"],
+            ["idle", "0", "1", "0", "50"],
+            ["busy", "3", "1", "0", "50"],
         ]
 
 

@@ -21,7 +21,7 @@ KEYS = EpochKeys(PREFIX, 0)
 
 @pytest.fixture
 def make(make_worker: Any) -> Callable[..., Any]:
-    return functools.partial(make_worker, in_step=True, boundaries=lambda split: (50,))
+    return functools.partial(make_worker, in_step=True, shares_claims=True)
 
 
 def test_an_epoch_that_never_began_has_nothing_open(address: StoreAddress) -> None:
@@ -75,7 +75,7 @@ def test_only_rows_that_stay_unread_are_warned_about(
     holder, other = make("holder", 3), make("other", 3)
     held = next(holder.claims())
     for claim in other.claims(WaitFor.NOTHING):
-        assert other.reserve(claim, 100) == 100
+        assert other.reserve(claim, 100) == claim.end_row
         assert other.complete(claim)
     left_open = UnreadEpochs(address, "left", clock)
     left_open.note(KEYS)

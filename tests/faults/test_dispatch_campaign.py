@@ -72,30 +72,28 @@ class Address:
 
 splits = [Split(path=str(i), num_rows=rows) for i in range(int(num_splits))]
 terms = Terms(lease_s=lease_s)
-boundaries = lambda split: range(int(window_rows), rows, int(window_rows))
 slow = Path(directory) / "slow"
 try:
     with open(Path(directory) / f"{name}.log", "ab", buffering=0) as log, Coordinator(
         Address(), plan=Plan(splits=splits), prefix=run_prefix("run"), worker=name, terms=terms,
-        boundaries=boundaries,
+        shares_claims=True, batch_rows=int(window_rows),
     ) as coordinator:
         (Path(directory) / f"{name}.ready").write_text(str(time.monotonic()))
         found = True
         while found:
             found = False
             for claim in coordinator.claims():
-                found, row = True, claim.start_row
-                while True:
-                    through = coordinator.reserve(claim, min(row + int(window_rows), rows), delivered=row)
+                found, row, through = True, claim.start_row, coordinator.start(claim)
+                while through is not None:
+                    through = coordinator.reserve(claim, min(row + int(window_rows), rows))
                     if through is None or through <= row:
-                        break
-                    if not coordinator.start(claim.key):
-                        through = None
                         break
                     log.write(f"{claim.index} {row} {through} {time.monotonic()}\\n".encode())
                     row = through
                     if slow.exists():
                         time.sleep(0.02)
+                    if not coordinator.acknowledge(claim, row):
+                        through = None
                 if through is not None:
                     coordinator.complete(claim)
 except DispatchError as error:
