@@ -14,7 +14,7 @@ from featstore.dispatch.lease import FINAL, Lease
 from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.base import KEYS_PER_READ, Store
-from featstore.dispatch.survey import Part
+from featstore.dispatch.survey import AHEAD, Part
 
 FORMAT = 1
 _EPOCHS = "featstore/epochs"
@@ -201,6 +201,25 @@ def read_splits(
         for index in some:
             record = records[index, 0]
             yield index, [] if record is None else list(_entries(store, keys, index, record, known))
+
+
+def read_leases(store: Store, note: EpochNote, known: Mapping[Part, Lease]) -> dict[Part, Lease]:
+    """The current leases of all splits and parts that were claimed.
+
+    Args:
+        store: The store.
+        note: The epoch.
+        known: Leases that were read before. The final ones among them are not read again.
+    """
+    # Beyond the cursor only splits are claimed whose files a host has staged: within the next
+    # `AHEAD` positions.
+    end = min(int(store.get_or_none(note.keys.cursor) or 0) + AHEAD, note.num_splits)
+    return {
+        (index, entry.first): entry.record
+        for index, entries in read_splits(store, note.keys, range(end), known)
+        for entry in entries
+        if entry.record is not None
+    }
 
 
 def _entries(
