@@ -286,6 +286,14 @@ class Coordinator(Closing):
         """Whether all splits were done when `claims` ended. False if others still hold some."""
         return not self._claims.open_parts()
 
+    @property
+    def row_counts(self) -> dict[str, int]:
+        """How many rows of the claims are made into batches, and how many are reserved, that are
+        not acknowledged. Does not ask the store.
+        """
+        held = self._held
+        return {"made_rows": held.num_made_rows, "reserved_rows": held.num_reserved_rows}
+
     def num_unclaimed(self) -> int:
         """How many splits of the plan no worker has come to yet. One read of the store."""
         with self._claiming:

@@ -7,11 +7,12 @@ sign of life is known only to an observer that looks again.
 
 import statistics
 import time
-from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from featstore.base.text_table import Printed, text_table
@@ -205,9 +206,7 @@ def summarize(note: EpochNote, now: Reading) -> EpochStatus:
     num_rows = now.num_rows + note.num_rows_before
     num_left = note.num_rows - num_rows - now.num_rows_given_up
     workers, is_over = _workers(note, now, num_left), num_done == note.num_splits
-    holders = [worker for worker in workers if worker.num_held]
-    silent = [worker for worker in holders if worker.is_silent]
-    gone = [worker for worker in holders if worker.may_be_gone]
+    silent, gone = attrgetter("is_silent"), attrgetter("may_be_gone")
     return EpochStatus(
         note=note,
         num_done=num_done,
@@ -218,9 +217,9 @@ def summarize(note: EpochNote, now: Reading) -> EpochStatus:
         num_held=states.count(LeaseState.HELD),
         num_free=states.count(LeaseState.FREE),
         num_rows=num_rows,
-        rows_per_s=sum(worker.rows_per_s for worker in holders if worker not in silent),
-        remaining_s=0.0 if is_over else _remaining_s(note, workers, silent, num_left),
-        latest_s=0.0 if is_over else _remaining_s(note, workers, gone, num_left),
+        rows_per_s=sum(one.rows_per_s for one in workers if one.num_held and not one.is_silent),
+        remaining_s=0.0 if is_over else _remaining_s(note, workers, num_left, silent),
+        latest_s=0.0 if is_over else _remaining_s(note, workers, num_left, gone),
         workers=workers,
     )
 
@@ -338,21 +337,18 @@ class EpochObserver:
 
 
 def _workers(note: EpochNote, now: Reading, num_left: int) -> list[WorkerStatus]:
+    by_name = defaultdict[str, dict[Part, Lease]](dict)
+    for part, lease in now.leases.items():
+        by_name[lease.worker][part] = lease
     rows = now.worker_rows
-    workers = [_worker(note, now, name, rows[name]) for name in sorted(rows)]
-    return [
-        replace(
-            worker,
-            is_straggler=_keeps_waiting(
-                worker, [w for w in workers if w is not worker and not w.is_silent], num_left
-            ),
-        )
-        for worker in workers
-    ]
+    workers = [_worker(note, now, name, by_name[name], rows[name]) for name in sorted(rows)]
+    rows_per_s = sum(worker.rows_per_s for worker in workers if not worker.is_silent)
+    return [replace(one, is_straggler=_is_straggler(one, num_left, rows_per_s)) for one in workers]
 
 
-def _worker(note: EpochNote, now: Reading, name: str, num_rows: int) -> WorkerStatus:
-    mine = {part: lease for part, lease in now.leases.items() if lease.worker == name}
+def _worker(
+    note: EpochNote, now: Reading, name: str, mine: Mapping[Part, Lease], num_rows: int
+) -> WorkerStatus:
     held = {part: lease for part, lease in mine.items() if lease.state is LeaseState.HELD}
     # A claim of which nothing is reserved yet has no pace.
     paced = [lease for lease in mine.values() if lease.pace]
@@ -375,17 +371,26 @@ def _worker(note: EpochNote, now: Reading, name: str, num_rows: int) -> WorkerSt
     )
 
 
-def _keeps_waiting(worker: WorkerStatus, others: Sequence[WorkerStatus], num_left: int) -> bool:
+def _is_straggler(worker: WorkerStatus, num_left: int, rows_per_s: float) -> bool:
     """Whether a worker will still have rows that it has reserved when the others, of which some
     may already have nothing to do, have delivered all other rows.
+
+    Args:
+        worker: The worker.
+        num_left: Rows that are left to all.
+        rows_per_s: The paces of all workers that are not silent.
     """
-    if worker.is_silent or not (rows_per_s := sum(other.rows_per_s for other in others)):
+    others_per_s = rows_per_s - worker.rows_per_s
+    if worker.is_silent or not others_per_s:
         return False
-    return worker.own_s > (num_left - worker.num_rows_reserved) / rows_per_s + _SIGN_S
+    return worker.own_s > (num_left - worker.num_rows_reserved) / others_per_s + _SIGN_S
 
 
 def _remaining_s(
-    note: EpochNote, workers: Sequence[WorkerStatus], gone: Sequence[WorkerStatus], num_left: int
+    note: EpochNote,
+    workers: Sequence[WorkerStatus],
+    num_left: int,
+    is_gone: Callable[[WorkerStatus], bool],
 ) -> float | None:
     """The seconds until so many rows are delivered, None if no pace is known.
 
@@ -394,7 +399,8 @@ def _remaining_s(
     Only where nobody else reads are those that hold nothing taken to be there, and to wait.
     """
     idle = [worker for worker in workers if not worker.num_held]
-    readers = [worker for worker in workers if worker.num_held and worker not in gone] or idle
+    gone = [worker for worker in workers if worker.num_held and is_gone(worker)]
+    readers = [worker for worker in workers if worker.num_held and not is_gone(worker)] or idle
     known = [worker.rows_per_s for worker in readers if worker.rows_per_s]
     if not known:
         return None

@@ -211,7 +211,7 @@ def test_the_text_has_a_line_for_the_epoch_and_one_for_each_worker() -> None:
     head, *table = text.splitlines()
     assert head.startswith(
         "run/0/0 epoch 3: 1 of 10 splits done (10.0%), 1 held, 0 given back, 8 unclaimed; 120 of "
-        "1,000 rows, 0 rows/s; end not known"
+        "1,000 rows, 0 rows/s; ends in about 44 s, at "
     )
     assert ["host-1" in table[2], "host-2" in table[3], "silent for 6 s" in table[3]] == [
         True,

@@ -36,6 +36,10 @@ _COUNTS = (
     "rows_dropped_last",
     "rows_dropped_tail",
 )
+# What waits between the threads of an iteration, and what is made and reserved ahead of the loop.
+NOTHING_WAITS = dict.fromkeys(
+    ("decoded", "assembled", "transformed", "pending_batches", "made_rows", "reserved_rows"), 0
+)
 
 
 @dataclass(frozen=True, kw_only=True)
