@@ -11,6 +11,7 @@ import math
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from featstore.base.closing import Closing, cleaned_up_on_failure
@@ -95,6 +96,8 @@ class Coordinator(Closing):
         self._surveyed_at = self._clock.now_s()
         self._num_watched, self._may_relieve = _TAIL_SPLITS, False
         self.num_takeovers, self.num_cuts = 0, 0
+        # For whom it waited last: workers with rows that it could not take.
+        self.awaited = Counter[str]()
         # Whether the first look of `claims` found all splits done; None before it.
         self.found_all_done: bool | None = None
         self._held, self._pace = Holdings(self._keys), LoopPace()
@@ -474,6 +477,10 @@ class Coordinator(Closing):
             if claim is not None:
                 self._num_watched = _TAIL_SPLITS
                 return claim
+        if seen:
+            self.awaited = Counter()
+            for one in seen:
+                self.awaited[one.record.worker] += one.record.limit - one.record.rows
         return None
 
     @property

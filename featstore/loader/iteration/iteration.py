@@ -321,7 +321,7 @@ class Iteration:
         (epoch, batches_before, before), self._begun = self._begun, None
         self._stats.counts["epochs"] += 1
         num_batches = self._stats.counts["batches"] - batches_before
-        told = verdict(self._times().since(before), num_batches)
+        told = verdict(self._times().since(before), num_batches, self._stats.awaited)
         self._stats.verdict = f"epoch {epoch}: {told}"
         _LOG.info("%s", self._stats.verdict)
 
