@@ -7,17 +7,16 @@ sign of life is known only to an observer that looks again.
 
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from operator import attrgetter
 from typing import Any
 
 from featstore.base.text_table import Printed, text_table
-from featstore.dispatch.epochs import EpochNote, announced, read_leases
-from featstore.dispatch.lease import FINAL, Lease, LeaseState, all_shares
+from featstore.dispatch.epochs import EpochNote, Reading, announced, read_leases
+from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.stores.address import open_read_only
 from featstore.dispatch.stores.base import Store
 from featstore.dispatch.survey import Part
@@ -28,53 +27,6 @@ from featstore.dispatch.waiting import LeaseWatch
 _SIGN_S = 2.0
 # Between the two looks of a status that is not watched: as long as that, and one reading.
 _PAUSE_S = 2.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """One look at an epoch.
-
-    Attributes:
-        leases: The leases of all splits and parts that were claimed.
-        quiet_s: For how many seconds each held lease is known to show no sign of life.
-        standstill_s: For how many seconds its holder is known to have done nothing.
-    """
-
-    leases: Mapping[Part, Lease] = field(default_factory=dict)
-    quiet_s: Mapping[Part, float] = field(default_factory=dict)
-    standstill_s: Mapping[Part, float] = field(default_factory=dict)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that were acknowledged."""
-        return sum(lease.rows - first for (_, first), lease in self.leases.items())
-
-    @property
-    def num_rows_given_up(self) -> int:
-        """Rows that are quarantined."""
-        return sum(
-            lease.limit - lease.rows
-            for lease in self.leases.values()
-            if lease.state is LeaseState.QUARANTINED
-        )
-
-    @property
-    def worker_rows(self) -> Counter[str]:
-        """Acknowledged rows of each worker that holds or held a claim."""
-        rows = Counter({lease.worker: 0 for lease in self.leases.values()})
-        for share in chain.from_iterable(map(all_shares, self.leases.values())):
-            rows[share.worker] += share.through - share.first
-        return rows
-
-    @property
-    def num_over(self) -> int:
-        """How many splits are done or quarantined together with all parts cut off them."""
-        claimed = {index for index, _ in self.leases}
-        cut_off = {
-            (index, first) for (index, _), lease in self.leases.items() for first in lease.cuts
-        }
-        is_open = {index for (index, _), lease in self.leases.items() if lease.state not in FINAL}
-        return len(claimed - is_open - {index for index, _ in cut_off - self.leases.keys()})
 
 
 @dataclass(frozen=True, kw_only=True)
