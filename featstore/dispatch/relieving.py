@@ -46,10 +46,12 @@ class LoopPace:
                 self.begin_s = now - (now if self._claimed_at is None else self._claimed_at)
 
     def deliver(self, num_rows: int, now: float) -> None:
-        """So many rows were delivered since the last call."""
+        """So many rows were delivered since the last call. If there are none the time goes on: a
+        step may take longer than it is between two reports.
+        """
         with self._lock:
             self._num_rows += num_rows
-            if self._since is not None and now - self._since >= _LEAST_S:
+            if self._since is not None and num_rows and now - self._since >= _LEAST_S:
                 self.rows_per_s = self._num_rows / (now - self._since)
                 self._since, self._num_rows = now, 0
 
