@@ -11,6 +11,7 @@ import math
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from featstore.base.closing import Closing, cleaned_up_on_failure
@@ -96,6 +97,8 @@ class Coordinator(Closing):
         self._surveyed_at = self._clock.now_s()
         self._num_watched, self._may_relieve = _TAIL_SPLITS, False
         self.num_takeovers, self.num_cuts = 0, 0
+        # For whom it waited last: workers with rows that it could not take.
+        self.awaited = Counter[str]()
         # Whether the first look of `claims` found all splits done; None before it.
         self.found_all_done: bool | None = None
         self._held, self._pace = Holdings(self._keys), LoopPace()
@@ -290,6 +293,14 @@ class Coordinator(Closing):
         """Whether all splits were done when `claims` ended. False if others still hold some."""
         return not self._claims.open_parts()
 
+    @property
+    def row_counts(self) -> dict[str, int]:
+        """How many rows of the claims are made into batches, and how many are reserved, that are
+        not acknowledged. Does not ask the store.
+        """
+        held = self._held
+        return {"made_rows": held.num_made_rows, "reserved_rows": held.num_reserved_rows}
+
     def num_unclaimed(self) -> int:
         """How many splits of the plan no worker has come to yet. One read of the store."""
         with self._claiming:
@@ -470,6 +481,10 @@ class Coordinator(Closing):
             if claim is not None:
                 self._num_watched = _TAIL_SPLITS
                 return claim
+        if seen:
+            self.awaited = Counter()
+            for one in seen:
+                self.awaited[one.record.worker] += one.record.limit - one.record.rows
         return None
 
     @property

@@ -101,6 +101,17 @@ class Holdings:
         with self._lock:
             return sum(self._made[part] > mine.first for part, mine in self._held.items())
 
+    @property
+    def num_made_rows(self) -> int:
+        """How many rows were made into batches and are not acknowledged."""
+        held = list(self._held.items())
+        return sum(max(0, self._made.get(part, 0) - mine.rows) for part, mine in held)
+
+    @property
+    def num_reserved_rows(self) -> int:
+        """How many rows are reserved and not acknowledged."""
+        return sum(mine.num_unacknowledged for mine in list(self._held.values()))
+
     def is_lost(self, part: Part, fence: int) -> bool:
         """Whether the worker has noticed that a claim was taken over. Does not ask the store."""
         return (part, fence) in self._lost

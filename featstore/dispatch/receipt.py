@@ -273,7 +273,9 @@ def _text(receipt: Receipt) -> Iterator[str]:
     yield f"delivered   {receipt.delivered:,}" + (
         f", {size.rows_before:,} of them before a restore" if size.rows_before else ""
     )
-    yield f"twice       {receipt.repeated_at_most:,} at most"
+    # Which of them the loop had before its lease ended, nobody knows.
+    why = " (reserved, and not acknowledged when a lease ended)" if receipt.repeated_at_most else ""
+    yield f"twice       {receipt.repeated_at_most:,} at most{why}"
     yield f"missing     {receipt.missing:,}"
     if receipt.never_claimed:
         never = f"{receipt.rows_never_claimed:,} rows of {len(receipt.never_claimed):,} splits"

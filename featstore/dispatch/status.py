@@ -1,73 +1,32 @@
 """The progress of the epochs in a store, as `featstore dispatch status` prints it.
 
-An observer only reads. `summarize`, a pure function, turns readings into a status. Rates are
-measured on the observer's own clock once it has looked twice, and until then since the epoch began.
+An observer only reads. `summarize`, a pure function, turns a reading into a status. Leases tell how
+fast each worker's loop is and what it has reserved, but not when they were written: who gives no
+sign of life is known only to an observer that looks again.
 """
 
 import statistics
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Generator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
-from itertools import chain
+from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from featstore.base.text_table import Printed, text_table
-from featstore.dispatch.epochs import EpochNote, announced, read_splits
-from featstore.dispatch.lease import FINAL, Lease, LeaseState, all_shares
+from featstore.dispatch.epochs import EpochNote, Reading, announced, read_leases
+from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.stores.address import open_read_only
 from featstore.dispatch.stores.base import Store
-from featstore.dispatch.survey import AHEAD, Part
+from featstore.dispatch.survey import Part
+from featstore.dispatch.waiting import LeaseWatch
 
-# A worker below half of the median rate is a straggler (docs/dispatch.md).
-_STRAGGLER_SHARE = 0.5
-# Rates are averages over this time or half a lease, whichever is longer: in half a lease a living
-# worker renews its leases. Shorter windows show bursts of acknowledgements instead of a rate.
-_WINDOW_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """One look at an epoch.
-
-    Attributes:
-        leases: The leases of all splits and parts that were claimed.
-        at_s: When they were read, in seconds of any clock.
-    """
-
-    leases: Mapping[Part, Lease]
-    at_s: float
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that were acknowledged."""
-        return sum(lease.rows - first for (_, first), lease in self.leases.items())
-
-    @property
-    def worker_rows(self) -> Counter[str]:
-        """Acknowledged rows of each worker that holds or held a claim."""
-        rows = Counter({lease.worker: 0 for lease in self.leases.values()})
-        for share in chain.from_iterable(map(all_shares, self.leases.values())):
-            rows[share.worker] += share.through - share.first
-        return rows
-
-    @property
-    def worker_indices(self) -> dict[str, int]:
-        """The index of each worker that holds or held a claim."""
-        shares = chain.from_iterable(map(all_shares, self.leases.values()))
-        indices = {share.worker: share.index for share in shares}
-        return indices | {lease.worker: lease.index for lease in self.leases.values()}
-
-    @property
-    def num_over(self) -> int:
-        """How many splits are done or quarantined together with all parts cut off them."""
-        claimed = {index for index, _ in self.leases}
-        cut_off = {
-            (index, first) for (index, _), lease in self.leases.items() for first in lease.cuts
-        }
-        is_open = {index for (index, _), lease in self.leases.items() if lease.state not in FINAL}
-        return len(claimed - is_open - {index for index, _ in cut_off - self.leases.keys()})
+# A loop whose steps are shorter than this gives a sign in any such time: it acknowledges every
+# `reserve_s / 2`. Others may take this long before it is worth a remark that they keep all waiting.
+_SIGN_S = 2.0
+# Between the two looks of a status that is not watched: as long as that, and one reading.
+_PAUSE_S = 2.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +39,15 @@ class WorkerStatus:
         num_done: Splits and parts that it completed.
         num_held: Splits and parts that it holds.
         num_rows: Rows that it acknowledged.
-        rows_per_s: Its rate between the two readings.
+        num_rows_reserved: Rows that it has not acknowledged, and that nobody can take from it while
+            it lives.
+        rows_per_s: How fast its loop goes through rows, by itself; 0 if that is not known.
+        own_s: Seconds until it has delivered what it has reserved: by its pace, and at least as
+            long as it is known to have done nothing. 0 if nothing is known of its pace.
+        quiet_s: For how many seconds it is known to have written nothing.
         is_silent: It holds splits and has renewed none of them for half a lease time.
-        is_straggler: It holds splits, was there at the reading before, if there was one, and is
-            slower than half of the median worker's rate.
+        is_straggler: It is not silent, and others will have nothing to do before it has delivered
+            what it has reserved.
     """
 
     worker: str
@@ -91,14 +55,25 @@ class WorkerStatus:
     num_done: int
     num_held: int
     num_rows: int
+    num_rows_reserved: int
     rows_per_s: float
+    own_s: float
+    quiet_s: float
     is_silent: bool
-    is_straggler: bool
+    is_straggler: bool = False
+
+    @property
+    def may_be_gone(self) -> bool:
+        """Whether it is silent, or may soon turn out to be."""
+        return self.is_silent or self.quiet_s >= _SIGN_S
 
     @property
     def remark(self) -> str:
-        """`silent`, `straggler` or nothing, for the table."""
-        return "silent" if self.is_silent else "straggler" if self.is_straggler else ""
+        """`silent`, `straggler`, that it gave no sign of life, or nothing, for the table."""
+        if self.is_silent:
+            return f"silent for {self.quiet_s:.0f} s"
+        straggler = [f"straggler: {self.own_s:.0f} s for its next rows"] * self.is_straggler
+        return ", ".join(straggler + [f"no sign for {self.quiet_s:.0f} s"] * self.may_be_gone)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +88,9 @@ class EpochStatus:
         num_held: Splits and parts that a worker holds.
         num_free: Splits and parts that were given back.
         num_rows: Rows that were acknowledged.
-        rows_per_s: The rate between the two readings.
-        remaining_s: Expected seconds to the end: None while no rate is known, 0 at the end.
+        rows_per_s: The sum of the paces of the workers that read.
+        remaining_s: Expected seconds to the end: None while no pace is known, 0 at the end.
+        latest_s: The same if the workers that gave no sign of life for a while are gone.
         workers: The status of each worker, by name.
     """
 
@@ -127,6 +103,7 @@ class EpochStatus:
     num_rows: int
     rows_per_s: float
     remaining_s: float | None
+    latest_s: float | None
     workers: Sequence[WorkerStatus] = field(default=())
 
     @property
@@ -149,6 +126,7 @@ class EpochStatus:
             "num_rows": self.num_rows,
             "rows_per_s": self.rows_per_s,
             "remaining_s": self.remaining_s,
+            "latest_s": self.latest_s,
             "is_over": self.is_over,
             "workers": [asdict(worker) for worker in self.workers],
         }
@@ -170,20 +148,19 @@ class StoreStatus(Printed):
         return {"epochs": [epoch.as_dict() for epoch in self.epochs]}
 
 
-def summarize(note: EpochNote, now: Reading, before: Reading) -> EpochStatus:
-    """The status of an epoch from two readings.
+def summarize(note: EpochNote, now: Reading) -> EpochStatus:
+    """The status of an epoch from a reading.
 
     Args:
         note: What the epoch's first worker announced.
-        now: The later reading.
-        before: The earlier reading; an empty one from the time when the epoch began will do.
+        now: The reading.
     """
     states = [lease.state for lease in now.leases.values()]
     num_done = now.num_over + note.num_splits_before
-    spent_s = max(now.at_s - before.at_s, 1e-9)
-    rows_per_s = max(0, now.num_rows - before.num_rows) / spent_s
     num_rows = now.num_rows + note.num_rows_before
-    num_rows_left, is_over = max(0, note.num_rows - num_rows), num_done == note.num_splits
+    num_left = note.num_rows - num_rows - now.num_rows_given_up
+    workers, is_over = _workers(note, now, num_left), num_done == note.num_splits
+    silent, gone = attrgetter("is_silent"), attrgetter("may_be_gone")
     return EpochStatus(
         note=note,
         num_done=num_done,
@@ -194,9 +171,10 @@ def summarize(note: EpochNote, now: Reading, before: Reading) -> EpochStatus:
         num_held=states.count(LeaseState.HELD),
         num_free=states.count(LeaseState.FREE),
         num_rows=num_rows,
-        rows_per_s=rows_per_s,
-        remaining_s=0.0 if is_over else num_rows_left / rows_per_s if rows_per_s else None,
-        workers=_workers(note, now, before, spent_s),
+        rows_per_s=sum(one.rows_per_s for one in workers if one.num_held and not one.is_silent),
+        remaining_s=0.0 if is_over else _remaining_s(note, workers, num_left, silent),
+        latest_s=0.0 if is_over else _remaining_s(note, workers, num_left, gone),
+        workers=workers,
     )
 
 
@@ -217,8 +195,6 @@ def show(status: EpochStatus, width: int | None = None) -> str:
         f"{status.num_free:,} given back, {status.num_unclaimed:,} unclaimed{quarantined}; "
         f"{status.num_rows:,} of {note.num_rows:,} rows{rate}; {_expected(status)}"
     )
-    # No key says when an epoch ended, so the rates of a finished one are not known.
-    rates = ["" if status.is_over else f"{worker.rows_per_s:,.0f}" for worker in status.workers]
     rows = [
         [
             w.worker,
@@ -226,10 +202,10 @@ def show(status: EpochStatus, width: int | None = None) -> str:
             f"{w.num_done:,}",
             f"{w.num_held:,}",
             f"{w.num_rows:,}",
-            rate,
+            f"{w.rows_per_s:,.0f}" if w.rows_per_s else "",
             w.remark,
         ]
-        for w, rate in zip(status.workers, rates, strict=True)
+        for w in status.workers
     ]
     table = (
         text_table(
@@ -244,27 +220,31 @@ def show(status: EpochStatus, width: int | None = None) -> str:
     return f"{head}\n{table}".rstrip()
 
 
-def status(store_url: str, *, last: int = 5) -> StoreStatus:
+def status(store_url: str, *, last: int = 5, pause_s: float = _PAUSE_S) -> StoreStatus:
     """The status of the epochs that began last.
+
+    Takes a second look if a worker holds splits, since one look does not show who lives.
 
     Args:
         store_url: The dispatch store's URL.
         last: How many epochs to show.
+        pause_s: Seconds from the first look to the second.
 
     Raises:
         DispatchError: The store cannot be read.
     """
-    with closing(watch(store_url, last=last)) as found:
-        return next(found)
+    with closing(watch(store_url, last=last, every_s=pause_s)) as looks:
+        first = next(looks)
+        return next(looks) if any(epoch.num_held for epoch in first.epochs) else first
 
 
 def watch(
     store_url: str, *, last: int = 5, every_s: float = 2.0
 ) -> Generator[StoreStatus, None, None]:
-    """Yields `status` again and again, until the caller closes it or the store is lost.
+    """Yields the status again and again, until the caller closes it or the store is lost.
 
-    It keeps earlier readings for the rates, and does not read leases again once they are final. Not
-    thread-safe.
+    It remembers since when leases are as they are, and does not read them again once they are
+    final. Not thread-safe.
 
     Args:
         store_url: The dispatch store's URL.
@@ -274,77 +254,127 @@ def watch(
     Raises:
         DispatchError: The store does not exist, or cannot be reached.
     """
-    readings = defaultdict[str, deque[Reading]](deque)
+    observers = dict[str, EpochObserver]()
     with closing(open_read_only(store_url)) as store:
         while True:
             notes = list(announced(store, last))
-            epochs = tuple(_look_at(store, note, readings[note.name]) for note in notes)
+            epochs = tuple(
+                observers.setdefault(note.name, EpochObserver(note)).look(store, time.monotonic())
+                for note in notes
+            )
             yield StoreStatus(epochs=epochs)
             time.sleep(every_s)
 
 
-def _look_at(store: Store, note: EpochNote, readings: deque[Reading]) -> EpochStatus:
-    """The status of an epoch, after the earlier readings, to which this one is added."""
-    known = readings[-1].leases if readings else {}
-    now = Reading(leases=read_leases(store, note, known), at_s=time.monotonic())
-    # Another machine noted the start: by this machine's clock it may lie in the future.
-    age_s = max(0.0, time.time() - note.started_unix_s)
-    before = readings[0] if readings else Reading(leases={}, at_s=now.at_s - age_s)
-    readings.append(now)
-    while len(readings) > 2 and now.at_s - readings[1].at_s >= max(_WINDOW_S, note.lease_s / 2):
-        readings.popleft()
-    return summarize(note, now, before)
+class EpochObserver:
+    """Looks at one epoch again and again."""
+
+    def __init__(self, note: EpochNote) -> None:
+        self._note, self._watch = note, LeaseWatch(note.lease_s)
+        self._leases: Mapping[Part, Lease] = {}
+
+    def look(self, store: Store, now: float) -> EpochStatus:
+        """The epoch's status now, a time in seconds."""
+        self._leases = read_leases(store, self._note, self._leases)
+        held = {
+            part: lease for part, lease in self._leases.items() if lease.state is LeaseState.HELD
+        }
+        for part, lease in held.items():
+            self._watch.is_expired(part, lease, now)
+        reading = Reading(
+            leases=self._leases,
+            quiet_s={part: self._watch.silent_s(part, now) for part in held},
+            standstill_s={
+                part: self._watch.standstill_s(part, lease, now) for part, lease in held.items()
+            },
+        )
+        return summarize(self._note, reading)
 
 
-def read_leases(store: Store, note: EpochNote, known: Mapping[Part, Lease]) -> dict[Part, Lease]:
-    """The current leases of all splits and parts that were claimed.
+def _workers(note: EpochNote, now: Reading, num_left: int) -> list[WorkerStatus]:
+    by_name = defaultdict[str, dict[Part, Lease]](dict)
+    for part, lease in now.leases.items():
+        by_name[lease.worker][part] = lease
+    rows, indices = now.worker_rows, now.worker_indices
+    names = sorted(rows, key=lambda name: (indices[name], name))
+    workers = [
+        _worker(note, now, (name, indices[name]), by_name[name], rows[name]) for name in names
+    ]
+    rows_per_s = sum(worker.rows_per_s for worker in workers if not worker.is_silent)
+    return [replace(one, is_straggler=_is_straggler(one, num_left, rows_per_s)) for one in workers]
+
+
+def _worker(
+    note: EpochNote,
+    now: Reading,
+    who: tuple[str, int],
+    mine: Mapping[Part, Lease],
+    num_rows: int,
+) -> WorkerStatus:
+    held = {part: lease for part, lease in mine.items() if lease.state is LeaseState.HELD}
+    # A claim of which nothing is reserved yet has no pace.
+    paced = [lease for lease in mine.values() if lease.pace]
+    pace = max(paced, key=lambda lease: lease.work).pace if paced else 0
+    num_reserved = sum(lease.num_unacknowledged for lease in held.values())
+    # A sign of life of one claim is one of the worker.
+    quiet_s = min((now.quiet_s.get(part, 0.0) for part in held), default=0.0)
+    standstill_s = min((now.standstill_s.get(part, 0.0) for part in held), default=0.0)
+    return WorkerStatus(
+        worker=who[0],
+        index=who[1],
+        num_done=sum(lease.state is LeaseState.DONE for lease in mine.values()),
+        num_held=len(held),
+        num_rows=num_rows,
+        num_rows_reserved=num_reserved,
+        rows_per_s=pace,
+        own_s=max(num_reserved / pace, standstill_s) if num_reserved and pace else 0.0,
+        quiet_s=quiet_s,
+        # A renewal comes every third of a lease: half a lease without one is silence.
+        is_silent=quiet_s >= note.lease_s / 2,
+    )
+
+
+def _is_straggler(worker: WorkerStatus, num_left: int, rows_per_s: float) -> bool:
+    """Whether a worker will still have rows that it has reserved when the others, of which some
+    may already have nothing to do, have delivered all other rows.
 
     Args:
-        store: The store.
-        note: The epoch.
-        known: Leases that were read before. The final ones among them are not read again.
+        worker: The worker.
+        num_left: Rows that are left to all.
+        rows_per_s: The paces of all workers that are not silent.
     """
-    # Beyond the cursor only splits are claimed whose files a host has staged: within the next
-    # `AHEAD` positions.
-    end = min(int(store.get_or_none(note.keys.cursor) or 0) + AHEAD, note.num_splits)
-    return {
-        (index, entry.first): entry.record
-        for index, entries in read_splits(store, note.keys, range(end), known)
-        for entry in entries
-        if entry.record is not None
-    }
+    others_per_s = rows_per_s - worker.rows_per_s
+    if worker.is_silent or not others_per_s:
+        return False
+    return worker.own_s > (num_left - worker.num_rows_reserved) / others_per_s + _SIGN_S
 
 
-def _workers(note: EpochNote, now: Reading, before: Reading, spent_s: float) -> list[WorkerStatus]:
-    rows, rows_before, indices = now.worker_rows, before.worker_rows, now.worker_indices
-    names = sorted(rows, key=lambda name: (indices[name], name))
-    rates = {name: max(0, rows[name] - rows_before[name]) / spent_s for name in names}
-    # A renewal comes every third of a lease: half a lease without one is silence.
-    was_watched = bool(before.leases) and spent_s >= note.lease_s / 2
-    # Of a worker that came between the readings it is not known for how long it has read.
-    were_there = rows_before if before.leases else rows
-    median = statistics.median([rates[name] for name in were_there if name in rates] or [0.0])
-    statuses = []
-    for name in rates:
-        mine = {part: lease for part, lease in now.leases.items() if lease.worker == name}
-        held = [part for part, lease in mine.items() if lease.state is LeaseState.HELD]
-        statuses.append(
-            WorkerStatus(
-                worker=name,
-                index=indices[name],
-                num_done=sum(lease.state is LeaseState.DONE for lease in mine.values()),
-                num_held=len(held),
-                num_rows=rows[name],
-                rows_per_s=rates[name],
-                is_silent=was_watched
-                and bool(held)
-                and all(before.leases.get(part) == mine[part] for part in held),
-                is_straggler=bool(held)
-                and name in were_there
-                and rates[name] < _STRAGGLER_SHARE * median,
-            )
-        )
-    return statuses
+def _remaining_s(
+    note: EpochNote,
+    workers: Sequence[WorkerStatus],
+    num_left: int,
+    is_gone: Callable[[WorkerStatus], bool],
+) -> float | None:
+    """The seconds until so many rows are delivered, None if no pace is known.
+
+    Each worker delivers what it has reserved. All other rows move to whoever is free, so that all
+    end together, except that what gone workers have reserved comes once their leases have expired.
+    Only where nobody else reads are those that hold nothing taken to be there, and to wait.
+    """
+    idle = [worker for worker in workers if not worker.num_held]
+    gone = [worker for worker in workers if worker.num_held and is_gone(worker)]
+    readers = [worker for worker in workers if worker.num_held and not is_gone(worker)] or idle
+    known = [worker.rows_per_s for worker in readers if worker.rows_per_s]
+    if not known:
+        return None
+    rows_per_s = len(readers) * statistics.fmean(known)
+    num_late = sum(worker.num_rows_reserved for worker in gone)
+    expire_s = max((note.lease_s - worker.quiet_s for worker in gone), default=0.0)
+    return max(
+        num_left / rows_per_s,
+        expire_s + num_late / rows_per_s,
+        *(worker.own_s for worker in readers),
+    )
 
 
 def _expected(status: EpochStatus) -> str:
@@ -353,4 +383,7 @@ def _expected(status: EpochStatus) -> str:
     if status.remaining_s is None:
         return "end not known"
     at = time.strftime("%H:%M:%S", time.localtime(time.time() + status.remaining_s))
-    return f"ends in about {status.remaining_s:,.0f} s, at {at}"
+    expected = f"ends in about {status.remaining_s:,.0f} s, at {at}"
+    if status.latest_s is None or status.latest_s == status.remaining_s:
+        return expected
+    return f"{expected}, or in {status.latest_s:,.0f} s if those that gave no sign are gone"

@@ -336,8 +336,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             waited for batches. `decode_s`: how long reading and decoding took. `stages`: busy and
             waiting seconds, bytes, rows and retries of `staging`, `decode`, `assemble`, `transform`
             and `delivery`. `slots`: for each column that was read, its `bytes` as stored, and its
-            part of the busy seconds of the stages `decode` and `assemble`. `worker`: which process
-            this is: `host`, `rank`, `index` and `num_workers`, with DataLoader workers counted.
+            part of the busy seconds of the stages `decode` and `assemble`. `queues`: what waits now
+            between two threads, and what is made and reserved ahead of the loop. `worker`: which
+            process this is: `host`, `rank`, `index` and `num_workers`, DataLoader workers counted.
         """
         return self._source.stats()
 

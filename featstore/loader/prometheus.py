@@ -4,6 +4,7 @@ Each number of `FeatureLoader.stats()` is a counter, which begins at 0 when a lo
 worker does: `rows` is `featstore_loader_rows_total`, and seconds such as `wait_s` are
 `featstore_loader_wait_seconds_total`. Numbers of a stage are `featstore_loader_stage_..._total`
 with the label `stage`, numbers of a column `featstore_loader_slot_..._total` with the label `slot`.
+Numbers of `queues`, which rise and fall, are gauges: `featstore_loader_queue_...`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from featstore.base.errors import import_extra
 from featstore.loader.feature_loader import FeatureLoader
 
 if TYPE_CHECKING:
-    from prometheus_client.metrics_core import CounterMetricFamily
+    from prometheus_client.metrics_core import Metric
 
 Stats = Mapping[str, Any]
 # What stays the same when a process restarts: a worker's whole name would be a new time series each
@@ -39,7 +40,7 @@ class LoaderCollector:
         _core()
         self._loaders, self._slots = dict(loaders), slots
 
-    def collect(self) -> Iterable["CounterMetricFamily"]:
+    def collect(self) -> Iterable["Metric"]:
         """The metrics now. Called by prometheus_client, from any thread."""
         stats = {name: loader.stats() for name, loader in self._loaders.items()}
         return _families(stats, slots=self._slots)
@@ -79,7 +80,7 @@ class TextFile:
 class _Collected:
     """What prometheus_client asks for metrics, and keeps by its hash."""
 
-    def __init__(self, families: Iterable["CounterMetricFamily"]) -> None:
+    def __init__(self, families: Iterable["Metric"]) -> None:
         self.collect = lambda: families
 
 
@@ -87,7 +88,7 @@ def _core() -> Any:
     return import_extra("prometheus_client.metrics_core", "featstore.loader.prometheus")
 
 
-def _families(stats: Mapping[str, Stats], *, slots: bool) -> list["CounterMetricFamily"]:
+def _families(stats: Mapping[str, Stats], *, slots: bool) -> list["Metric"]:
     """The metrics of several loaders by name. Those of one metric are one family."""
     families: dict[str, Any] = {}
     for loader, numbers in stats.items():
@@ -95,6 +96,7 @@ def _families(stats: Mapping[str, Stats], *, slots: bool) -> list["CounterMetric
         of_loader = [loader, *(str(worker[label]) for label in _LABELS[1:])]
         own = {name: value for name, value in numbers.items() if not isinstance(value, Mapping)}
         _add(families, "", own, of_loader)
+        _add(families, "queue", numbers["queues"], of_loader)
         for stage, own in numbers["stages"].items():
             _add(families, "stage", own, of_loader, stage)
         for slot, own in numbers["slots"].items() if slots else ():
@@ -109,14 +111,15 @@ def _add(
     of_loader: list[str],
     *of: str,
 ) -> None:
-    """Adds a loader's numbers, or those of a part of it: a stage or a slot."""
-    parts = (part,) if part else ()
+    """Adds a loader's numbers, or those of a part of it: its queues, a stage or a slot."""
+    core, parts = _core(), (part,) if part else ()
     for name, value in numbers.items():
         unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
         metric = "_".join(("featstore_loader", *parts, unit))
         if metric not in families:
             what = f"{part} {name}" if part else name
-            families[metric] = _core().CounterMetricFamily(
-                metric, f"{what} of FeatureLoader.stats()", labels=(*_LABELS, *parts)
+            family = core.GaugeMetricFamily if part == "queue" else core.CounterMetricFamily
+            families[metric] = family(
+                metric, f"{what} of FeatureLoader.stats()", labels=(*_LABELS, *parts[: len(of)])
             )
         families[metric].add_metric([*of_loader, *of], value)

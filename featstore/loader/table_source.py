@@ -16,7 +16,7 @@ from featstore.decoded.file_sources import staging_source
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import SKIP
-from featstore.loader.batches.stats import OnStats, StatsCalls
+from featstore.loader.batches.stats import NOTHING_WAITS, OnStats, StatsCalls
 from featstore.loader.description import LoaderDescription
 from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.iteration import Iteration
@@ -231,7 +231,9 @@ class TableSource(Life[Iteration]):
         stager, worker = self._resources.stager, LoaderWorker.here()
         staged = vars(stager.stats()) if stager else {}
         told = {f"staging_{name}": value for name, value in staged.items()}
+        iteration = self.iteration
         parts = {
+            "queues": NOTHING_WAITS if iteration is None else iteration.queues,
             "stages": self._resources.stats.stages(staged),
             "slots": self._resources.stats.slots(),
             "worker": {

@@ -93,6 +93,9 @@ def test_a_takeover_counts_the_rows_that_may_be_repeated(
     receipt = _receipt(url)
     assert (receipt.delivered, receipt.repeated_at_most, receipt.missing) == (100, 60, 0)
     assert receipt.workers == {"dead": 40, "late": 60}
+    assert "twice       60 at most (reserved, and not acknowledged when a lease ended)" in str(
+        receipt
+    )
     assert "0#0-: done, 0 missing, 60 at most twice; delivered by dead 40, late 60" in str(receipt)
 
 

@@ -1,8 +1,10 @@
 """The status computed from readings, and an observer of a real store."""
 
 import signal
+import threading
+import time
 import uuid
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,17 @@ from click.testing import CliRunner
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.epochs import EpochNote, announce
+from featstore.dispatch.epochs import EpochNote, Reading, announce
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.status import Reading, show, status, summarize, watch
+from featstore.dispatch.status import EpochObserver, show, status, summarize, watch
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Terms
 from featstore.tools import cli
+from tests.dispatch.conftest import silence
+from tests.dispatch.simulated_clock import SimulatedClock
+from tests.parquet_files import put_row_files
 from tests.programs import CLI, Program
 
 NOTE = EpochNote(
@@ -28,23 +34,46 @@ NOTE = EpochNote(
     lease_s=10.0,
     started_unix_s=0.0,
 )
-EMPTY = Reading(leases={}, at_s=0.0)
 HELD, FREE, DONE = LeaseState.HELD, LeaseState.FREE, LeaseState.DONE
 
 
-def lease(worker: Any, state: Any, rows: Any, beat: int = 0) -> Lease:
-    return Lease(state=state, fence=1, worker=worker, nonce=worker, rows=rows, beat=beat)
+def lease(
+    worker: str, state: Any, rows: int, *, pace: int = 0, reserved: int = 0, work: int = 0
+) -> Lease:
+    return Lease(
+        state=state,
+        fence=1,
+        worker=worker,
+        nonce=worker,
+        rows=rows,
+        reserved=max(rows, reserved),
+        end=100,
+        pace=pace,
+        work=work,
+    )
 
 
-def reading(at_s: Any, *leases: Any) -> Reading:
-    return Reading(leases={(index, 0): record for index, record in enumerate(leases)}, at_s=at_s)
+def reading(
+    *leases: Lease, quiet: dict[str, float] | None = None, still: dict[str, float] | None = None
+) -> Reading:
+    """The leases as those of splits 0, 1, ...; for how long the workers are known to be quiet, and
+    to have done nothing.
+    """
+    parts = {(index, 0): record for index, record in enumerate(leases)}
+    return Reading(
+        leases=parts,
+        quiet_s={part: (quiet or {}).get(one.worker, 0.0) for part, one in parts.items()},
+        standstill_s={part: (still or {}).get(one.worker, 0.0) for part, one in parts.items()},
+    )
+
+
+def remarks(*leases: Lease, **known: dict[str, float]) -> list[str]:
+    return [worker.remark for worker in summarize(NOTE, reading(*leases, **known)).workers]
 
 
 def test_counts_and_rows_are_those_of_the_leases() -> None:
     status = summarize(
-        NOTE,
-        reading(50.0, lease("a", DONE, 100), lease("a", HELD, 30), lease("b", FREE, 20)),
-        EMPTY,
+        NOTE, reading(lease("a", DONE, 100), lease("a", HELD, 30), lease("b", FREE, 20))
     )
     assert (status.num_done, status.num_held, status.num_free, status.num_rows) == (1, 1, 1, 150)
     assert [(w.worker, w.num_done, w.num_held, w.num_rows) for w in status.workers] == [
@@ -53,75 +82,138 @@ def test_counts_and_rows_are_those_of_the_leases() -> None:
     ]
 
 
-def test_the_remaining_time_follows_the_rate_between_the_readings() -> None:
-    before = reading(100.0, lease("a", DONE, 100), lease("b", HELD, 0))
-    status = summarize(NOTE, reading(110.0, lease("a", DONE, 100), lease("b", HELD, 50)), before)
-    assert status.rows_per_s == 5
-    assert status.remaining_s == (1000 - 150) / 5
+def test_rows_that_are_not_reserved_come_at_the_pace_of_all_who_read() -> None:
+    now = reading(
+        lease("a", DONE, 100, pace=90),
+        lease("a", HELD, 40, pace=10, reserved=60, work=9),
+        lease("b", HELD, 10, pace=40, reserved=90),
+    )
+    status = summarize(NOTE, now)
+    assert status.rows_per_s == 50
+    assert status.remaining_s == status.latest_s == (1000 - 150) / 50
 
 
-def test_without_a_rate_the_remaining_time_is_unknown_and_at_the_end_it_is_zero() -> None:
-    assert summarize(NOTE, reading(5.0), EMPTY).remaining_s is None
-    over = summarize(NOTE, reading(5.0, *[lease("a", DONE, 100)] * 10), EMPTY)
+def test_what_a_worker_has_reserved_comes_at_its_own_pace() -> None:
+    done = [lease("b", DONE, 100)] * 9
+    slow = lease("a", HELD, 20, pace=2, reserved=100)
+    assert summarize(NOTE, reading(*done, slow)).remaining_s == 80 / 2
+    fast = lease("b", HELD, 0, pace=1000, reserved=100)
+    assert summarize(NOTE, reading(*done[1:], slow, fast)).remaining_s == 80 / 2
+
+
+def test_a_loop_that_stands_still_is_expected_to_do_so_for_as_long_again() -> None:
+    done = [lease("b", DONE, 100)] * 9
+    stood = reading(*done, lease("a", HELD, 20, pace=80, reserved=100), still={"a": 30.0})
+    assert summarize(NOTE, stood).remaining_s == 30
+
+
+def test_who_is_not_known_to_have_a_pace_is_taken_to_be_as_fast_as_the_others() -> None:
+    now = reading(lease("a", HELD, 0, pace=30), lease("b", HELD, 0, pace=50), lease("c", HELD, 0))
+    assert summarize(NOTE, now).remaining_s == 1000 / (30 + 50 + 40)
+
+
+def test_what_a_silent_worker_has_reserved_comes_after_its_lease_has_expired() -> None:
+    done = [lease("a", DONE, 100)] * 8
+    silent = lease("b", HELD, 10, pace=50, reserved=90)
+    mine = lease("a", HELD, 50, pace=20, reserved=70)
+    status = summarize(NOTE, reading(*done, silent, mine, quiet={"b": 7.0}))
+    assert (status.rows_per_s, status.remaining_s) == (20, 3.0 + 80 / 20)
+    assert [w.is_silent for w in status.workers] == [False, True]
+    far = summarize(NOTE, reading(silent, mine, quiet={"b": 7.0}))
+    assert far.remaining_s == (1000 - 60) / 20
+
+
+def test_who_gave_no_sign_of_life_for_a_while_may_be_gone_and_the_end_be_later() -> None:
+    done = [lease("a", DONE, 100)] * 8
+    quiet = lease("b", HELD, 10, pace=40, reserved=90)
+    mine = lease("a", HELD, 50, pace=20, reserved=70)
+    status = summarize(NOTE, reading(*done, quiet, mine, quiet={"b": 2.5}))
+    assert (status.remaining_s, status.latest_s) == (140 / 60, 7.5 + 80 / 20)
+    assert [w.remark for w in status.workers] == ["", "no sign for 2 s"]
+    assert "ends in about 2 s, at " in show(status)
+    assert ", or in 12 s if those that gave no sign are gone" in show(status)
+
+
+def test_without_a_pace_the_remaining_time_is_unknown_and_at_the_end_it_is_zero() -> None:
+    assert summarize(NOTE, reading(lease("a", HELD, 10))).remaining_s is None
+    alone = reading(lease("a", HELD, 10, pace=5), quiet={"a": 9.0})
+    assert summarize(NOTE, alone).remaining_s is None
+    over = summarize(NOTE, reading(*[lease("a", DONE, 100)] * 10))
     assert (over.remaining_s, over.is_over) == (0, True)
+
+
+def test_rows_that_are_quarantined_are_not_waited_for() -> None:
+    now = reading(lease("a", LeaseState.QUARANTINED, 10), lease("b", HELD, 0, pace=10))
+    assert summarize(NOTE, now).remaining_s == (1000 - 100) / 10
 
 
 def test_splits_of_a_restored_state_count_as_done() -> None:
     note = EpochNote(**vars(NOTE) | {"num_splits_before": 9, "num_rows_before": 900})
-    status = summarize(note, reading(10.0, lease("a", DONE, 100)), EMPTY)
-    assert (status.num_done, status.num_rows, status.rows_per_s, status.is_over) == (
-        10,
-        1000,
-        10,
-        True,
+    held = summarize(note, reading(lease("a", HELD, 50, pace=25)))
+    assert (held.num_done, held.num_rows, held.remaining_s, held.is_over) == (9, 950, 2, False)
+    done = summarize(note, reading(lease("a", DONE, 100)))
+    assert (done.num_done, done.num_rows, done.is_over) == (10, 1000, True)
+
+
+def test_a_straggler_is_one_for_whose_reserved_rows_others_will_wait() -> None:
+    """In one look: not who is slow, but who has reserved more than it reads until all else is
+    done.
+    """
+    slow = lease("a", HELD, 20, pace=4, reserved=60)
+    fast = lease("b", HELD, 0, pace=200, reserved=50)
+    assert remarks(slow, fast) == ["straggler: 10 s for its next rows", ""]
+    assert remarks(slow, lease("b", HELD, 0, pace=100, reserved=50)) == ["", ""]
+    few = lease("a", HELD, 20, pace=4, reserved=28)
+    assert remarks(*[lease("b", DONE, 100, pace=200)] * 9, few) == ["", ""]
+
+
+def test_who_reads_alone_keeps_nobody_waiting() -> None:
+    assert remarks(*[lease("a", DONE, 100)] * 9, lease("a", HELD, 20, pace=4, reserved=60)) == [""]
+
+
+def test_a_worker_that_has_nothing_to_do_waits_for_a_loop_that_stands_still() -> None:
+    done = [lease("b", DONE, 100, pace=200)] * 9
+    stood = lease("a", HELD, 20, pace=40, reserved=100)
+    assert remarks(*done, stood, still={"a": 2.0}) == ["", ""]
+    assert remarks(*done, stood, still={"a": 5.0}) == ["straggler: 5 s for its next rows", ""]
+    both = {"still": {"a": 4.5}, "quiet": {"a": 4.5}}
+    assert remarks(*done, stood, **both)[0] == "straggler: 4 s for its next rows, no sign for 4 s"
+
+
+def test_a_silent_worker_is_no_straggler_and_hides_none() -> None:
+    done = [lease("b", DONE, 100, pace=200)] * 8
+    slow = lease("a", HELD, 20, pace=4, reserved=60)
+    found = remarks(*done, slow, lease("c", HELD, 20, pace=200, reserved=60), quiet={"c": 5.0})
+    assert found == ["straggler: 10 s for its next rows", "", "silent for 5 s"]
+
+
+def test_one_claim_that_shows_life_is_enough_for_a_worker() -> None:
+    now = reading(lease("a", HELD, 10), lease("a", HELD, 0))
+    quiet = Reading(
+        leases=now.leases,
+        quiet_s={(0, 0): 0.0, (1, 0): 9.0},
+        standstill_s={(0, 0): 0.0, (1, 0): 9.0},
     )
-
-
-def test_a_straggler_is_slower_than_half_the_median_and_holds_splits() -> None:
-    now = reading(
-        10.0,
-        lease("a", DONE, 100),
-        lease("b", DONE, 90),
-        lease("c", HELD, 20),
-        lease("d", FREE, 10),
-    )
-    assert [w.remark for w in summarize(NOTE, now, EMPTY).workers] == ["", "", "straggler", ""]
-
-
-def test_workers_that_came_between_two_readings_are_no_stragglers_and_hide_none() -> None:
-    before = reading(0.0, lease("a", HELD, 10), lease("b", HELD, 10), lease("c", HELD, 1))
-    now = reading(
-        1.0,
-        *(lease("a", HELD, 90, beat=1), lease("b", HELD, 90, beat=1), lease("c", HELD, 2, beat=1)),
-        *(lease(name, HELD, 1) for name in "defg"),
-    )
-    remarks = [w.remark for w in summarize(NOTE, now, before).workers]
-    assert remarks == ["", "", "straggler", "", "", "", ""]
-
-
-def test_a_worker_that_renews_nothing_for_half_a_lease_time_is_silent() -> None:
-    before = reading(0.0, lease("a", HELD, 10), lease("b", HELD, 10))
-    after = [lease("a", HELD, 10), lease("b", HELD, 10, beat=1)]
-    assert [w.is_silent for w in summarize(NOTE, reading(5.0, *after), before).workers] == [
-        True,
-        False,
-    ]
-    assert [w.is_silent for w in summarize(NOTE, reading(4.9, *after), before).workers] == [
-        False,
-        False,
-    ]
+    assert not summarize(NOTE, quiet).workers[0].may_be_gone
 
 
 def test_the_text_has_a_line_for_the_epoch_and_one_for_each_worker() -> None:
     text = show(
-        summarize(NOTE, reading(10.0, lease("host-1", DONE, 100), lease("host-2", HELD, 20)), EMPTY)
+        summarize(
+            NOTE,
+            reading(
+                lease("host-1", DONE, 100, pace=20),
+                lease("host-2", HELD, 20, pace=12, reserved=90),
+                quiet={"host-2": 6.0},
+            ),
+        )
     )
     head, *table = text.splitlines()
     assert head.startswith(
         "run/0/0 epoch 3: 1 of 10 splits done (10.0%), 1 held, 0 given back, 8 unclaimed; 120 of "
-        "1,000 rows, 12 rows/s; ends in"
+        "1,000 rows, 0 rows/s; ends in about 44 s, at "
     )
-    assert ["host-1" in table[2], "host-2" in table[3], "straggler" in table[3]] == [
+    assert ["host-1" in table[2], "host-2" in table[3], "silent for 6 s" in table[3]] == [
         True,
         True,
         True,
@@ -186,8 +278,7 @@ def test_rows_of_a_part_count_for_the_worker_that_read_it(tmp_path: Path) -> Non
 def test_a_quarantined_split_is_done_and_shown(tmp_path: Path) -> None:
     status = summarize(
         EpochNote(**vars(NOTE) | {"num_splits": 1}),
-        reading(9.0, lease("a", LeaseState.QUARANTINED, 30)),
-        EMPTY,
+        reading(lease("a", LeaseState.QUARANTINED, 30)),
     )
     assert (status.is_over, status.num_quarantined, status.num_rows) == (True, 1, 30)
     assert "1 of 1 splits done (100.0%), 0 held, 0 given back, 0 unclaimed, 1 quarantined" in show(
@@ -219,3 +310,161 @@ def test_watching_goes_on_until_it_is_interrupted(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=60)
     assert lines == ["no epoch has begun in this store"] * 2
     assert (process.returncode, errors) == (0, "")
+
+
+class SimulatedLoop(threading.Thread):
+    """A worker whose loop takes `10 / pace` seconds for a batch of 10 rows, and which acknowledges
+    every second. It ends when all is done, or has stopped.
+    """
+
+    def __init__(self, coordinator: Coordinator, clock: SimulatedClock, pace: float) -> None:
+        super().__init__()
+        self._coordinator, self._clock, self._pace = coordinator, clock, pace
+        self.is_stopped, self.ended_s = False, 0.0
+
+    def run(self) -> None:
+        for claim in self._coordinator.claims():
+            row, told_s = claim.start_row, self._clock.now_s()
+            granted: int | None = claim.end_row
+            while granted and row < granted and not self.is_stopped:
+                wanted = min(row + 10, claim.end_row)
+                granted = self._coordinator.reserve(claim, wanted)
+                self._clock.sleep(10 / self._pace)
+                row = max(row, granted or row)
+                if self._clock.now_s() - told_s >= 1:
+                    self._coordinator.acknowledge(claim, row)
+                    told_s = self._clock.now_s()
+                granted = claim.end_row if granted == wanted else granted
+            if self.is_stopped:
+                return
+            self._coordinator.complete(claim)
+        self.ended_s = self._clock.now_s()
+
+
+class SimulatedEpoch:
+    """Workers of an epoch of 40 splits of 1,000 rows, by name with their paces, and an observer.
+    Leases are of 20 s. A context manager; at its end the workers have ended.
+    """
+
+    NOTE = EpochNote(**vars(NOTE) | {"num_splits": 40, "num_rows": 40_000, "lease_s": 20.0})
+
+    def __init__(self, **paces: float) -> None:
+        self.clock, address = SimulatedClock(), bind(f"memory://{uuid.uuid4().hex}")
+        plan = Plan(
+            epoch=3, splits=[Split(path=str(number), num_rows=1000) for number in range(40)]
+        )
+        common: dict[str, Any] = {
+            "plan": plan,
+            "prefix": NOTE.prefix,
+            "clock": self.clock,
+            "terms": Terms(lease_s=20.0),
+            "shares_claims": True,
+            "batch_rows": 10,
+        }
+        self.coordinators = {name: Coordinator(address, worker=name, **common) for name in paces}
+        self.loops = {
+            name: SimulatedLoop(self.coordinators[name], self.clock, pace)
+            for name, pace in paces.items()
+        }
+        self._observer, self._store = EpochObserver(self.NOTE), address.open()
+
+    def look_at(self, now_s: float) -> Any:
+        """The status at this time, in two looks."""
+        self.clock.sleep(now_s - 2.5 - self.clock.now_s())
+        self._observer.look(self._store, self.clock.now_s())
+        self.clock.sleep(2.5)
+        return self._observer.look(self._store, self.clock.now_s())
+
+    def kill(self, name: str) -> None:
+        """Ends a worker as a SIGKILL would."""
+        self.loops[name].is_stopped = True
+        silence(self.coordinators[name])
+
+    def end(self) -> float:
+        """When the last worker ended."""
+        for loop in self.loops.values():
+            self.clock.join(loop)
+        return max(loop.ended_s for loop in self.loops.values())
+
+    def __enter__(self) -> "SimulatedEpoch":
+        for loop in self.loops.values():
+            loop.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.clock.leave()
+        for name, loop in self.loops.items():
+            loop.is_stopped = True
+            loop.join(60)
+            self.coordinators[name].close()
+        self._store.close()
+
+
+def test_the_end_is_as_expected_where_paces_differ() -> None:
+    with SimulatedEpoch(a=400, b=200, c=40) as epoch:
+        expected = {at_s: epoch.look_at(at_s).remaining_s for at_s in (6.0, 20.0, 40.0, 55.0)}
+        end_s = epoch.end()
+    for at_s, remaining_s in expected.items():
+        assert at_s + remaining_s == pytest.approx(end_s, rel=0.05), (at_s, remaining_s, end_s)
+
+
+def test_the_end_is_as_expected_when_a_worker_is_killed_at_the_end() -> None:
+    """In one look the others are seen to wait for it, and for how long if it is dead; half a lease
+    later it is known to be.
+    """
+    with SimulatedEpoch(a=400, b=200, c=40) as epoch:
+        epoch.clock.sleep(61.0)
+        epoch.kill("b")
+        killed_s = epoch.clock.now_s()
+        first, later = epoch.look_at(killed_s + 5), epoch.look_at(killed_s + 13)
+        end_s = epoch.end()
+    remarks = {worker.worker: worker.remark for worker in first.workers}
+    assert remarks == {"a": "", "b": "straggler: 2 s for its next rows, no sign for 2 s", "c": ""}
+    assert killed_s + 5 + first.latest_s == pytest.approx(end_s, abs=3)
+    assert {worker.worker: worker.remark for worker in later.workers}["b"] == "silent for 10 s"
+    assert killed_s + 13 + later.remaining_s == pytest.approx(end_s, abs=3)
+
+
+def test_the_end_is_later_by_what_a_killed_worker_would_have_read() -> None:
+    with SimulatedEpoch(a=400, b=200, c=40) as epoch:
+        epoch.clock.sleep(20.0)
+        epoch.kill("b")
+        first, later = epoch.look_at(25.0), epoch.look_at(34.0)
+        end_s = epoch.end()
+    assert 25 + first.latest_s == pytest.approx(end_s, rel=0.05)
+    assert 34 + later.remaining_s == pytest.approx(end_s, rel=0.05)
+    assert [worker.is_straggler for worker in (*first.workers, *later.workers)] == [False] * 6
+
+
+READER = """
+import sys, time
+import featstore
+
+table, store, batch_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
+dispatch = {"store": store, "run_id": "run", "in_step": False, "lease_s": 20, "finished": "end"}
+with featstore.FeatureLoader(table, slots=["row"], batch_size=100, dispatch=dispatch) as loader:
+    for batch in loader:
+        print("", flush=True)
+        time.sleep(batch_s)
+print(time.monotonic())
+"""
+
+
+@pytest.mark.slow
+def test_the_end_of_a_real_run_is_as_expected(tmp_path: Path) -> None:
+    """Loops of three paces; the error is below a fifth of what is left."""
+    table = put_row_files(tmp_path / "table", [4000] * 24, row_group_size=1000)
+    url = f"sqlite://{tmp_path}/x.db"
+    with ExitStack() as running:
+        readers = [
+            running.enter_context(Program(READER, table, url, batch_s))
+            for batch_s in (0.02, 0.05, 0.3)
+        ]
+        assert [reader.stdout.readline() for reader in readers if reader.stdout] == ["\n"] * 3
+        time.sleep(2)
+        (epoch,) = status(url).epochs
+        told_s = time.monotonic()
+        # The clock is the same in all processes.
+        took_s = max(float(reader.communicate()[0]) for reader in readers) - told_s
+    assert epoch.remaining_s == pytest.approx(took_s, rel=0.2)
+    assert took_s > 5

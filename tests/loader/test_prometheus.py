@@ -48,7 +48,8 @@ def _labels(**labels: str) -> tuple[tuple[str, str], ...]:
 def _samples(text: str) -> Samples:
     found: Samples = {}
     for family in text_string_to_metric_families(text):
-        assert family.type == "counter"
+        is_gauge = family.name.startswith("featstore_loader_queue_")
+        assert family.type == ("gauge" if is_gauge else "counter")
         for sample in family.samples:
             key = (sample.name, tuple(sorted(sample.labels.items())))
             assert key not in found
@@ -90,6 +91,8 @@ def test_a_scrape_while_the_loader_runs_tells_how_far_it_is(
             assert found["featstore_loader_rows_total", of_eval] == 0
         delivery = tuple(sorted((*of_train, ("stage", "delivery"))))
         assert found["featstore_loader_stage_batches_total", delivery] == 20
+        assert found["featstore_loader_queue_pending_batches", of_train] == 1
+        assert found["featstore_loader_queue_reserved_rows", of_eval] == 0
         assert not any("slot" in name for name, _ in found)
         found = _scraped(address)
         assert found["featstore_loader_wait_seconds_total", of_train] == train.stats()["wait_s"]

@@ -121,6 +121,39 @@ def test_stages_say_what_they_did_and_what_they_waited_for(url: str) -> None:
     assert stages["delivery"]["batches"] == num_batches == 60
 
 
+def test_queues_say_what_is_made_and_reserved_ahead_of_the_loop(url: str) -> None:
+    nothing = dict.fromkeys(
+        ("decoded", "assembled", "transformed", "pending_batches", "made_rows", "reserved_rows"), 0
+    )
+    with FeatureLoader(url, slots=["id"], batch_size=1000, transform=lambda _: {}) as loader:
+        assert loader.stats()["queues"] == nothing
+        batches = iter(loader)
+        next(batches)
+        deadline = time.monotonic() + 20
+        while loader.stats()["queues"]["transformed"] < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        queues = loader.stats()["queues"]
+        assert (queues["transformed"], queues["pending_batches"], queues["made_rows"]) == (
+            3,
+            1,
+            4000,
+        )
+        assert queues["decoded"] <= 1
+        assert queues["assembled"] <= 2
+        assert 4000 <= queues["reserved_rows"] <= 20_000
+        assert len(list(batches)) == 59
+        assert loader.stats()["queues"] == nothing
+    static: dict[str, Any] = {"order": "static", "slots": ["id"], "batch_size": 1000}
+    with FeatureLoader(url, **static) as loader:
+        next(iter(loader))
+        queues = loader.stats()["queues"]
+        assert (queues["pending_batches"], queues["made_rows"], queues["reserved_rows"]) == (
+            1,
+            0,
+            0,
+        )
+
+
 def test_each_stage_tells_seconds_of_its_own() -> None:
     names = (
         "decode_s",

@@ -78,6 +78,11 @@ class StageQueue(Generic[Item]):
                 raise error
             return None
 
+    @property
+    def num_items(self) -> int:
+        """How many items wait in the queue."""
+        return len(self._items)
+
     def close(self) -> None:
         """Wakes both sides and drops what is in the queue."""
         with self._changed:
@@ -159,6 +164,11 @@ class Pipeline(Closing):
     def _next_blocks(self) -> deque[Block] | None:
         with self._stats.timed(self._waits):
             return self._assembled.get()
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """How many mixtures wait in each queue: `decoded`, and `assembled` as blocks."""
+        return {"decoded": self._decoded.num_items, "assembled": self._assembled.num_items}
 
     def close(self) -> None:
         """Ends and joins the threads. The caller has to wake whatever `mixtures` may wait for."""

@@ -36,6 +36,10 @@ _COUNTS = (
     "rows_dropped_last",
     "rows_dropped_tail",
 )
+# What waits between the threads of an iteration, and what is made and reserved ahead of the loop.
+NOTHING_WAITS = dict.fromkeys(
+    ("decoded", "assembled", "transformed", "pending_batches", "made_rows", "reserved_rows"), 0
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +87,8 @@ class Stats:
     # Separate, since the decoding and the assembling thread write them.
     column_decode_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     column_assemble_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    # The workers that were waited for last, and the rows that they had: whoever waits replaces it.
+    awaited: Mapping[str, int] = field(default_factory=dict)
     verdict: str = ""
 
     def is_first(self, name: str, number: int = 1) -> bool:
@@ -194,13 +200,14 @@ class Stats:
         }
 
 
-def verdict(times: EpochTimes, num_batches: int) -> str:
+def verdict(times: EpochTimes, num_batches: int, awaited: Mapping[str, int] | None = None) -> str:
     """The bottleneck of an epoch (model, other workers, remote store, start, decoding or
     assembling) with the shares of its time, and what would make the epoch shorter, in one line.
 
     Args:
         times: Where the time of the epoch went.
         num_batches: The batches that the consumer got.
+        awaited: The workers that were waited for last, with the rows that they had.
     """
     if not num_batches:
         return (
@@ -215,10 +222,12 @@ def verdict(times: EpochTimes, num_batches: int) -> str:
         f"{times.decode_s / total_s:.0%} and waited {times.staging_wait_s / total_s:.0%} for "
         f"files, and assembling worked {times.assemble_s / total_s:.0%}"
     )
-    return f"{shares}: {_bottleneck(times, total_s, waited)}"
+    return f"{shares}: {_bottleneck(times, total_s, waited, awaited or {})}"
 
 
-def _bottleneck(times: EpochTimes, total_s: float, waited: float) -> str:
+def _bottleneck(
+    times: EpochTimes, total_s: float, waited: float, awaited: Mapping[str, int]
+) -> str:
     if waited < _IDLE_SHARE:
         return (
             "the model is the bottleneck; a quicker step, or on a busy host fewer threads of torch "
@@ -231,10 +240,12 @@ def _bottleneck(times: EpochTimes, total_s: float, waited: float) -> str:
             "is; a quicker step or more rows in an epoch would help"
         )
     if times.others_wait_s >= times.data_wait_s / 2:
+        who = ", ".join(f"{worker} {num_rows:,}" for worker, num_rows in awaited.items())
         return (
             f"for {times.others_wait_s:.1f} s nothing was left to claim, and other workers had "
-            "rows to deliver; smaller splits (dispatch.split_rows), or "
-            "fewer of them open at once (shuffle.interleave), would help"
+            f"rows to deliver{f' (at last {who})' if who else ''}; a smaller dispatch.reserve_s, "
+            "where their steps are shorter than it, or a smaller dispatch.lease_s, where one of "
+            "them had died, would help"
         )
     if times.staging_wait_s >= max(times.decode_s, 1e-9):
         return (

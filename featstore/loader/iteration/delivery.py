@@ -341,6 +341,11 @@ class Delivery:
                 self._counts["leases_lost"] += self._claims.lose(report.claim.key)
 
     @property
+    def num_pending(self) -> int:
+        """How many batches are made and not delivered, or other progress between them."""
+        return len(self._pending)
+
+    @property
     def is_forked(self) -> bool:
         """Whether this is a copy in a forked process."""
         return not self._process.is_this()

@@ -157,4 +157,6 @@ class DynamicEpoch:
                 return claim
         # In the thread that asks for batches, so the training loop waits, too.
         with self._stats.timed("others_wait_s"), self._stats.timed("wait_s"):
-            return next(claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)
+            claim = next(claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)
+        self._stats.awaited = self._coordinator.awaited
+        return claim

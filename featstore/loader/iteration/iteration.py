@@ -15,7 +15,7 @@ from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
-from featstore.loader.batches.stats import EpochTimes, padding_note, verdict
+from featstore.loader.batches.stats import NOTHING_WAITS, EpochTimes, padding_note, verdict
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import DynamicEpoch
 from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RowBar
@@ -138,6 +138,12 @@ class Iteration:
                 "cannot be merged; iterate once for each epoch"
             )
         return self.delivery.state_with_given
+
+    @property
+    def queues(self) -> dict[str, int]:
+        """What waits between the threads, and what is made and reserved ahead of the loop."""
+        pending = {"pending_batches": self.delivery.num_pending}
+        return NOTHING_WAITS | self._source.waiting | pending | self._reports.row_counts
 
     def slices(self) -> Generator[BatchSlice | None, None, None]:
         """The batch slices of all remaining epochs. The consumer takes the next one only when the
@@ -318,7 +324,7 @@ class Iteration:
         (epoch, batches_before, before), self._begun = self._begun, None
         self._stats.counts["epochs"] += 1
         num_batches = self._stats.counts["batches"] - batches_before
-        told = verdict(self._times().since(before), num_batches)
+        told = verdict(self._times().since(before), num_batches, self._stats.awaited)
         self._stats.verdict = f"epoch {epoch}: {told}"
         _LOG.info("%s", self._stats.verdict)
 

@@ -83,6 +83,12 @@ class Reports:
         coordinator = self.coordinator  # Read once: another thread may end the epoch.
         return None if coordinator is None else coordinator.limits()
 
+    @property
+    def row_counts(self) -> dict[str, int]:
+        """As of `Coordinator.row_counts`; empty if no store is asked for claims."""
+        coordinator = self.coordinator
+        return {} if coordinator is None else coordinator.row_counts
+
     def tell(self, *, is_complete: bool) -> None:
         """Has complete claims reported soon, if there are any. How far the others are delivered,
         which is where a takeover would begin, is reported from time to time.

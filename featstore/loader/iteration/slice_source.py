@@ -207,6 +207,17 @@ class SliceSource:
         """Whether files come from the host's cache."""
         return self._stager is not None
 
+    @property
+    def waiting(self) -> dict[str, int]:
+        """How many items wait in the queue behind each thread that runs now."""
+        found = dict[str, int]()
+        for part in list(self._open):
+            if isinstance(part, Pipeline):
+                found |= part.waiting
+            elif isinstance(part, Stage):
+                found["transformed"] = part.num_items
+        return found
+
     def is_staged(self, file: DataFile) -> bool:
         """Whether the file, or its decoded columns, are already in the host's cache."""
         stager, decoded = self._stager, self._decoded

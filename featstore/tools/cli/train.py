@@ -167,7 +167,11 @@ def serve(host: str, port: int, file: Path | None) -> None:
 )
 @json_option
 def status(store: str, watch: bool, every_s: float, last: int, as_json: bool) -> None:
-    """Print leases, each worker's progress, stragglers and the expected end."""
+    """Print leases, each worker's progress, stragglers and the expected end.
+
+    Without --watch it looks twice in 2.5 s if a worker holds splits: one look does not show who
+    lives.
+    """
     module = load("featstore.dispatch.status")
     if not watch:
         show(module.status(store, last=last), as_json=as_json)
@@ -200,7 +204,8 @@ def status(store: str, watch: bool, every_s: float, last: int, as_json: bool) ->
 def receipt(store: str, run_id: str, epoch: int | None, save: Path | None, as_json: bool) -> None:
     """Print the rows delivered, delivered twice and missing, by split and worker.
 
-    The exit code is 1 if rows are missing.
+    Twice at most were those delivered that a worker had reserved, and had not acknowledged when it
+    lost its lease. The exit code is 1 if rows are missing.
     """
     receipts = load("featstore.dispatch.receipt").receipts(store, run_id, epoch)
     if save is not None:

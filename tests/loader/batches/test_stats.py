@@ -52,8 +52,11 @@ def test_waiting_for_other_workers_is_not_the_models_time() -> None:
     times = EpochTimes(
         total_s=10.0, data_wait_s=9.1, decode_s=0.3, staging_wait_s=0.0, others_wait_s=9.0
     )
-    text = verdict(times, 7)
-    assert "for 9.0 s nothing was left to claim, and other workers had rows to deliver" in text
+    text = verdict(times, 7, {"host-2": 4096, "host-1": 10})
+    assert (
+        "for 9.0 s nothing was left to claim, and other workers had rows to deliver (at last "
+        "host-2 4,096, host-1 10); a smaller dispatch.reserve_s"
+    ) in text
     assert "waited 91% for data" in text
     assert text.endswith("would help")
 
