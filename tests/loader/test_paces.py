@@ -42,8 +42,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def reserving(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets for how many seconds rows are reserved ahead."""
-    terms = Dispatch.terms.fget
-    assert terms is not None
+    terms: Any = vars(Dispatch)["terms"].fget
 
     def set_to(reserve_s: float) -> None:
         short = property(lambda dispatch: replace(terms(dispatch), reserve_s=reserve_s))
