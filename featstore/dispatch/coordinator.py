@@ -466,7 +466,8 @@ class Coordinator(Closing):
         me = Taker(
             salt=self._nonce,
             rows_per_s=self._pace.rows_per_s,
-            begin_s=self._pace.begin_s,
+            # Ranks in step wait for one that begins: then nobody goes through rows meanwhile.
+            begin_s=0.0 if self._terms.in_step else self._pace.begin_s,
             least_rows=self._batch_rows,
         )
         found = takings(seen, me)

@@ -98,6 +98,13 @@ class PackedColumns:
     def keys(self) -> Keys:
         return Keys(self.places)
 
+    @property
+    def num_rows(self) -> int:
+        """Rows of each column; 0 if there are no columns."""
+        for *values, last in self.places.values():
+            return last.shape[0] - len(values)  # Offsets are one more than there are rows.
+        return 0
+
     def made(self) -> dict[Key, Column]:
         """The columns as views of the buffers. All tensors of a dtype are made by one split."""
         # A gap between tensors becomes a tensor, too. `wanted` has the numbers of real ones.

@@ -102,9 +102,11 @@ def test_shares_of_too_few_splits_differ_by_one_which_is_told(tmp_path: Path) ->
     for epoch in range(2):
         read = [epochs[epoch] for epochs, _ in ranks]
         assert Counter(row for rows, *_ in read for row in rows) == Counter(range(7 * ROWS))
-        assert sorted(len(rows) for rows, *_ in read) == [3 * ROWS, 4 * ROWS]
+        # A split more for one of them, of which the other takes a part once it is idle.
+        fewer, more = sorted(len(rows) for rows, *_ in read)
+        assert 3 * ROWS <= fewer <= more <= 4 * ROWS
         for rows, num_steps, num_padding, verdict in read:
-            assert num_steps == 4 * ROWS // BATCH_ROWS
+            assert num_steps == more // BATCH_ROWS
             assert num_padding == num_steps - len(rows) // BATCH_ROWS
             assert (f"; {num_padding} of {num_steps} steps were padding" in verdict) == bool(
                 num_padding

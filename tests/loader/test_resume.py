@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -357,7 +358,7 @@ def pause(loader: FeatureLoader) -> None:
 
 
 def one_large_file(directory: Any, row_group_size: int = 2000) -> str:
-    """Of one row group, unless told otherwise: nothing can be cut off."""
+    """Of one row group, unless told otherwise."""
     pq.write_table(
         pa.table({"row": range(2000)}), directory / "a.parquet", row_group_size=row_group_size
     )
@@ -367,8 +368,8 @@ def one_large_file(directory: Any, row_group_size: int = 2000) -> str:
 def paused_beside_another(
     store: str, directory: Path
 ) -> tuple[FeatureLoader, FeatureLoader, Iterator[Batch], list[int]]:
-    """Two loaders over one large file, of which the first has delivered three batches and renews
-    its lease no more; its further batches, and the rows that it delivered.
+    """Two loaders over one large file, of which the first has reserved all rows, delivered three
+    batches, and renews its lease no more; its further batches, and the rows that it delivered.
     """
     dispatch = {"store": store, "run_id": "a", "lease_s": 0.3, "in_step": True}
     one, other = (
@@ -378,8 +379,25 @@ def paused_beside_another(
     batches = iter(one)
     rows = rows_of(itertools.islice(batches, 3))
     one.ack()
+    iteration = iteration_of(one)
+    [claim] = iteration.delivery._claims.open.values()
+    coordinator = iteration._reports.coordinator
+    assert coordinator is not None
+    assert coordinator.reserve(claim, 2000) == 2000  # So that nothing can be cut off.
     pause(one)
     return one, other, batches, rows
+
+
+def next_before_it_hears_of_its_loss(one: FeatureLoader, batches: Iterator[Batch]) -> list[int]:
+    """The rows of the next batch, which the loader does not ask the store for. With its delivery
+    the store is asked.
+    """
+    rows: list[int] = next(batches)["row"].tolist()
+    one.ack()
+    deadline = time.monotonic() + 20
+    while not one.stats().get("leases_lost") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return rows
 
 
 def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(
@@ -389,13 +407,11 @@ def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(
     theirs = iter(other)
     taken = next(theirs)["row"].tolist()
     assert taken == list(range(30, 40))
-    mine = [row for batch in batches for row in batch["row"].tolist()]
-    assert mine == taken
+    assert next_before_it_hears_of_its_loss(one, batches) == taken
+    mine = rows_of(batches)  # Of the other's claim, what that has not reserved.
     stats = one.stats()
     assert (stats["leases_lost"], stats["rows_left_to_others"]) == (1, 1960)
-    assert before + taken + [row for batch in theirs for row in batch["row"].tolist()] == list(
-        range(2000)
-    )
+    assert sorted(before + taken + mine + rows_of(theirs)) == list(range(2000))
 
 
 def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path: Path) -> None:
@@ -403,7 +419,7 @@ def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path: Path) -> None
     rows += next(iter(other))["row"].tolist()
     other.ack()
     other.close()
-    unasked = next(batches)["row"].tolist()
+    unasked = next_before_it_hears_of_its_loss(one, batches)
     assert unasked == list(range(30, 40))
     rows += [row for batch in batches for row in batch["row"].tolist()]
     assert sorted(set(rows)) == list(range(2000))

@@ -237,8 +237,9 @@ class Block:
 
     @property
     def whole(self) -> PackedColumns | None:
-        """The packed columns, if this block covers all of their rows; otherwise None."""
-        return self.packed if self.begin == 0 and self.end == self.num_rows else None
+        """The packed columns, if this block has all of their rows; otherwise None."""
+        packed = self.packed
+        return packed if packed and (self.begin, self.end) == (0, packed.num_rows) else None
 
     @property
     def num_jagged(self) -> int:

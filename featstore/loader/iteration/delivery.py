@@ -79,10 +79,10 @@ class Claims:
     def note(self, segment: Segment) -> None:
         """Records that the segment is delivered."""
         key = segment.claim.key
-        if self.tells and (key in self._lost or key not in self.open):
-            return  # The claim is another worker's, or is complete.
+        if self.tells and key not in self.open:
+            return  # The claim is complete.
         self._through[key] = segment.through
-        if not self.tells:
+        if not self.tells or key in self._lost:
             return
         if segment.is_complete:
             self._due.pop(("advanced", key), None)
@@ -106,10 +106,8 @@ class Claims:
             del self._due[place]
 
     def lose(self, key: ClaimKey) -> bool:
-        """Records that another worker has the claim, unless it is complete. Returns whether that is
-        new.
-        """
-        is_new = key in self.open and key not in self._lost
+        """Records that another worker has the claim. Returns whether that is new."""
+        is_new = key not in self._lost
         self._lost.add(key)
         self._due.pop(("advanced", key), None)
         self._due.pop(("complete", key), None)
@@ -317,11 +315,12 @@ class Delivery:
             self._claims.add(Report(claim, "failed"))
 
     def lose(self, key: ClaimKey) -> None:
-        """Records that another worker has taken the claim over. It delivers the rows that were not
-        reported to the store.
+        """Records that another worker has taken the claim over, unless it is complete. It delivers
+        the rows that were not reported to the store.
         """
         with self._lock:
-            self._counts["leases_lost"] += self._claims.lose(key)
+            if key in self._claims.open:
+                self._counts["leases_lost"] += self._claims.lose(key)
 
     def untold(self, *kinds: Kind) -> list[Report]:
         """The reports of these kinds that are due. Each is due until `told` is called with it."""

@@ -61,14 +61,16 @@ class Reports:
         """Ends reporting for this epoch, and releases the claims that the coordinator still holds.
         Does nothing in a forked process.
         """
+        thread = self._thread  # Read first: the next epoch sets the coordinator before it.
         if self._delivery.is_forked or (coordinator := self.coordinator) is None:
             return
         with self._telling:  # Nothing is reported of claims that are released.
-            self.coordinator = None
+            if self.coordinator is coordinator:  # Another thread may have ended this epoch.
+                self.coordinator = None
         self._is_due.set()
         coordinator.close()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        if thread is not threading.current_thread():
+            thread.join()
 
     def close(self) -> None:
         """Sends all reports, and ends reporting."""
@@ -160,10 +162,22 @@ class Reports:
             while self.coordinator is coordinator:
                 self._is_due.wait(max(0.0, self._told_at + self._every_s - time.monotonic()))
                 self._is_due.clear()
-                is_due = time.monotonic() - self._told_at >= self._every_s
-                self._tell(*(("complete", "advanced") if is_due else ("complete",)))
+                self._tell_in_turn()
         except DispatchError as error:
             coordinator.note_failure(error)
+
+    def _tell_in_turn(self) -> None:
+        """Reports complete claims and, if that is due, how far the others are delivered."""
+        is_due = time.monotonic() - self._told_at >= self._every_s
+        # Does not wait for a thread that reports: a signal handler in it may end the epoch, which
+        # waits for this thread.
+        if self._telling.acquire(blocking=False):
+            try:
+                self._tell(*(("complete", "advanced") if is_due else ("complete",)))
+            finally:
+                self._telling.release()
+        else:
+            self._told_at = time.monotonic()
 
     def _tell(self, *kinds: Kind) -> None:
         with self._telling:

@@ -48,10 +48,10 @@ def batches_of(
     """Rows and lists of each batch, and what is delivered of each split with it."""
     found, done = [], dict[int, Rows]()
 
-    def lost_sources(of: Block) -> list[int]:
-        return [at for at, source in enumerate(of.sources) if source.claim.index in lost]
+    def reserve(of: Block) -> dict[int, int]:
+        return {at: -1 for at, source in enumerate(of.sources) if source.claim.index in lost}
 
-    for one in slice_batches(blocks, batch_size, drop_last=False, lost_sources=lost_sources):
+    for one in slice_batches(blocks, batch_size, drop_last=False, reserve=reserve):
         for segment in one.progress.segments:
             before = done.get(segment.claim.index, 0)
             done[segment.claim.index] = delivered(before, segment)
@@ -89,12 +89,13 @@ def test_each_row_left_to_others_is_counted_once(
     for blocks in (blocks_of(of), aligned(blocks_of(of), batch_size)):
         counted = 0
 
-        def lost_sources(of: Block) -> list[int]:
+        def reserve(of: Block) -> dict[int, int]:
             nonlocal counted
-            counted += of.num_rows_from(range(len(of.sources)))
-            return list(range(len(of.sources)))
+            lost = dict.fromkeys(range(len(of.sources)), -1)
+            counted += of.num_rows_beyond(lost)
+            return lost
 
-        list(slice_batches(blocks, batch_size, drop_last=False, lost_sources=lost_sources))
+        list(slice_batches(blocks, batch_size, drop_last=False, reserve=reserve))
         counts.append(counted)
     assert counts[0] == counts[1]
 

@@ -217,10 +217,10 @@ def test_a_lost_split_takes_its_rows_out_of_mixed_batches_and_no_others(
     blocks = blocks_of(mixtures(*files, start_rows=[0, 0, 0], window_rows=30), 16)
     expected = [row for row in rows_of(blocks, 16) if row // 1000 != 1]
 
-    def lost(block: Block) -> list[int]:
-        return [at for at, source in enumerate(block.sources) if source.claim.index == 1]
+    def reserve(block: Block) -> dict[int, int]:
+        return {at: -1 for at, source in enumerate(block.sources) if source.claim.index == 1}
 
-    found = list(slice_batches(blocks, 16, drop_last=False, lost_sources=lost))
+    found = list(slice_batches(blocks, 16, drop_last=False, reserve=reserve))
     assert [row for one in found for row in one.batch()["row"].tolist()] == expected
     assert {one.batch().num_rows for one in found[:-1]} == {16}
     segments = [segment for one in found for segment in one.progress.segments]
@@ -234,10 +234,10 @@ def test_what_a_batch_leaves_of_a_block_is_looked_at_again_before_the_next_batch
     blocks = blocks_of(mixtures(*files, start_rows=[0, 0, 0], window_rows=30), 16)
     gone = {0}
 
-    def lost(block: Block) -> list[int]:
-        return [at for at, source in enumerate(block.sources) if source.claim.index in gone]
+    def reserve(block: Block) -> dict[int, int]:
+        return {at: -1 for at, source in enumerate(block.sources) if source.claim.index in gone}
 
-    slices = slice_batches(blocks, 16, drop_last=False, lost_sources=lost)
+    slices = slice_batches(blocks, 16, drop_last=False, reserve=reserve)
     first = next(slices)
     last = first.blocks[-1]
     assert last.draws is not None

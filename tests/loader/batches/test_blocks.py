@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.loader.batches.blocks import Block, BlockColumns
-from featstore.loader.batches.progress import BlockSource
+from featstore.loader.batches.progress import BlockSource, Segment
 from featstore.reading.buffers import Ragged, Values
 from featstore.tensors.batch import Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
-from featstore.tensors.packed import UnpackedColumns
+from featstore.tensors.packed import PackedColumns, UnpackedColumns
 from tests.loader.batches.conftest import KEY, TAGS, block, claim_on
 
 
@@ -95,6 +95,23 @@ def test_packed_columns_are_delivered_as_they_lie_and_only_as_a_whole() -> None:
     assert isinstance(part, Jagged)
     assert [each.tolist() for each in part] == [[1], [2, 2], [], [4]]
     assert (one.num_jagged, block(0, 0, 5).num_jagged) == (0, 1)
+
+
+def test_of_packed_columns_that_are_cut_off_only_the_rows_before_come() -> None:
+    """Rows 3 and 4 are another worker's; those before them are a batch alone."""
+    [source] = block(0, 0, 5).sources
+    columns = UnpackedColumns(BlockColumns([block(0, 0, 5)], BufferPool()).packed())
+    whole = Block.of(columns, (source,), num_rows=5, extras=pa.table({}))
+    cut = whole.within({0: 3}, BufferPool())
+    assert cut.segments == (Segment(source.claim, 3, is_complete=True),)
+    packed = BlockColumns([cut], BufferPool()).packed()
+    assert packed.num_rows == 3
+    for made in (BlockColumns([cut], BufferPool()).made(), packed.made()):
+        row, tags = made[KEY], made[TAGS]
+        assert isinstance(row, torch.Tensor)
+        assert isinstance(tags, Jagged)
+        assert (row.tolist(), [each.tolist() for each in tags]) == ([0, 1, 2], [[], [1], [2, 2]])
+    assert PackedColumns(buffers=(), places={}).num_rows == 0
 
 
 @pytest.mark.parametrize("is_packed", [False, True])

@@ -1,11 +1,12 @@
 """Splits one after the other, and several mixed: the order, what is closed, what is left out."""
 
 import logging
+import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, groupby, repeat
+from itertools import chain, count, groupby, repeat
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,13 +48,20 @@ class Noted:
     skipped: list[tuple[int, int]] = field(default_factory=list)
 
     def of(
-        self, file: DataFile, index: int, reserve: Callable[[int], int] = lambda row: row
+        self, file: DataFile, index: int, asked: Callable[[int], None] = lambda number: None
     ) -> Work:
+        """Work that asks how far the claim goes before each window, which has this number."""
+        numbers = count(1)
+
+        def limit() -> int:
+            asked(next(numbers))
+            return sys.maxsize
+
         return replace(
             work_on(file, index),
             release=lambda: self.released.append(index),
             fail=lambda: self.failed.append(index),
-            reserve=reserve,
+            limit=limit,
         )
 
     def drawing(self, works: list[Work]) -> Iterator[Work]:
@@ -86,15 +94,14 @@ def whole_files(tmp_path_factory: pytest.TempPathFactory) -> list[DataFile]:
     return files_in(tmp_path_factory.mktemp("files"))
 
 
-def fails(error: Exception, at: int) -> Callable[[int], int]:
-    """What a store, or whatever is asked for each window, says to the one that ends at a row."""
+def fails(error: Exception, at: int) -> Callable[[int], None]:
+    """What a store, or whatever is asked for each window, says to that of a number."""
 
-    def reserve(row: int) -> int:
-        if row == at:
+    def asked(number: int) -> None:
+        if number == at:
             raise error
-        return row
 
-    return reserve
+    return asked
 
 
 def windows_of(mixtures: Iterable[Mixture]) -> list[Window]:
@@ -359,7 +366,7 @@ def test_a_split_that_breaks_in_the_middle_is_an_error_or_left_out_from_there(
     files: list[DataFile], skips: bool
 ) -> None:
     noted = Noted()
-    broken = noted.of(files[0], 0, fails(DataFileError("damaged"), at=32))
+    broken = noted.of(files[0], 0, fails(DataFileError("damaged"), at=2))
     work = iter([broken, noted.of(files[2], 2)])
     skip = noted.skip if skips else None
     mixtures = read_in_order(Splits(work=work, open_split=OPEN, skip=skip))
@@ -389,7 +396,7 @@ def test_what_is_no_bad_file_is_raised_and_a_lost_store_is_no_failure_of_the_spl
     files: list[DataFile], error: Exception, is_the_files: bool
 ) -> None:
     noted = Noted()
-    broken = noted.of(files[0], 0, fails(error, at=16))
+    broken = noted.of(files[0], 0, fails(error, at=1))
     with pytest.raises(type(error), match=str(error)):
         list(read_in_order(Splits(work=iter([broken]), open_split=OPEN, skip=noted.skip)))
     assert noted.skipped == []
@@ -400,11 +407,10 @@ def test_what_is_no_bad_file_is_raised_and_a_lost_store_is_no_failure_of_the_spl
 def test_a_window_is_let_go_before_the_next_one_is_read(files: list[DataFile]) -> None:
     alive = list[weakref.ref[Window]]()
 
-    def reserve(row: int) -> int:
+    def asked(number: int) -> None:
         assert not [each for each in alive if each() is not None]
-        return row
 
-    work = Noted().of(files[0], 0, reserve)
+    work = Noted().of(files[0], 0, asked)
     mixtures = read_in_order(Splits(work=iter([work]), open_split=OPEN))
     while (mixture := next(mixtures, None)) is not None:
         alive.append(weakref.ref(mixture.shares[0].window))
@@ -422,10 +428,10 @@ def long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[DataFile
 
 
 def _mixed_and_let_go(
-    files: list[DataFile], budget: Budget, reserve: Callable[[int], int]
+    files: list[DataFile], budget: Budget, asked: Callable[[int], None]
 ) -> Iterator[Mixture]:
     """Mixtures of both files, each of which is assembled before the next one is asked for."""
-    work = iter([Noted().of(file, index, reserve) for index, file in enumerate(files)])
+    work = iter([Noted().of(file, index, asked) for index, file in enumerate(files)])
     return let_go(mixed(work, width=2, window_rows=16, budget=budget), budget)
 
 
@@ -434,12 +440,11 @@ def test_the_next_windows_are_read_one_by_one_while_rows_of_those_before_are_dra
 ) -> None:
     num_read, found = [0], list[tuple[int, int]]()
 
-    def reserve(row: int) -> int:
+    def asked(number: int) -> None:
         num_read[0] += 1
-        return row
 
     read_before = []
-    for mixture in _mixed_and_let_go(long_files, Unlimited(), reserve):
+    for mixture in _mixed_and_let_go(long_files, Unlimited(), asked):
         found += drawn([mixture])
         read_before.append(num_read[0])
         ended = sum((row + 1) % 16 == 0 for _, row in found)
@@ -449,7 +454,7 @@ def test_the_next_windows_are_read_one_by_one_while_rows_of_those_before_are_dra
 
 
 def test_a_mixture_goes_on_with_the_next_window_where_one_ends(long_files: list[DataFile]) -> None:
-    mixtures = list(_mixed_and_let_go(long_files, Unlimited(), lambda row: row))
+    mixtures = list(_mixed_and_let_go(long_files, Unlimited(), lambda number: None))
     sizes = [len(mixture.draws) for mixture in mixtures if mixture.draws is not None]
     assert max(sizes) == 8
     assert sizes.count(8) > 0.8 * len(sizes)
@@ -461,15 +466,14 @@ def test_no_window_is_read_ahead_for_which_the_budget_has_no_room(
 ) -> None:
     num_read, num_ended = [0], 0
 
-    def reserve(row: int) -> int:
+    def asked(number: int) -> None:
         num_read[0] += 1
-        return row
 
-    whole = drawn(_mixed_and_let_go(long_files, Unlimited(), lambda row: row))
+    whole = drawn(_mixed_and_let_go(long_files, Unlimited(), lambda number: None))
     budget = Budget((2 * 128 + 127) * 4 // 3)  # Two windows, and not quite a third.
     budget.fits_open = lambda size_bytes: True  # type: ignore[method-assign]
     found = list[tuple[int, int]]()
-    for mixture in _mixed_and_let_go(long_files, budget, reserve):
+    for mixture in _mixed_and_let_go(long_files, budget, asked):
         found += drawn([mixture])
         num_ended += sum(share.is_end for share in mixture.shares)
         assert num_read[0] - num_ended <= 2
@@ -481,7 +485,7 @@ def test_a_window_that_breaks_when_it_is_read_ahead_takes_no_rows_before_it_alon
     long_files: list[DataFile], skips: bool
 ) -> None:
     noted = Noted()
-    broken = noted.of(long_files[0], 0, fails(DataFileError("damaged"), at=48))
+    broken = noted.of(long_files[0], 0, fails(DataFileError("damaged"), at=3))
     mixtures = mixed(
         iter([broken, noted.of(long_files[1], 1)]),
         width=2,
@@ -513,16 +517,15 @@ def six_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[DataFile]
 def _read_before_each(
     files: list[DataFile], noted: Noted, budget: Budget, is_ready: Callable[[], bool] = lambda: True
 ) -> Iterator[tuple[set[int], list[tuple[int, int]]]]:
-    """Which splits have rows in each mixture, and which windows are read before it: of which split
-    and to which row.
+    """Which splits have rows in each mixture, and which windows are read before it: of which split,
+    and the how manieth.
     """
     read = list[tuple[int, int]]()
 
-    def reserve(index: int, row: int) -> int:
-        read.append((index, row))
-        return row
+    def asked(index: int, number: int) -> None:
+        read.append((index, number))
 
-    work = [noted.of(file, index, partial(reserve, index)) for index, file in enumerate(files)]
+    work = [noted.of(file, index, partial(asked, index)) for index, file in enumerate(files)]
     mixtures = mixed(noted.drawing(work), width=2, window_rows=64, budget=budget, is_ready=is_ready)
     for mixture in let_go(mixtures, budget):
         yield {split for split, _ in drawn([mixture])}, list(read)
@@ -535,10 +538,10 @@ def test_the_first_windows_of_the_next_splits_are_read_while_the_last_ones_of_th
     steps = list(_read_before_each(six_files, noted, Unlimited()))
     all_read = steps[-1][1]
     for split in (2, 3, 4, 5):
-        is_there = [splits for splits, read in steps if (split, 64) in read]
+        is_there = [splits for splits, read in steps if (split, 1) in read]
         assert split not in is_there[0]  # It is read while rows of the two before it are drawn.
-        last_windows = [(before, 128) for before in range(split // 2 * 2 - 2, split // 2 * 2)]
-        assert max(map(all_read.index, last_windows)) < all_read.index((split, 64))
+        last_windows = [(before, 2) for before in range(split // 2 * 2 - 2, split // 2 * 2)]
+        assert max(map(all_read.index, last_windows)) < all_read.index((split, 1))
     assert max(noted.num_open) == 2
     assert sorted(noted.released) == list(range(6))
 
@@ -593,11 +596,10 @@ def test_no_split_of_another_section_has_its_first_window_read_ahead(
 ) -> None:
     noted, read = Noted(), set[int]()
 
-    def reserve(index: int, row: int) -> int:
+    def asked(index: int, number: int) -> None:
         read.add(index)
-        return row
 
-    work = [noted.of(file, index, partial(reserve, index)) for index, file in enumerate(six_files)]
+    work = [noted.of(file, index, partial(asked, index)) for index, file in enumerate(six_files)]
     num_drawn = 0
     for mixture in mixed(
         noted.drawing(work),

@@ -4,7 +4,7 @@ import re
 import sys
 from collections import Counter
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +29,13 @@ SCHEMA = pa.schema([("row", pa.int64())])
 def file(tmp_path_factory: pytest.TempPathFactory) -> DataFile:
     path = tmp_path_factory.mktemp("file") / "a.parquet"
     return data_file(path, pa.table({"row": range(NUM_ROWS)}))
+
+
+@pytest.fixture(scope="module")
+def sliced_file(tmp_path_factory: pytest.TempPathFactory) -> DataFile:
+    """Of row groups that are decoded in slices of 1,024 rows under a budget of 1,000 bytes."""
+    path = tmp_path_factory.mktemp("file") / "sliced.parquet"
+    return data_file(path, pa.table({"row": range(5_000)}), row_group_size=2_500)
 
 
 def opened(
@@ -90,26 +97,82 @@ def test_rows_that_a_filter_leaves_out_are_counted_by_the_stream(file: DataFile)
     assert flat(rows_in(found)) == list(range(1, NUM_ROWS, 2))
 
 
-@pytest.mark.parametrize(
-    ("limit", "expected"), [(None, []), (31, [list(range(16)), []]), (32, None)]
-)
-def test_a_window_is_read_only_as_far_as_the_claim_still_goes(
-    file: DataFile, limit: int | None, expected: list[list[int]] | None
+def read_within_falling_limits(
+    file: DataFile,
+    data: st.DataObject,
+    window_rows: int | None = None,
+    max_bytes: int = sys.maxsize,
 ) -> None:
-    asked = list[int]()
+    """Reads the file while other workers take rows from its end, of which the reader learns before
+    each window; sometimes such that it has read already.
+    """
+    start, limit = data.draw(st.integers(0, file.num_rows - 1)), sys.maxsize
+    falls = iter(data.draw(st.lists(st.none() | st.integers(start, file.num_rows), max_size=9)))
 
-    def reserve(through: int) -> int | None:
-        asked.append(through)
+    def asked() -> int:
+        nonlocal limit
+        fall = next(falls, None)
+        limit = limit if fall is None else min(limit, fall)
         return limit
 
-    reader = opened(replace(work_on(file), reserve=reserve))
-    found = rows_in(windows_of(reader))
-    if expected is None:
-        assert flat(found) == list(range(32))
-        assert asked == [16, 32, 48]
-    else:
-        assert found == expected
-        assert asked == ([16] if limit is None else [16, 32])
+    def windows(work: Work) -> list[Window]:
+        budget, found = Budget(max_bytes), list[Window]()
+        reader = opened(work, window_rows=window_rows, budget=budget)
+        while not reader.is_finished:
+            for window in reader.read():
+                found.append(window)
+                budget.exchange(window.held_bytes, 0)
+        reader.close()
+        return found
+
+    whole = flat(rows_in(windows(work_on(file))))
+    found = windows(replace(work_on(file, start_row=start), limit=asked))
+    through = found[-1].end_row
+    assert flat(rows_in(found)) == whole[found[0].first_row : through]
+    assert all(one.end_row == other.first_row for one, other in pairwise(found))
+    is_told = limit >= through
+    assert through == min(limit, file.num_rows) or not is_told
+    assert [window.is_last for window in found] == [False] * (len(found) - 1) + [is_told]
+
+
+@pytest.mark.parametrize("window_rows", [None, 20, 100])
+@given(data=st.data())
+def test_a_split_is_read_as_far_as_its_claim_goes_and_its_end_is_told_once(
+    file: DataFile, data: st.DataObject, window_rows: int | None
+) -> None:
+    read_within_falling_limits(file, data, window_rows)
+
+
+@given(data=st.data())
+def test_row_groups_that_come_in_slices_are_read_as_far_as_the_claim_goes(
+    sliced_file: DataFile, data: st.DataObject
+) -> None:
+    read_within_falling_limits(sliced_file, data, max_bytes=1_000)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (None, [list(range(16))]),
+        (15, [list(range(16))]),
+        (16, [list(range(16)), []]),
+        (17, [list(range(16)), [16]]),
+        (32, [list(range(16)), list(range(16, 32))]),
+        (33, [list(range(16)), list(range(16, 32)), [32]]),
+    ],
+)
+def test_a_window_is_read_only_as_far_as_the_claim_still_goes(
+    file: DataFile, limit: int | None, expected: list[list[int]]
+) -> None:
+    """Once others have taken rows before those that come next, or all, nothing is reported: the
+    claim's end lies in what is read already.
+    """
+    limits = iter([sys.maxsize, *[limit] * 9])
+    found = windows_of(opened(replace(work_on(file), limit=lambda: next(limits))))
+    assert rows_in(found) == expected
+    is_reported = limit is not None and limit >= 16
+    assert [window.is_last for window in found] == [False] * (len(found) - 1) + [is_reported]
+    assert found[-1].end_row == (limit if is_reported else 16)
 
 
 def test_the_next_claim_of_the_same_window_does_not_read_it_again(file: DataFile) -> None:

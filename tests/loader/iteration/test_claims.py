@@ -116,4 +116,20 @@ def test_a_new_epoch_knows_no_claim_of_the_one_before() -> None:
     delivery.stop(2, limits=None)
     assert counts == {"leases_lost": 1, "rows_dropped_tail": 0}
     delivery.lose(CLAIMS[2].key)
+    assert counts["leases_lost"] == 1
+    delivery.claim(CLAIMS[2])
+    delivery.lose(CLAIMS[2].key)
     assert counts["leases_lost"] == 2
+
+
+def test_a_complete_claim_is_not_lost_to_whoever_asks_for_more_of_it() -> None:
+    """As blocks do that lie beyond a cut."""
+    counts = Counter[str]()
+    delivery = Delivery(START, counts, tells=True)
+    delivery.claim(CLAIMS[0])
+    delivery.add(Progress((segment(CLAIMS[0], NUM_ROWS),), is_batch=False))
+    delivery.lose(CLAIMS[0].key)
+    [report] = delivery.untold("advanced", "complete")
+    assert (report.kind, counts["leases_lost"]) == ("complete", 0)
+    delivery.told(report, is_mine=False)
+    assert counts["leases_lost"] == 1

@@ -47,7 +47,7 @@ class Worker:
         started = Rendezvous(dispatch, job.key, 1).begin(place)
         self.delivery = Delivery(job.start(0, 0, place), Counter(), tells=True)
         self.stats = Stats()
-        self.reports = Reports(self.delivery, self.stats, 60.0)
+        self.reports = Reports(self.delivery, self.stats, job.terms)
         self.epoch = DynamicEpoch(
             job,
             started,

@@ -13,11 +13,13 @@ from featstore.base.errors import DispatchError, StateError
 from featstore.dispatch.options import Dispatch
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.progress import Progress
+from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.hand_over import MadeBatch
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rank_steps import RankSteps, agreement, some_rows
 from featstore.loader.iteration.rendezvous import Meeting, Rendezvous
+from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.step_agreement import Agreed, Counted, tail_of
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.loader.plan.ordering import Ordering
@@ -137,8 +139,9 @@ def test_a_rank_whose_loop_is_left_meanwhile_still_gets_the_batch_that_it_asked_
     delivery = Delivery(job.start(0, 0, TWO), Counter(), tells=False)
     always: Any = Always()
     started = begin(job, tmp_path)
+    reports = Reports(delivery, Stats(), job.terms)
     steps = LeftMeanwhile(
-        always, job, started, lambda: [job], delivery, always, lambda: None, lambda: None
+        always, job, started, lambda: [job], delivery, always, reports, lambda: None
     )
     made = steps.batch(some_rows([job]) if has_rows else None)
     assert made is not None

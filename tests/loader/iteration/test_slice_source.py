@@ -37,7 +37,7 @@ class Reading:
         self.stats = Stats()
         start = self.job.start(0, 0, PLACE)
         self.delivery = Delivery(start, self.stats.counts, tells=False)
-        self.reports = Reports(self.delivery, self.stats, 60.0)
+        self.reports = Reports(self.delivery, self.stats, self.job.terms)
         self.source = SliceSource(
             Resources(stats=self.stats, stager=self.stager),
             self.delivery,
