@@ -27,7 +27,7 @@ from featstore.dispatch.plan import Done, Extent, Plan, Split, extent, part_exte
 from featstore.dispatch.receipt import EpochSize, quarantine, quarantined
 from featstore.dispatch.renewer import InStepPace, Renewer, look_pause_s, renewal_pause_s
 from featstore.dispatch.store_keys import EpochKeys
-from featstore.dispatch.stores.address import Store, StoreAddress, bind
+from featstore.dispatch.stores.address import STORE_WAIT_S, Store, StoreAddress, bind
 from featstore.dispatch.survey import (
     Hints,
     LeaseWatch,
@@ -130,16 +130,14 @@ class Coordinator(Closing):
         self._held = Holdings(self._keys)
         self._claiming, self._closed = threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
-        address = (
-            bind(store, timeout_s=self._terms.lease_s / 4) if isinstance(store, str) else store
-        )
-        self._store = address.open()
+        self._address = bind(store, timeout_s=STORE_WAIT_S) if isinstance(store, str) else store
+        self._store = self._address.open()
         self._hints = Hints(self._store, self._keys, self._survey, len(plan))
         with cleaned_up_on_failure(self._store.close):
             self._require_same_plan()
             self._pace = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
             self._renewer = Renewer(
-                address.open(),
+                self._address.open(),
                 self._renewal_pause_s,
                 self._held.renew_all,
                 self._note_failure,
@@ -294,6 +292,13 @@ class Coordinator(Closing):
             for part, mine in self._held.looked_up(self._store).items()
         }
 
+    def hurry(self) -> None:
+        """Lets this worker wait a quarter of a lease more for a store that does not answer, since
+        it is about to end. After that every call raises where it would wait.
+        """
+        self._store.wait_at_most(self._terms.lease_s / 4)
+        self._renewer.hurry(self._terms.lease_s / 4)
+
     def close(self) -> None:
         """Wakes `claims`, joins the renewing thread, and releases unfinished splits so that no
         worker has to wait for their leases to expire.
@@ -303,6 +308,7 @@ class Coordinator(Closing):
         if not self._process.is_this():
             return
         self._closed.set()
+        self.hurry()
         self._renewer.join()
         with self._claiming:
             with contextlib.suppress(DispatchError):
@@ -488,7 +494,7 @@ class Coordinator(Closing):
         return self._survey.add((part[0], first) for first in record.cuts)
 
     def _may_take(self, part: Part, record: Lease | None) -> bool:
-        now = self._clock.now_s()
+        now = self._watch_now_s()
         expired = self._watch.is_expired(part, record, now)
         if record is None or record.state is LeaseState.FREE:
             return expired or record is not None
@@ -547,7 +553,7 @@ class Coordinator(Closing):
         for_s = self._terms.lease_s / _UNBEGUN_PER_LEASE
         while self._relieved:
             one, claim = self._relieved[0], None
-            if self._watch.is_unbegun(one.part, one.record, self._clock.now_s(), for_s):
+            if self._watch.is_unbegun(one.part, one.record, self._watch_now_s(), for_s):
                 claim = self._claim(one.part, one.value, one.record)
             elif one.part[0] in self._known_boundaries:
                 claim = self._cut(one)
@@ -634,6 +640,12 @@ class Coordinator(Closing):
         if self._held.get(part, claim.fence) is None:
             return None
         return self._held.change(self._store, part, change)
+
+    def _watch_now_s(self) -> float:
+        """The time by which leases of others are judged: without that in which the store did not
+        answer this worker, and perhaps neither their holders.
+        """
+        return self._clock.now_s() - self._address.unanswered_s()
 
     def _renewal_pause_s(self, store: Store) -> float:
         if self._terms.in_step:

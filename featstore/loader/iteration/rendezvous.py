@@ -345,10 +345,10 @@ class Rendezvous:
 
 def _shared_address(options: Dispatch, in_job: bool) -> StoreAddress | None:
     if in_job:
-        return bind_job(os.environ, timeout_s=options.store_timeout_s).keeping_connections()
+        return bind_job(os.environ, timeout_s=options.store_wait_s).keeping_connections()
     if options.store == AUTO:
         return None
-    return bind(options.store, timeout_s=options.store_timeout_s).keeping_connections()
+    return bind(options.store, timeout_s=options.store_wait_s).keeping_connections()
 
 
 def recording_in(
