@@ -185,8 +185,7 @@ class ServedStore(Store):
         while True:
             self._require_usable()
             sent_s = time.monotonic()
-            until_s = min(began_s + self._timeout_s, self._give_up_at_s)
-            within_s = min(self._attempt_s(), until_s - sent_s)
+            within_s = min(self._attempt_s(), self._left_s(began_s))
             try:
                 answer = self._exchange(request, max(0.01, within_s))
             except DispatchError:
@@ -195,27 +194,30 @@ class ServedStore(Store):
                 self._drop()
                 self._require_usable()
                 self._server.failed(sent_s)
-                self._require_patience(error, began_s, pause_s)
-                self._closed.wait(pause_s)
+                self._require_patience(error, began_s)
+                if pause_s == _FIRST_PAUSE_S:
+                    _LOG.warning(
+                        "dispatch store %s does not answer: %s; it is waited for, up to %g s",
+                        self._endpoint.url,
+                        first_line(error),
+                        self._left_s(began_s),
+                    )
+                self._closed.wait(min(pause_s, self._left_s(began_s)))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
                 self._server.answered(sent_s)
                 return answer
 
-    def _require_patience(self, error: Exception, began_s: float, pause_s: float) -> None:
-        """Raises if the server is lost, or the next attempt would be after the end of the wait."""
+    def _left_s(self, began_s: float) -> float:
+        """How many seconds more a request is asked again that was first asked at this moment."""
+        return min(began_s + self._timeout_s, self._give_up_at_s) - time.monotonic()
+
+    def _require_patience(self, error: Exception, began_s: float) -> None:
+        """Raises if the server is lost, or the wait for it is over."""
         if isinstance(error, ConnectionRefusedError) and self._server.has_ended:
             raise self._lost(error) from error
-        now_s = time.monotonic()
-        if now_s + pause_s > min(began_s + self._timeout_s, self._give_up_at_s):
-            raise self._unreachable(error, now_s - began_s) from error
-        if pause_s == _FIRST_PAUSE_S:
-            _LOG.warning(
-                "dispatch store %s does not answer: %s; waiting up to %g s for it",
-                self._endpoint.url,
-                first_line(error),
-                self._timeout_s,
-            )
+        if self._left_s(began_s) <= 0:
+            raise self._unreachable(error, time.monotonic() - began_s) from error
 
     def _require_usable(self) -> None:
         if self._closed.is_set():
@@ -247,8 +249,8 @@ class ServedStore(Store):
                 f"server running ({self._servers}), and the port open?"
             )
         return self._failed(
-            f" is unreachable: it has not answered for {waited_s:.1f} s, of "
-            f"{self._timeout_s:g} s (dispatch.store_wait_s) that a worker waits; the last error: "
+            f" is unreachable: no answer for {waited_s:.1f} s, expected one within "
+            f"{self._timeout_s:g} s (for a worker, dispatch.store_wait_s); the last error: "
             f"{first_line(error)}; restart this worker when the server can be reached again"
         )
 

@@ -72,9 +72,12 @@ class Reports:
                 self.coordinator = None
 
     def close(self) -> None:
-        """Sends all reports, and releases the claims that the coordinator still holds."""
+        """Sends all reports, and releases the claims that the coordinator still holds. Does not
+        wait long for a store that does not answer.
+        """
         if (coordinator := self.coordinator) is None:
             return
+        coordinator.hurry()
         with ExitStack() as parts:  # Runs from the last line to the first, even if one fails.
             parts.callback(coordinator.close)
             parts.callback(self.end)
@@ -258,6 +261,8 @@ class DynamicEpoch:
             ending.callback(self._reports.end)
             ending.callback(self._coordinator.close)
             ending.callback(self._reports.settle_if_it_can)
+            if kind is not None:
+                ending.callback(self._coordinator.hurry)
             if isinstance(error, Exception):
                 # A loop that is behind still gets the batches from before the error.
                 self._delivery.wait()

@@ -18,7 +18,7 @@ import torch
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.stores.address import Store
-from featstore.dispatch.stores.base import KEYS_PER_READ
+from featstore.dispatch.stores.base import KEYS_PER_READ, counted
 from featstore.loader.iteration.state import LoaderState, merge_states
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.tensors.batch import Batch
@@ -29,6 +29,9 @@ _LOG = logging.getLogger(__name__)
 _GOES, _ENDED, _LEFT = "goes", "ended", "left"
 # Seconds between two looks at the announcements: doubled from the first to the second value.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
+# How long who leaves its loop waits for a store that does not answer: it may be preempted. The
+# others then wait for it as for one that was killed.
+_LEAVE_S = 5.0
 # Workers of one DataLoader start within seconds of each other, but import torch, which may take a
 # minute on a busy host.
 _SHARES_TIMEOUT_S, _SHARES_PAUSE_S = 120.0, 0.01
@@ -198,6 +201,7 @@ class Agreed:
         self._closed.set()
         if not self._has_ended:
             self._has_ended = True
+            self._store.wait_at_most(_LEAVE_S)
             with suppress(DispatchError):
                 self._announce(_LEFT, self._step)
             _LOG.warning(
@@ -292,7 +296,7 @@ def united(
         StateError: A worker does not come.
     """
     session = worker.session if worker.num_ranks == 1 else "job"
-    name = f"{session}/{store.add(f'{prefix}shares/{session}/{worker.index}', 1)}"
+    name = f"{session}/{counted(store, f'{prefix}shares/{session}/{worker.index}')}"
     store.set(f"{prefix}shares/{name}/{worker.index}/state", json.dumps(share.to_json()))
     states = [
         _awaited(store, f"{prefix}shares/{name}/{index}/state", index)

@@ -9,4 +9,5 @@ def test_the_first_server_is_recognised_also_after_pickling() -> None:
     assert not server.is_same("b")
     copy = pickle.loads(pickle.dumps(server))
     assert not copy.is_same("b")
-    assert copy.is_known and not copy.has_ended
+    assert copy.is_known
+    assert not copy.has_ended
