@@ -37,7 +37,7 @@ from featstore.dispatch.survey import (
     Survey,
     victims,
 )
-from featstore.dispatch.terms import SYSTEM_CLOCK, Claim, Clock, Terms, WaitFor
+from featstore.dispatch.terms import SYSTEM_CLOCK, AnsweredClock, Claim, Clock, Terms, WaitFor
 
 _LOG = logging.getLogger(__name__)
 Boundaries = Callable[[Split], Sequence[int]]
@@ -642,10 +642,8 @@ class Coordinator(Closing):
         return self._held.change(self._store, part, change)
 
     def _watch_now_s(self) -> float:
-        """The time by which leases of others are judged: without that in which the store did not
-        answer this worker, and perhaps neither their holders.
-        """
-        return self._clock.now_s() - self._address.unanswered_s()
+        """The time by which leases of others are judged."""
+        return AnsweredClock(self._clock, self._address.unanswered_s).now_s()
 
     def _renewal_pause_s(self, store: Store) -> float:
         if self._terms.in_step:

@@ -11,7 +11,7 @@ import pytest
 
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
-from featstore.dispatch.terms import WaitFor
+from featstore.dispatch.terms import AnsweredClock, WaitFor
 from featstore.dispatch.unfinished import UnreadEpochs, open_leases, silent_leases
 from tests.dispatch.conftest import PREFIX, silence
 from tests.dispatch.simulated_clock import SimulatedClock
@@ -52,6 +52,29 @@ def test_a_holder_that_renews_is_not_silent_and_is_not_waited_for_longer(
     next(make("living").claims())
     assert silent_leases(address.open(), KEYS, 30.0, threading.Event(), clock) == []
     assert clock.now_s() < 1
+
+
+class CutOff:
+    """A handle whose first request is answered late."""
+
+    def __init__(self, inner: Any, clock: SimulatedClock) -> None:
+        self._inner, self._clock, self.unanswered_s = inner, clock, 0.0
+
+    def __getattr__(self, verb: str) -> Any:
+        if not self.unanswered_s:
+            self._clock.sleep(100.0)
+            self.unanswered_s = 100.0
+        return getattr(self._inner, verb)
+
+
+def test_who_was_cut_off_itself_does_not_take_a_living_holder_for_silent(
+    make: Callable[..., Any], store: Any, clock: SimulatedClock
+) -> None:
+    next(make("living").claims())
+    cut_off = CutOff(store, clock)
+    answered = AnsweredClock(clock, lambda: cut_off.unanswered_s)
+    assert silent_leases(cut_off, KEYS, 30.0, threading.Event(), answered) == []  # type: ignore[arg-type]
+    assert 100 < clock.now_s() < 102
 
 
 def test_a_holder_that_is_dead_is_silent_after_the_wait(

@@ -22,8 +22,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 _ATTEMPT_S, _ATTEMPT_SHARE = 5.0, 1 / 3
 # An answer that takes longer came out of a partition: TCP had to send the request again.
 _LATE_S = 1.0
-# Every attempt that ends without an answer raises one of these; torch raises RuntimeErrors.
-_NO_ANSWER = (OSError, EOFError, ValueError, RuntimeError)
 
 
 class ServerIdentity:
@@ -111,7 +109,9 @@ class ServedStore(Store):
         server: What all handles of the address know of the server.
     """
 
-    _servers = ""  # Which servers this kind of store has, for messages.
+    # Which servers this kind of store has, for messages, and what an attempt without answer raises.
+    _servers: str
+    _no_answer: tuple[type[Exception], ...]
 
     def __init__(self, endpoint: Endpoint, timeout_s: float, server: ServerIdentity) -> None:
         self._endpoint, self._timeout_s, self._server = endpoint, timeout_s, server
@@ -190,7 +190,7 @@ class ServedStore(Store):
                 answer = self._exchange(request, max(0.01, within_s))
             except DispatchError:
                 raise
-            except _NO_ANSWER as error:
+            except self._no_answer as error:
                 self._drop()
                 self._require_usable()
                 self._server.failed(sent_s)

@@ -41,7 +41,7 @@ class TcpStore(ServedStore):
             its place.
     """
 
-    _servers = "`featstore dispatch serve`"
+    _servers, _no_answer = "`featstore dispatch serve`", (OSError, EOFError, ValueError)
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float, server: ServerIdentity) -> None:
         super().__init__(endpoint, timeout_s, server)

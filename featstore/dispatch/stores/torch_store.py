@@ -53,6 +53,7 @@ class TorchStore(ServedStore):
     """
 
     _servers = "the launcher's, or that of rank 0 of the job"
+    _no_answer = (OSError, RuntimeError)
 
     def __init__(
         self,

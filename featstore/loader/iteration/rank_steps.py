@@ -9,6 +9,7 @@ from typing import Any
 
 from featstore.base.errors import DispatchError, StateError
 from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.terms import AnsweredClock
 from featstore.dispatch.unfinished import open_leases, silent_leases
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.iteration.delivery import Delivery
@@ -116,14 +117,13 @@ class RankSteps:
         """
         if not self._job.ordering.is_dynamic:
             return
-        lease_s, unread = self._job.terms.lease_s, []
-        with closing(self._meeting.address.open()) as store:
+        lease_s, unread, address = self._job.terms.lease_s, [], self._meeting.address
+        clock = AnsweredClock(self._meeting.clock, address.unanswered_s)
+        with closing(address.open()) as store:
             first_epoch = self._meeting.first_epoch
             for epoch in range(first_epoch, first_epoch + self._job.num_epochs):
                 keys = EpochKeys(self._meeting.prefix, epoch)
-                unread += silent_leases(
-                    store, keys, lease_s, threading.Event(), self._meeting.clock
-                )
+                unread += silent_leases(store, keys, lease_s, threading.Event(), clock)
                 if self._job.tail.pads:
                     unread += [lease for lease in open_leases(store, keys) if not lease.is_held]
         if unread:

@@ -66,12 +66,14 @@ def test_a_worker_may_start_before_its_server(kind: str) -> None:
 def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(kind: str) -> None:
     before = our_threads()
     with ServerProcess(kind) as server:
-        store = bind(server.url, timeout_s=20).open()
+        address = bind(server.url, timeout_s=20)
+        store = address.open()
         store.set("k", "v")
     uses: list[Callable[[], Any]] = [
         lambda: store.add("n", 1),
         lambda: store.get_or_none("k"),
         lambda: store.compare_set("k", "", "x"),
+        address.open,
     ]
     for use in uses:
         with pytest.raises(
