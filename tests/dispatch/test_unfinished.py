@@ -73,8 +73,8 @@ def test_who_was_cut_off_itself_does_not_take_a_living_holder_for_silent(
     next(make("living").claims())
     cut_off = CutOff(store, clock)
     answered = AnsweredClock(clock, lambda: cut_off.unanswered_s)
-    assert silent_leases(cut_off, KEYS, 30.0, threading.Event(), answered) == []  # type: ignore[arg-type]
-    assert 100 < clock.now_s() < 102
+    assert silent_leases(cut_off, KEYS, 30.0, threading.Event(), answered) == []
+    assert 100 < clock.now_s() < 130
 
 
 def test_a_holder_that_is_dead_is_silent_after_the_wait(
