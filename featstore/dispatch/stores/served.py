@@ -18,8 +18,9 @@ _LOG = logging.getLogger(__name__)
 # Between two attempts: doubled from the first to the second value.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 # What one attempt may take, and of the whole wait: a connection to a host that is gone gives no
-# error, and a route that returns is to be noticed within seconds.
-_ATTEMPT_S, _ATTEMPT_SHARE = 5.0, 1 / 3
+# error, and a route that returns is to be noticed within seconds. Also once the wait is over, a
+# server that answers has a second.
+_ATTEMPT_S, _ATTEMPT_SHARE, LEAST_ATTEMPT_S = 5.0, 1 / 3, 1.0
 # An answer that takes longer came out of a partition: TCP had to send the request again.
 _LATE_S = 1.0
 
@@ -187,7 +188,7 @@ class ServedStore(Store):
             sent_s = time.monotonic()
             within_s = min(self._attempt_s(), self._left_s(began_s))
             try:
-                answer = self._exchange(request, max(0.01, within_s))
+                answer = self._exchange(request, max(LEAST_ATTEMPT_S, within_s))
             except DispatchError:
                 raise
             except self._no_answer as error:

@@ -22,7 +22,12 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch.stores.endpoint import ConnectionPool, Endpoint
-from featstore.dispatch.stores.served import ServedStore, ServerIdentity, first_line
+from featstore.dispatch.stores.served import (
+    LEAST_ATTEMPT_S,
+    ServedStore,
+    ServerIdentity,
+    first_line,
+)
 
 _SERVER_KEY = "featstore/server"
 # torch looks up the name of the address that it has connected to. The resolver asks again after 5 s
@@ -104,8 +109,12 @@ class TorchStore(ServedStore):
 
     def _patience(self, within_s: float) -> Callable[[], bool]:
         """Whether nobody waits for an answer any more, so many seconds from now or earlier."""
-        until_s = time.monotonic() + within_s
-        return lambda: self._closed.is_set() or time.monotonic() > min(until_s, self._give_up_at_s)
+        now_s = time.monotonic()
+        until_s, least_s = now_s + within_s, now_s + LEAST_ATTEMPT_S
+        return lambda: (
+            self._closed.is_set()
+            or time.monotonic() > min(until_s, max(least_s, self._give_up_at_s))
+        )
 
     def _connect(self, within_s: float) -> None:
         """Takes a connection of the pool on which the server answers, or makes a new one."""
@@ -140,6 +149,7 @@ class TorchStore(ServedStore):
 
     def _abandon(self) -> None:
         """In a forked child: the connection is the parent's, whose thread is not here."""
+        _parent_connections.extend(self._left)
         if self._connection is not None:
             _parent_connections.append(self._connection)
         self._connection, self._left = None, []
