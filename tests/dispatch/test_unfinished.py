@@ -11,9 +11,10 @@ import pytest
 
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
-from featstore.dispatch.terms import AnsweredClock, WaitFor
+from featstore.dispatch.terms import WaitFor
 from featstore.dispatch.unfinished import UnreadEpochs, open_leases, silent_leases
 from tests.dispatch.conftest import PREFIX, silence
+from tests.dispatch.cut_off import OUTAGE_S, CutOff
 from tests.dispatch.simulated_clock import SimulatedClock
 
 KEYS = EpochKeys(PREFIX, 0)
@@ -54,27 +55,13 @@ def test_a_holder_that_renews_is_not_silent_and_is_not_waited_for_longer(
     assert clock.now_s() < 1
 
 
-class CutOff:
-    """A handle whose first request is answered late."""
-
-    def __init__(self, inner: Any, clock: SimulatedClock) -> None:
-        self._inner, self._clock, self.unanswered_s = inner, clock, 0.0
-
-    def __getattr__(self, verb: str) -> Any:
-        if not self.unanswered_s:
-            self._clock.sleep(100.0)
-            self.unanswered_s = 100.0
-        return getattr(self._inner, verb)
-
-
 def test_who_was_cut_off_itself_does_not_take_a_living_holder_for_silent(
     make: Callable[..., Any], store: Any, clock: SimulatedClock
 ) -> None:
     next(make("living").claims())
-    cut_off = CutOff(store, clock)
-    answered = AnsweredClock(clock, lambda: cut_off.unanswered_s)
-    assert silent_leases(cut_off, KEYS, 30.0, threading.Event(), answered) == []
-    assert 100 < clock.now_s() < 130
+    cut_off: Any = CutOff(store, clock, "split/")
+    assert silent_leases(cut_off, KEYS, 30.0, threading.Event(), cut_off.clock) == []
+    assert OUTAGE_S < clock.now_s() < OUTAGE_S + 30
 
 
 def test_a_holder_that_is_dead_is_silent_after_the_wait(

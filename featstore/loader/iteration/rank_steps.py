@@ -9,7 +9,7 @@ from typing import Any
 
 from featstore.base.errors import DispatchError, StateError
 from featstore.dispatch.store_keys import EpochKeys
-from featstore.dispatch.terms import AnsweredClock
+from featstore.dispatch.terms import SYSTEM_CLOCK, AnsweredClock
 from featstore.dispatch.unfinished import open_leases, silent_leases
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.iteration.delivery import Delivery
@@ -41,7 +41,9 @@ def agreement(job: Job, meeting: Meeting, start: LoaderState) -> Steps | None:
             "in all ranks, or choose another run_id"
         )
     prefix = f"{meeting.prefix}{meeting.first_epoch}/"
-    return Agreed(job.tail, meeting.address.open(), prefix, worker, patience_s=job.terms.stall_s)
+    clock = AnsweredClock(SYSTEM_CLOCK, meeting.address.unanswered_s)
+    patience_s = job.terms.stall_s
+    return Agreed(job.tail, meeting.address.open(), prefix, worker, patience_s, clock)
 
 
 class RankSteps:

@@ -25,7 +25,7 @@ from featstore.dispatch.store_keys import restores_key, run_prefix
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
 from featstore.dispatch.stores.base import counted, first_free
 from featstore.dispatch.stores.endpoint import num_processes
-from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
+from featstore.dispatch.terms import SYSTEM_CLOCK, AnsweredClock, Clock
 from featstore.dispatch.unfinished import UnreadEpochs
 from featstore.files.looks import exists
 from featstore.files.private_directory import PrivateDirectory
@@ -227,8 +227,10 @@ class Rendezvous:
             if self._shared is None
             else run_prefix(self._run_id, restart=self._restart, loader=self._loader_key)
         )
-        with closing(self._address(worker).open()) as store:
-            name, state = united(store, common_prefix, worker, share)
+        address = self._address(worker)
+        clock = AnsweredClock(SYSTEM_CLOCK, address.unanswered_s)
+        with closing(address.open()) as store:
+            name, state = united(store, common_prefix, worker, share, clock)
             self._restart, self._first_epoch = _hashed(f"{state.digest}-{name}"), state.first_epoch
             store.set(f"{own_prefix}restored", f"{self._restart} {self._first_epoch}")
         return state
