@@ -26,9 +26,9 @@ from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.receipt import EpochSize, quarantined
 from featstore.dispatch.relieving import LoopPace, Seen, Taker, takings
 from featstore.dispatch.store_keys import EpochKeys
-from featstore.dispatch.stores.address import Store, StoreAddress, bind
+from featstore.dispatch.stores.address import STORE_WAIT_S, Store, StoreAddress, bind
 from featstore.dispatch.survey import Hints, Part
-from featstore.dispatch.terms import SYSTEM_CLOCK, Claim, Clock, Terms, WaitFor
+from featstore.dispatch.terms import SYSTEM_CLOCK, AnsweredClock, Claim, Clock, Terms, WaitFor
 from featstore.dispatch.waiting import Waiter
 
 # During the epoch each worker looks at the 64 oldest splits that are not done (decision 0005). An
@@ -104,15 +104,14 @@ class Coordinator(Closing):
         self._held, self._pace = Holdings(self._keys), LoopPace()
         self._claiming, self._closed = threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
-        address = (
-            bind(store, timeout_s=self._terms.lease_s / 4) if isinstance(store, str) else store
-        )
+        address = bind(store, timeout_s=STORE_WAIT_S) if isinstance(store, str) else store
         self._store = address.open()
         claimer = Claimer(worker=worker, nonce=self._nonce, index=index, shares=shares_claims)
         self._claims = Claiming(
             self._store, self._keys, plan, self._done, claimer, self._held, is_staged
         )
-        self._waiting = Waiter(worker, self._terms, clock, self._closed)
+        answered = AnsweredClock(clock, address.unanswered_s)
+        self._waiting = Waiter(worker, self._terms, answered, self._closed)
         self._hints = Hints(self._store, self._keys, self._claims.survey, len(plan))
         with cleaned_up_on_failure(self._store.close):
             self._require_same_plan()
@@ -327,6 +326,13 @@ class Coordinator(Closing):
             for part, mine in self._held.looked_up(self._store).items()
         }
 
+    def hurry(self) -> None:
+        """Lets this worker wait a quarter of a lease more for a store that does not answer, since
+        it is about to end. After that every call raises where it would wait.
+        """
+        self._store.wait_at_most(self._terms.lease_s / 4)
+        self._renewer.hurry(self._terms.lease_s / 4)
+
     def close(self) -> None:
         """Wakes `claims`, joins the renewing thread, and releases unfinished splits so that no
         worker has to wait for their leases to expire.
@@ -336,6 +342,7 @@ class Coordinator(Closing):
         if not self._process.is_this():
             return
         self._closed.set()
+        self.hurry()
         self._renewer.join()
         with self._claiming:
             with contextlib.suppress(DispatchError):

@@ -7,7 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from featstore.base.errors import DispatchError
@@ -136,10 +136,9 @@ def announced(store: Store, last: int | None = None) -> Iterator[EpochNote]:
         last: How many of the epochs that were announced last; None is all.
     """
     count = int(store.get_or_none(_EPOCHS) or 0)
-    for number in range(1 if last is None else max(0, count - last) + 1, count + 1):
-        text = store.get_or_none(f"{_EPOCHS}/{number}")
-        if text is not None:  # The count is raised before its note is written.
-            yield EpochNote.decode(text)
+    # From the end: the count is raised before its note is written, and may be raised twice for one.
+    texts = (store.get_or_none(f"{_EPOCHS}/{number}") for number in range(count, 0, -1))
+    yield from reversed([EpochNote.decode(text) for text in islice(filter(None, texts), last)])
 
 
 def announced_in_run(store: Store, run_id: str, epoch: int | None = None) -> Iterator[EpochNote]:

@@ -29,7 +29,8 @@ class Holdings:
     """The leases that a worker holds, by part, and how many rows of each it has made into batches.
     Safe for several threads, which may share a store handle or use one each.
 
-    `_lock` guards the writes to the records. It is never held during a call of the store, which may
+    `_lock` guards the writes to the records. It is reentrant, since a signal handler that closes
+    may run in the thread that holds it, and is never held during a call of the store, which may
     take until its timeout. Reads of records are single operations of the dict and take no lock.
 
     A thread may reserve fewer rows of a part than before while another one makes batches of them.
@@ -44,7 +45,7 @@ class Holdings:
         self._made: dict[Part, int] = {}
         self._granted: dict[Part, int] = {}
         self._lost: set[tuple[Part, int]] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._work = 0
 
     def __contains__(self, part: Part) -> bool:
@@ -282,6 +283,10 @@ class Renewer:
             target=self._run, name="featstore-lease-renewal", daemon=True
         )
         self._thread.start()
+
+    def hurry(self, wait_s: float) -> None:
+        """Lets the thread wait so many seconds more for a store that does not answer."""
+        self._store.wait_at_most(wait_s)
 
     def join(self) -> None:
         """Waits for the thread to end. Returns at once if the thread itself calls it."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from featstore.base.errors import ConfigError, require_integer, require_text
 from featstore.dispatch.store_keys import run_prefix
-from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.address import STORE_WAIT_S, bind
 from featstore.dispatch.terms import Terms
 
 AUTO = "auto"
@@ -23,6 +23,8 @@ class Dispatch:
             allowed for `auto` and `memory://`, and under torchrun, which brings its own.
         stall_s: A worker that renews its leases but does nothing else for this long loses its
             splits. At least `lease_s`.
+        store_wait_s: A worker waits this long for a server (`tcp://`, or the job's own) that does
+            not answer. One whose data are gone ends it at once.
         max_failures: A split that failed this many times in a row, or killed its worker, is left
             out and named at the end of the epoch.
         split_rows: Data files with more rows are cut at their row groups into splits of at most
@@ -44,6 +46,7 @@ class Dispatch:
     lease_s: float = 60.0
     run_id: str | None = None
     stall_s: float = 1800.0
+    store_wait_s: float = STORE_WAIT_S
     max_failures: int = 5
     split_rows: int | None = None
     split_bytes: int | str | None = None
@@ -51,21 +54,11 @@ class Dispatch:
     reserve_s: float = 2.0
     finished: str = ERROR
 
-    @property
-    def store_timeout_s(self) -> float:
-        """Seconds without an answer after which a store counts as lost.
-
-        A quarter of a lease: renewing and closing each wait for the store, and both together must
-        take less time than a lease.
-        """
-        return self.lease_s / 4
-
     def __post_init__(self) -> None:
-        self._require(
-            "lease_s",
-            _is_number(self.lease_s) and 0 < self.lease_s < 86_400,
-            "seconds above 0 and below a day",
-        )
+        for name in ("lease_s", "store_wait_s"):
+            seconds = getattr(self, name)
+            is_valid = _is_number(seconds) and 0 < seconds < 86_400
+            self._require(name, is_valid, "seconds above 0 and below a day")
         self._require(
             "stall_s",
             _is_number(self.stall_s) and self.stall_s >= self.lease_s,

@@ -19,6 +19,7 @@ from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Done, Plan, as_ranges
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, open_read_only
+from featstore.dispatch.stores.base import first_free
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,10 +224,7 @@ def quarantine(store: Store, keys: EpochKeys, part: tuple[int, int]) -> None:
     Call it before writing the quarantined lease: a worker that dies in between then leaves an entry
     too many, which `quarantined` skips, and never one too few.
     """
-    # A list without a length: each entry takes the first key that is free.
-    number, mine = 0, f"{part[0]} {part[1]}"
-    while store.compare_set(keys.quarantined(number), "", mine) != mine:
-        number += 1
+    first_free(store, keys.quarantined, f"{part[0]} {part[1]}")
 
 
 def quarantined(store: Store, keys: EpochKeys) -> Iterator[Lease]:

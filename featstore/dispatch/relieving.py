@@ -29,7 +29,7 @@ class LoopPace:
 
     def __init__(self) -> None:
         self.rows_per_s = self.begin_s = 0.0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # As of `Holdings`.
         self._claimed_at: float | None = None
         self._since: float | None = None
         self._num_rows = 0

@@ -10,7 +10,6 @@ are the truth.
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest
-from itertools import takewhile
 from zlib import crc32
 
 from featstore.dispatch.lease import Lease
@@ -109,7 +108,8 @@ class Hints:
     def __init__(self, store: Store, keys: EpochKeys, survey: Survey, num_splits: int) -> None:
         self._store, self._keys, self._survey, self._num_splits = store, keys, survey, num_splits
         self._last: tuple[str | None, bool] | None = None
-        self._num_read = 0
+        # The highest number read, and those before it whose entries are not written yet, or never.
+        self._num_read, self._missing = 0, list[int]()
 
     def have_changed(self) -> bool:
         """Whether, since the last call, a lease was given back or all splits were found done.
@@ -127,17 +127,17 @@ class Hints:
             self._store.set(self._keys.gave_back(number), f"{index} {first}")
 
     def given_back(self) -> list[Part]:
-        """Parts that were given back since the last call, at most `KEYS_PER_READ` of them."""
+        """Parts that were given back since the last call, at most `KEYS_PER_READ` new ones.
+
+        The count is raised before its entry is written, and may be raised twice for one: a missing
+        entry is asked for again at each call.
+        """
         count = int(self._store.get_or_none(self._keys.given_back) or 0)
-        numbers = range(self._num_read + 1, min(count, self._num_read + KEYS_PER_READ) + 1)
-        # The count is raised before its entry is written: stop at the first missing one, and read
-        # it at the next call.
-        texts = list(
-            takewhile(
-                bool, self._store.get_many([self._keys.gave_back(number) for number in numbers])
-            )
-        )
-        self._num_read += len(texts)
+        through = min(count, self._num_read + KEYS_PER_READ)
+        numbers = [*self._missing, *range(self._num_read + 1, through + 1)]
+        texts = self._store.get_many([self._keys.gave_back(number) for number in numbers])
+        self._num_read = through
+        self._missing = [number for number, text in zip(numbers, texts, strict=True) if not text]
         parts = [
             (int(index), int(first)) for index, first in (text.split() for text in texts if text)
         ]

@@ -3,6 +3,7 @@
 import enum
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from featstore.dispatch.plan import Split
@@ -87,6 +88,25 @@ class Clock:
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
         """Waits at most `timeout_s` seconds for the event. Returns whether it is set."""
         return event.wait(timeout_s)
+
+
+class AnsweredClock(Clock):
+    """The time by which leases of others are judged: without that in which the store did not answer
+    this process, and perhaps neither their holders.
+
+    Args:
+        clock: The time with it.
+        unanswered_s: Returns how much that was, `StoreAddress.unanswered_s`.
+    """
+
+    def __init__(self, clock: Clock, unanswered_s: Callable[[], float]) -> None:
+        self._clock, self._unanswered_s = clock, unanswered_s
+
+    def now_s(self) -> float:
+        return self._clock.now_s() - self._unanswered_s()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return self._clock.wait(event, timeout_s)
 
 
 SYSTEM_CLOCK = Clock()

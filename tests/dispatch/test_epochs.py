@@ -45,6 +45,16 @@ def test_the_last_epochs_are_listed_oldest_first(
     assert [note.epoch for note in announced(store, last)] == epochs
 
 
+@pytest.mark.parametrize(("last", "epochs"), [(None, [0, 1]), (2, [0, 1]), (1, [1])])
+def test_a_note_that_was_counted_and_not_written_hides_no_other(
+    store: Store, last: int | None, epochs: list[int]
+) -> None:
+    for epoch in range(2):
+        announce(store, replace(NOTE, epoch=epoch))
+        store.add("featstore/epochs", 1)
+    assert [note.epoch for note in announced(store, last)] == epochs
+
+
 def test_the_epochs_of_a_run_are_those_of_all_its_loaders_and_of_no_other_run(
     store: Store,
 ) -> None:

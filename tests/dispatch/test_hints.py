@@ -6,8 +6,11 @@ from typing import Any
 
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress
+from featstore.dispatch.stores.base import Store
+from featstore.dispatch.survey import Hints, Survey
 from featstore.dispatch.terms import WaitFor
 from tests.dispatch.conftest import PREFIX
+from tests.dispatch.repeating_store import RepeatingAddress
 from tests.dispatch.simulated_clock import SimulatedClock
 
 
@@ -19,6 +22,9 @@ class CountingAddress:
 
     def open(self) -> "_Counting":
         return _Counting(self._address.open(), self)
+
+    def unanswered_s(self) -> float:
+        return 0.0
 
 
 class _Counting:
@@ -34,7 +40,8 @@ class _Counting:
             )
             return getattr(self._inner, verb)(*arguments)
 
-        return getattr(self._inner, verb) if verb == "close" else call
+        is_exchange = verb not in ("close", "wait_at_most")
+        return call if is_exchange else getattr(self._inner, verb)
 
 
 def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_others_hold(
@@ -97,3 +104,41 @@ def test_the_last_look_at_thousands_of_splits_takes_a_few_exchanges(
     assert list(late.claims()) == []
     assert (late.is_done, counting.num_asked["split"] <= 2_100) == (True, True)
     assert counting.num_exchanges - before < 60
+
+
+def test_no_split_is_missed_or_comes_twice_over_a_store_that_does_requests_twice(
+    make_worker: Any, address: StoreAddress
+) -> None:
+    """Counts have holes then: positions of the plan, and entries of the list of what was given
+    back, behind which others are.
+    """
+    through, done = RepeatingAddress(address), Counter[int]()
+    leavers = [make_worker(f"leaver {number}", 60, through=through) for number in range(4)]
+    last = make_worker("last", 60, through=through)
+    for leaver in leavers:
+        for _, claim in zip(range(8), leaver.claims(WaitFor.NOTHING), strict=False):
+            if claim.index % 2:
+                assert leaver.complete(claim)
+                done[claim.index] += 1
+    for leaver in leavers:
+        leaver.close()
+    for claim in last.claims():
+        assert last.complete(claim)
+        done[claim.index] += 1
+    assert done == Counter(range(60))
+    assert through.num_repeated > 100
+
+
+def test_a_lease_that_was_given_back_is_found_behind_one_that_was_only_counted(
+    store: Store,
+) -> None:
+    keys = EpochKeys(PREFIX, 0)
+    reader, writer = (Hints(store, keys, Survey(frozenset()), 10) for _ in range(2))
+    store.add(keys.given_back, 2)
+    writer.gave_back([(4, 0)])
+    assert reader.given_back() == [(4, 0)]
+    store.set(keys.gave_back(2), "3 500")  # Its writer was slow.
+    assert reader.given_back() == [(3, 500)]
+    writer.gave_back([(5, 0)])
+    assert reader.given_back() == [(5, 0)]
+    assert reader.given_back() == []

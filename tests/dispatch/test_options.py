@@ -44,3 +44,9 @@ def test_the_store_and_the_run_id_are_checked_when_the_options_are_made() -> Non
         Dispatch(store=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="run_id 'a/b' may hold only"):
         Dispatch(run_id="a/b")
+
+
+@pytest.mark.parametrize("store_wait_s", [0, -1, True, "60", 1e9, float("nan")])
+def test_the_wait_for_a_store_must_be_a_number_of_seconds(store_wait_s: Any) -> None:
+    with pytest.raises(ConfigError, match=r"dispatch\.store_wait_s: expected seconds"):
+        Dispatch(store_wait_s=store_wait_s)

@@ -14,6 +14,7 @@ from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import WaitFor
 from featstore.dispatch.unfinished import UnreadEpochs, open_leases, silent_leases
 from tests.dispatch.conftest import PREFIX, silence
+from tests.dispatch.cut_off import OUTAGE_S, CutOff
 from tests.dispatch.simulated_clock import SimulatedClock
 
 KEYS = EpochKeys(PREFIX, 0)
@@ -52,6 +53,15 @@ def test_a_holder_that_renews_is_not_silent_and_is_not_waited_for_longer(
     next(make("living").claims())
     assert silent_leases(address.open(), KEYS, 30.0, threading.Event(), clock) == []
     assert clock.now_s() < 1
+
+
+def test_who_was_cut_off_itself_does_not_take_a_living_holder_for_silent(
+    make: Callable[..., Any], store: Any, clock: SimulatedClock
+) -> None:
+    next(make("living").claims())
+    cut_off: Any = CutOff(store, clock, "split/")
+    assert silent_leases(cut_off, KEYS, 30.0, threading.Event(), cut_off.clock) == []
+    assert OUTAGE_S < clock.now_s() < OUTAGE_S + 30
 
 
 def test_a_holder_that_is_dead_is_silent_after_the_wait(

@@ -48,8 +48,7 @@ from featstore.dispatch.stores.tcp import TcpStore
 FILES, FILE_ROWS, GROUP_ROWS, BATCH_ROWS = 6, 4_000, 200, 100
 NUM_ROWS = FILES * FILE_ROWS
 PAUSE_S, HANG_S = 0.02, 120.0
-# A TCP store that is silent for a quarter of the lease is lost: a busy machine needs more than the
-# 0.25 s of a short one.
+# A round trip of a busy machine takes longer over TCP, and must not take a lease.
 LEASE_S = {"sqlite": 1.0, "tcp": 4.0}
 # Half of the kills are late: in the last lease time of the epoch. The others hit a worker at one
 # point of its protocol.

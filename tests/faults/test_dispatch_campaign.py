@@ -69,6 +69,9 @@ class Address:
     def open(self):
         return Losing(bind(url).open())
 
+    def unanswered_s(self):
+        return 0.0
+
 
 splits = [Split(path=str(i), num_rows=rows) for i in range(int(num_splits))]
 terms = Terms(lease_s=lease_s)

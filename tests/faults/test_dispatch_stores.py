@@ -51,6 +51,9 @@ class FaultyStore:
     def close(self) -> None:
         self._inner.close()
 
+    def wait_at_most(self, wait_s: float) -> None:
+        self._inner.wait_at_most(wait_s)
+
     def __getattr__(self, verb: Any) -> Any:
         def call(*arguments: Any) -> Any:
             if self._is_cut:
@@ -81,6 +84,9 @@ class FaultyAddress:
 
     def open(self) -> FaultyStore:
         return FaultyStore(self._address.open(), random.Random(self._draw.random()), self.faults)
+
+    def unanswered_s(self) -> float:
+        return 0.0
 
 
 class Worker:

@@ -13,11 +13,11 @@ from featstore.dispatch.stores.endpoint import (
     TCP,
     TORCH,
     ConnectionPool,
-    ServerIdentity,
     job_store,
     parse_endpoint,
 )
 from featstore.dispatch.stores.memory import MemoryStore, MemoryStoreData, process_data
+from featstore.dispatch.stores.served import ServerIdentity
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.dispatch.stores.tcp import TcpStore
 from featstore.files.looks import exists
@@ -27,9 +27,11 @@ _KNOWN = (
     "tcp://host:port (many hosts; `featstore dispatch serve`) and torch://host:port (the TCPStore "
     "of a running job)"
 )
-# For callers that have no lease time, such as `featstore dispatch status`; workers wait for a
-# quarter of theirs.
+# How long who only looks, such as `featstore dispatch status`, waits for a server.
 DEFAULT_TIMEOUT_S = 30.0
+# How long a worker waits for one. Chosen: longer than a switch or a server takes to restart. More
+# makes a worker that is cut off for good hold its host longer.
+STORE_WAIT_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +44,9 @@ class StoreAddress:
 
     Attributes:
         url: The URL.
-        timeout_s: A server counts as lost after this many seconds without an answer.
+        timeout_s: Seconds to wait for a server that does not answer.
         memory: The data of a memory store. They live as long as an address or a handle does.
-        server: Which server a TCP store, or torch's, was first connected to.
+        server: What this process knows of the server of a TCP store, or torch's.
         connections: Unused connections to torch's store, for the next handles.
     """
 
@@ -75,6 +77,12 @@ class StoreAddress:
             return cast("Store", store)
         return SqliteStore(Path(self.url.removeprefix("sqlite://")))
 
+    def unanswered_s(self) -> float:
+        """Seconds in which the store did not answer this process's handles, also of earlier copies
+        of the address: from each request that failed to the next answer. 0 without a server.
+        """
+        return 0.0 if self.server is None else self.server.unanswered_s()
+
     def keeping_connections(self) -> "StoreAddress":
         """The same address with a connection pool: a handle that is closed leaves its connection to
         the next one, until `disconnect()`.
@@ -85,7 +93,7 @@ class StoreAddress:
     def disconnect(self) -> None:
         """Closes the connections that no handle uses."""
         while self.connections is not None and (connection := self.connections.take()) is not None:
-            connection.close(self.timeout_s)
+            connection.close()
 
 
 def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
@@ -93,7 +101,7 @@ def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
 
     Args:
         url: `memory://`, `sqlite:///absolute/path`, `tcp://host:port` or `torch://host:port`.
-        timeout_s: Seconds without an answer after which a server counts as lost.
+        timeout_s: Seconds to wait for a server that does not answer.
 
     Raises:
         ConfigError: The URL names no store.
@@ -117,7 +125,7 @@ def bind_job(environ: Mapping[str, str], *, timeout_s: float = DEFAULT_TIMEOUT_S
 
     Args:
         environ: The environment variables that the launcher set, see `job_store`.
-        timeout_s: Seconds without an answer after which the store counts as lost.
+        timeout_s: Seconds to wait for a server that does not answer.
 
     Raises:
         DispatchError: The launcher names no place to meet, or the server cannot be started.

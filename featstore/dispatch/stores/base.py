@@ -1,6 +1,6 @@
 """The key-value store that a coordinator needs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 # Keys that users of a store read per exchange with a server: more hold it up longer for its other
@@ -22,7 +22,11 @@ class Store(Protocol):
         """Writes `value`, whatever the key held before."""
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to the decimal number that the key holds, or to 0. Returns the sum."""
+        """Adds to the decimal number that the key holds, or to 0. Returns the sum.
+
+        A store may add twice and return the second sum, where it lost the reply to the first: no
+        two callers get the same sum, but nobody may get one between (`counted`, `first_free`).
+        """
 
     def compare_set(self, key: str, expected: str, desired: str) -> str:
         """Writes `desired` if the key holds `expected`. Returns the value that it holds then.
@@ -43,5 +47,30 @@ class Store(Protocol):
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
         """The value of each key, or None: one exchange with the store where that is possible."""
 
+    def wait_at_most(self, wait_s: float) -> None:
+        """Lets the handle wait so many seconds more for a server that does not answer, all calls
+        together, also one that waits now. Stores without a server do not wait for one.
+        """
+        return
+
     def close(self) -> None:
         """Closes the handle, not the store. May be called more than once."""
+
+
+def counted(store: Store, key: str, *, at_least: int = 1) -> int:
+    """Raises the number that the key holds by one, to `at_least` that number, and returns it: by no
+    more, as `add` may. Only one user of the store may do so at a time.
+    """
+    number = max(int(store.get_or_none(key) or 0) + 1, at_least)
+    store.set(key, str(number))
+    return number
+
+
+def first_free(store: Store, key: Callable[[int], str], mine: str) -> int:
+    """The first number, from 0, whose key nobody else has: it holds `mine` then. A list without a
+    length, so that nobody can leave a hole in it.
+    """
+    number = 0
+    while store.compare_set(key(number), "", mine) != mine:
+        number += 1
+    return number

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from featstore.base.errors import ConfigError, DispatchError
 from featstore.base.processes import forget_in_child
 from featstore.base.redaction import redact
-from featstore.dispatch.stores.base import Store
 
 TCP, TORCH = "tcp", "torch"
 
@@ -36,74 +35,6 @@ class Endpoint:
         """`kind://host:port`, with an IPv6 address in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.kind}://{host}:{self.port}"
-
-
-class ServerIdentity:
-    """Remembers which server a store's address was first connected to.
-
-    A server that took its place holds nothing of the run. Pickled with the address, so that other
-    processes of the run know the server too.
-    """
-
-    def __init__(self) -> None:
-        self._name: str | None = None
-
-    def is_same(self, name: str) -> bool:
-        """Whether this server is the first one. Remembers the name at the first call."""
-        self._name = self._name or name
-        return self._name == name
-
-
-class ServedStore(Store):
-    """A handle on a store that a server keeps. Once the server is lost, or is another one, every
-    call raises: its data are gone.
-
-    Args:
-        endpoint: Where the server is.
-        timeout_s: Seconds without an answer after which the server counts as lost.
-        server: Remembers the server, to notice one that took its place.
-    """
-
-    def __init__(self, endpoint: Endpoint, timeout_s: float, server: ServerIdentity) -> None:
-        self._endpoint, self._timeout_s, self._server = endpoint, timeout_s, server
-        # The first failure is the cause; others follow from it.
-        self._failure: str | None = None
-
-    def _require_usable(self, *, is_closed: bool) -> None:
-        if is_closed:
-            raise DispatchError(f"this handle of dispatch store {self._endpoint.url} is closed")
-        if self._failure is not None:
-            raise DispatchError(self._failure)
-
-    def _failed(self, why: str) -> DispatchError:
-        """The error for this call and all that follow."""
-        self._failure = self._failure or f"dispatch store {self._endpoint.url}{why}"
-        return DispatchError(self._failure)
-
-    def _replaced(self) -> DispatchError:
-        return self._failed(
-            " was lost: another server, which holds nothing of this run, is in its place; restart "
-            "all workers from their last checkpoint"
-        )
-
-    def _lost(self, error: Exception) -> DispatchError:
-        is_silent = isinstance(error, TimeoutError)
-        why = f"no answer within {self._timeout_s:g} s" if is_silent else first_line(error)
-        return self._failed(
-            f" is lost, and with it the leases of all workers: {why}; restart its server and all "
-            "workers from their last checkpoint"
-        )
-
-    def _unreachable(self, error: Exception, servers: str) -> DispatchError:
-        return DispatchError(
-            f"dispatch store {self._endpoint.url} cannot be reached within {self._timeout_s:g} s: "
-            f"{first_line(error)}; is its server running ({servers}), and the port open?"
-        )
-
-
-def first_line(error: Exception) -> str:
-    """The first line of a message: torch appends the native stack."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class ConnectionPool:

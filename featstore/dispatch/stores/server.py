@@ -197,8 +197,8 @@ def serve(
         host: The address to listen at; `0.0.0.0` for all interfaces.
         port: The port; 0 for any free one.
         file: Where the store's data are kept, on a local disk. A server that is started again with
-            the same file goes on where the last one ended; workers wait for it for a quarter of
-            their `lease_s`. None keeps them in a temporary file: the run ends with the server.
+            the same file goes on where the last one ended; workers wait for it for their
+            `store_wait_s`. None keeps them in a temporary file: the run ends with the server.
         token: What workers must have in `FEATSTORE_DISPATCH_TOKEN`; by default that variable of
             this process. Empty: whoever reaches the port may read and write. Nothing is encrypted.
 

@@ -2,8 +2,9 @@
 launcher or rank 0 keeps.
 
 A call of torch's client cannot be interrupted, and waits for ever for a server that neither answers
-nor closes its connection. Each handle therefore has a thread that calls torch, and the caller waits
-for its answer no longer than the timeout.
+nor closes its connection. Each connection therefore has a thread that calls torch, and the caller
+waits for its answer no longer than it wants to. A thread that is left to its call may send the
+request once more, late: so nothing is written here but by `compare_set` and `add`.
 """
 
 import queue
@@ -20,43 +21,44 @@ from typing import Any
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.base.errors import DispatchError
-from featstore.base.processes import forget_in_child
-from featstore.dispatch.stores.endpoint import (
-    ConnectionPool,
-    Endpoint,
+from featstore.dispatch.stores.endpoint import ConnectionPool, Endpoint
+from featstore.dispatch.stores.served import (
+    LEAST_ATTEMPT_S,
     ServedStore,
     ServerIdentity,
     first_line,
 )
 
 _SERVER_KEY = "featstore/server"
-# Between two attempts to reach a server that does not listen yet.
-_RETRY_S = 0.1
 # torch looks up the name of the address that it has connected to. The resolver asks again after 5 s
 # and gives up after 10 (docs/design/dispatch.md).
 _CONNECT_S = 11.0
+# How often a caller that waits for an answer looks whether it still wants to.
+_GLANCE_S = 0.25
+# What the end of an idle connection may take: a bound that is not met.
+_CLOSE_S = 10.0
 _Act = Callable[[TCPStore], Any]
 
 
 class TorchStore(ServedStore):
-    """A handle with a connection of its own, safe for threads and for fork; see `Store`.
+    """A handle with a connection of its own; see `ServedStore`. A forked child makes a connection
+    of its own and leaves the parent's alone.
 
-    Threads that share a handle wait for each other. Once the server is lost, every call raises: its
-    data are gone, so a handle never reconnects. A forked child makes a connection of its own and
-    leaves the parent's alone.
-
-    `_lock` guards the connection and the state of the handle. It is held while a connection is
-    made, and not during requests.
+    A request that is sent again may be done twice: `add` then counts twice, and `compare_set` does
+    nothing the second time.
 
     Args:
-        endpoint: Where the server is.
-        timeout_s: Seconds without an answer after which the server counts as lost.
-        server: Remembers the server, to notice one that took its place.
+        endpoint: As of `ServedStore`.
+        timeout_s: As of `ServedStore`.
+        server: As of `ServedStore`.
         connections: A pool from which the handle takes its connection, and to which it returns it.
 
     Raises:
         DispatchError: The server cannot be reached, or another one is in its place.
     """
+
+    _servers = "the launcher's, or that of rank 0 of the job"
+    _no_answer = (OSError, RuntimeError)
 
     def __init__(
         self,
@@ -67,19 +69,17 @@ class TorchStore(ServedStore):
         connections: ConnectionPool | None = None,
     ) -> None:
         super().__init__(endpoint, timeout_s, server)
-        self._pool = connections
-        self._lock = threading.Lock()
+        self._pool, self._left = connections, list[_TorchConnection]()
         self._connection: _TorchConnection | None = None
-        self._is_closed = False
-        forget_in_child(self)
-        self._connected()
+        self._ask(lambda _: None)
 
     def set(self, key: str, value: str) -> None:
-        """See `Store`. Torch's `set` does not wait for the server, which may serve another handle
-        first. It answers the check after it has stored the value.
+        """See `Store`. By `compare_set`: torch's `set` is not answered, so that a later `get` of
+        another handle may be served first, and one that arrives late would undo a later one.
         """
-        self._ask(lambda store: store.set(key, value))
-        self._ask(lambda store: store.check([key]))
+        found = self.compare_set(key, "", value)
+        while found != value:
+            found = self.compare_set(key, found, value)
 
     def add(self, key: str, amount: int) -> int:
         return int(self._ask(lambda store: store.add(key, amount)))
@@ -94,112 +94,117 @@ class TorchStore(ServedStore):
         found: list[str | None] = self._ask(partial(_get_many, keys=list(keys)))
         return found
 
-    def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            connection, self._connection = self._connection, None
-        if connection is not None and not (self._pool is not None and self._pool.put(connection)):
-            connection.close(self._timeout_s)
+    def _attempt_s(self) -> float:
+        """Doubled for each connection whose thread still waits for the server: one that is stopped
+        accepts further ones and answers the last of them, too, once it goes on.
+        """
+        self._left = [connection for connection in self._left if connection.is_alive()]
+        return float(super()._attempt_s() * 2 ** len(self._left))
 
-    def forget(self) -> None:
-        """Drops the connection in a forked child: it is the parent's, whose thread is not here."""
-        self._lock = threading.Lock()
+    def _exchange(self, request: _Act, within_s: float) -> Any:
+        if self._connection is None:
+            self._connect(within_s)
+        assert self._connection is not None
+        return self._connection.ask(request, self._patience(within_s))
+
+    def _patience(self, within_s: float) -> Callable[[], bool]:
+        """Whether nobody waits for an answer any more, so many seconds from now or earlier."""
+        now_s = time.monotonic()
+        until_s, least_s = now_s + within_s, now_s + LEAST_ATTEMPT_S
+        return lambda: (
+            self._closed.is_set()
+            or time.monotonic() > min(until_s, max(least_s, self._give_up_at_s))
+        )
+
+    def _connect(self, within_s: float) -> None:
+        """Takes a connection of the pool on which the server answers, or makes a new one."""
+        self._connection = None if self._pool is None else self._pool.take()
+        if self._connection is None:
+            # torch prints pages of native stack traces if nothing listens, and takes 7 s for 2
+            # (docs/design/dispatch.md).
+            socket.create_connection(
+                (self._endpoint.host, self._endpoint.port), timeout=within_s
+            ).close()
+            self._connection = _TorchConnection(self._endpoint)
+            within_s = max(within_s, _CONNECT_S)
+        if not self._server.is_same(self._connection.ask(_server_name, self._patience(within_s))):
+            self._connection.close()
+            raise self._replaced()
+
+    def _drop(self) -> None:
+        """And those of the pool, which are not better."""
+        connection, self._connection = self._connection, None
+        while connection is not None:
+            connection.leave()
+            self._left.append(connection)
+            connection = None if self._pool is None else self._pool.take()
+
+    def _leave(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not (self._pool is not None and self._pool.put(connection)):
+            connection.close()
+
+    def _interrupt(self) -> None:
+        """Does nothing: who waits for an answer looks by itself."""
+
+    def _abandon(self) -> None:
+        """In a forked child: the connection is the parent's, whose thread is not here."""
+        _parent_connections.extend(self._left)
         if self._connection is not None:
             _parent_connections.append(self._connection)
-            self._connection = None
-
-    def _ask(self, act: _Act) -> Any:
-        connection = self._connected()
-        try:
-            return connection.ask(act, self._timeout_s)
-        except (RuntimeError, OSError) as error:
-            raise self._lost(error) from error
-
-    def _connected(self) -> "_TorchConnection":
-        with self._lock:
-            self._require_usable(is_closed=self._is_closed)
-            if self._connection is None:
-                self._connection = self._connect()
-            return self._connection
-
-    def _spare(self) -> tuple["_TorchConnection", str] | None:
-        """A spare connection on which the server still answers, and the server's name."""
-        while self._pool is not None and (connection := self._pool.take()) is not None:
-            try:
-                return connection, connection.ask(_server_name, self._timeout_s)
-            except (RuntimeError, OSError):
-                # A new connection will show whether a server is there, and which one.
-                connection.close(self._timeout_s)
-        return None
-
-    def _connect(self) -> "_TorchConnection":
-        connection, name = self._spare() or (None, "")
-        try:
-            if connection is None:
-                _await_server(self._endpoint, self._timeout_s)
-                connection = _TorchConnection(self._endpoint, self._timeout_s)
-                name = connection.ask(_server_name, max(self._timeout_s, _CONNECT_S))
-        except (RuntimeError, OSError) as error:
-            if connection is not None:
-                connection.leave()
-            servers = "the launcher's, or that of rank 0 of the job"
-            raise self._unreachable(error, servers) from error
-        if not self._server.is_same(name):
-            connection.close(self._timeout_s)
-            raise self._replaced()
-        return connection
-
-    def _lost(self, error: Exception) -> DispatchError:
-        with self._lock:
-            lost = super()._lost(error)
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.leave()
-        return lost
+        self._connection, self._left = None, []
 
 
 class _TorchConnection:
-    """A connection, and the thread that owns torch's client. Several threads may call `ask`.
+    """A connection, and the thread that owns torch's client.
 
     Once the thread ends it drops the client, which closes the connection.
     """
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._requests = queue.SimpleQueue[tuple[_Act, Future[Any]] | None]()
         # A daemon: a call that never returns must not keep the process alive.
         self._thread = threading.Thread(
-            target=self._talk, args=(endpoint, timeout_s), name="featstore-torch-store", daemon=True
+            target=self._talk, args=(endpoint,), name="featstore-torch-store", daemon=True
         )
         self._thread.start()
 
-    def ask(self, act: _Act, timeout_s: float) -> Any:
+    def ask(self, act: _Act, is_given_up: Callable[[], bool]) -> Any:
         """Calls `act` with the client, and returns or raises what it does.
 
         Raises:
-            TimeoutError: There was no answer in time. The thread may be stuck: call `leave`.
+            TimeoutError: It was given up before there was an answer. The thread may be stuck: call
+                `leave`.
         """
-        reply = Future[Any]()
+        reply, began_s = Future[Any](), time.monotonic()
         self._requests.put((act, reply))
-        try:
-            return reply.result(timeout_s)
-        except TimeoutError:
-            raise TimeoutError(f"no answer within {timeout_s:g} s") from None
+        while True:
+            try:
+                return reply.result(_GLANCE_S)
+            except TimeoutError:
+                if not reply.done() and is_given_up():
+                    waited_s = time.monotonic() - began_s
+                    raise TimeoutError(f"no answer within {waited_s:.1f} s") from None
+
+    def is_alive(self) -> bool:
+        """Whether the thread has not ended."""
+        return self._thread.is_alive()
 
     def leave(self) -> None:
         """Ends the thread once it is not waiting for the server. Does not wait for it."""
         self._requests.put(None)
 
-    def close(self, timeout_s: float) -> None:
-        """Ends the thread, and waits at most `timeout_s` for it."""
+    def close(self) -> None:
+        """Ends the thread, which is not waiting for the server, and waits for it."""
         self.leave()
-        self._thread.join(timeout_s)
+        self._thread.join(_CLOSE_S)
 
-    def _talk(self, endpoint: Endpoint, timeout_s: float) -> None:
+    def _talk(self, endpoint: Endpoint) -> None:
         store: TCPStore | None = None
         while (request := self._requests.get()) is not None:
             act, reply = request
             try:
-                store = store or _client(endpoint, timeout_s)
+                store = store or _client(endpoint)
                 reply.set_result(act(store))
             except Exception as error:  # noqa: BLE001  The caller raises it.
                 reply.set_exception(error)
@@ -232,8 +237,8 @@ def host_server(endpoint: Endpoint) -> None:
         ) from error
 
 
-def _client(endpoint: Endpoint, timeout_s: float) -> TCPStore:
-    timeout = timedelta(seconds=timeout_s)
+def _client(endpoint: Endpoint) -> TCPStore:
+    timeout = timedelta(seconds=_CONNECT_S)
     return TCPStore(
         endpoint.host, endpoint.port, is_master=False, wait_for_workers=False, timeout=timeout
     )
@@ -254,25 +259,6 @@ def _get_many(store: TCPStore, keys: list[str]) -> list[str | None]:
         return [None]
     middle = len(keys) // 2
     return _get_many(store, keys[:middle]) + _get_many(store, keys[middle:])
-
-
-def _await_server(endpoint: Endpoint, timeout_s: float) -> None:
-    """Waits until something listens at the endpoint, because workers may start before their server.
-
-    torch would wait too, but for longer than it is told (7 s for 2 s), and it prints pages of
-    native stack traces (docs/design/dispatch.md).
-    """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            socket.create_connection(
-                (endpoint.host, endpoint.port), timeout=max(0.01, deadline - time.monotonic())
-            ).close()
-            return
-        except OSError:
-            if time.monotonic() + _RETRY_S > deadline:
-                raise
-            time.sleep(_RETRY_S)
 
 
 # The parent's connections in a forked child. Kept, as dropping one would end it for the parent too.

@@ -118,6 +118,8 @@ class DynamicEpoch:
         with ExitStack() as ending:  # Runs from the last line to the first.
             ending.callback(self._reports.end)
             ending.callback(self._reports.settle_if_it_can)
+            if kind is not None:
+                ending.callback(self._coordinator.hurry)
             if isinstance(error, Exception):
                 # A loop that is behind still gets the batches from before the error.
                 self._delivery.wait()

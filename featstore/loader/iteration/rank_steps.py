@@ -8,6 +8,7 @@ from contextlib import closing
 
 from featstore.base.errors import DispatchError, StateError
 from featstore.dispatch.store_keys import EpochKeys
+from featstore.dispatch.terms import SYSTEM_CLOCK, AnsweredClock
 from featstore.dispatch.unfinished import open_leases, silent_leases
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.iteration.delivery import Delivery
@@ -40,7 +41,9 @@ def agreement(job: Job, meeting: Meeting, start: LoaderState) -> Steps | None:
             "in all ranks, or choose another run_id"
         )
     prefix = f"{meeting.prefix}{meeting.first_epoch}/"
-    return Agreed(job.tail, meeting.address.open(), prefix, worker, patience_s=job.terms.stall_s)
+    clock = AnsweredClock(SYSTEM_CLOCK, meeting.address.unanswered_s)
+    patience_s = job.terms.stall_s
+    return Agreed(job.tail, meeting.address.open(), prefix, worker, patience_s, clock)
 
 
 class RankSteps:
@@ -116,14 +119,13 @@ class RankSteps:
         """
         if not self._job.ordering.is_dynamic:
             return
-        lease_s, unread = self._job.terms.lease_s, []
-        with closing(self._meeting.address.open()) as store:
+        lease_s, unread, address = self._job.terms.lease_s, [], self._meeting.address
+        clock = AnsweredClock(self._meeting.clock, address.unanswered_s)
+        with closing(address.open()) as store:
             first_epoch = self._meeting.first_epoch
             for epoch in range(first_epoch, first_epoch + self._job.num_epochs):
                 keys = EpochKeys(self._meeting.prefix, epoch)
-                unread += silent_leases(
-                    store, keys, lease_s, threading.Event(), self._meeting.clock
-                )
+                unread += silent_leases(store, keys, lease_s, threading.Event(), clock)
                 if self._job.tail.pads:
                     unread += [lease for lease in open_leases(store, keys) if not lease.is_held]
         if unread:

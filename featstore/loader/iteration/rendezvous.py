@@ -23,8 +23,9 @@ from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.store_keys import restores_key, run_prefix
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
+from featstore.dispatch.stores.base import counted, first_free
 from featstore.dispatch.stores.endpoint import num_processes
-from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
+from featstore.dispatch.terms import SYSTEM_CLOCK, AnsweredClock, Clock
 from featstore.dispatch.unfinished import UnreadEpochs
 from featstore.files.looks import exists
 from featstore.files.private_directory import PrivateDirectory
@@ -70,7 +71,9 @@ class Meeting:
             Whether all other workers of the DataLoader have recorded that before.
         """
         with closing(self.address.open()) as store:
-            return store.add(f"{self.siblings}{epoch}/ended", 1) >= self.worker.num_siblings
+            ended = f"{self.siblings}{epoch}/ended"
+            place = first_free(store, lambda number: f"{ended}/{number}", uuid.uuid4().hex)
+            return place + 1 >= self.worker.num_siblings
 
     @property
     def run_id(self) -> str:
@@ -129,7 +132,7 @@ class Rendezvous:
         address = self._address(worker)
         with closing(address.open()) as store:
             self._adopt_restore(store)
-            count = store.add(f"{self._prefix}iterations/{worker.session}/{worker.index}", 1)
+            count = counted(store, f"{self._prefix}iterations/{worker.session}/{worker.index}")
             number = self._number(store, f"{worker.session}/{count}")
             first_epoch = self._epoch_of(store, number)
             if worker.is_dataloader:
@@ -138,7 +141,8 @@ class Rendezvous:
             prefix = run_prefix(  # Of the keys that all workers of the iteration share.
                 self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}"
             )
-            is_repeated = store.add(f"{prefix}{first_epoch}/starts/{worker.index}", 1) > 1
+            mine, starts = uuid.uuid4().hex, f"{prefix}{first_epoch}/starts/{worker.index}"
+            is_repeated = store.compare_set(starts, "", mine) != mine
         return Meeting(
             address=address,
             prefix=prefix,
@@ -223,8 +227,10 @@ class Rendezvous:
             if self._shared is None
             else run_prefix(self._run_id, restart=self._restart, loader=self._loader_key)
         )
-        with closing(self._address(worker).open()) as store:
-            name, state = united(store, common_prefix, worker, share)
+        address = self._address(worker)
+        clock = AnsweredClock(SYSTEM_CLOCK, address.unanswered_s)
+        with closing(address.open()) as store:
+            name, state = united(store, common_prefix, worker, share, clock)
             self._restart, self._first_epoch = _hashed(f"{state.digest}-{name}"), state.first_epoch
             store.set(f"{own_prefix}restored", f"{self._restart} {self._first_epoch}")
         return state
@@ -248,11 +254,10 @@ class Rendezvous:
             for name in (str(worker.index), "latest")
         )
         with closing(self._shared.open()) as store:
-            number = store.add(mine, 1)
-            behind = int(store.get_or_none(latest) or 0) - number
-            if behind >= 0:
-                return store.add(mine, behind)
-            store.set(latest, str(number))
+            known = int(store.get_or_none(latest) or 0)
+            number = counted(store, mine, at_least=known)
+            if number > known:
+                store.set(latest, str(number))
             return number
 
     def has_workers(self) -> bool:
@@ -326,10 +331,8 @@ class Rendezvous:
 
     def _number(self, store: Store, name: str) -> int:
         """The number of the iteration of this name: the first one that is free, or has the name."""
-        number, prefix = 0, self._prefix
-        while store.compare_set(f"{prefix}passes/{number}", "", name) != name:
-            number += 1
-        return number
+        prefix = self._prefix
+        return first_free(store, lambda number: f"{prefix}passes/{number}", name)
 
     def _num_iterations(self, store: Store) -> int:
         number, prefix = 0, self._prefix
@@ -345,10 +348,10 @@ class Rendezvous:
 
 def _shared_address(options: Dispatch, in_job: bool) -> StoreAddress | None:
     if in_job:
-        return bind_job(os.environ, timeout_s=options.store_timeout_s).keeping_connections()
+        return bind_job(os.environ, timeout_s=options.store_wait_s).keeping_connections()
     if options.store == AUTO:
         return None
-    return bind(options.store, timeout_s=options.store_timeout_s).keeping_connections()
+    return bind(options.store, timeout_s=options.store_wait_s).keeping_connections()
 
 
 def recording_in(

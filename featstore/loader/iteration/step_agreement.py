@@ -8,7 +8,6 @@ announcements of the others say whether they make the step.
 
 import json
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ import torch
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.stores.address import Store
-from featstore.dispatch.stores.base import KEYS_PER_READ
+from featstore.dispatch.stores.base import KEYS_PER_READ, counted
+from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.iteration.state import LoaderState, merge_states
 from featstore.loader.iteration.worker import LoaderWorker
 from featstore.tensors.batch import Batch
@@ -29,6 +29,9 @@ _LOG = logging.getLogger(__name__)
 _GOES, _ENDED, _LEFT = "goes", "ended", "left"
 # Seconds between two looks at the announcements: doubled from the first to the second value.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
+# How long who leaves its loop waits for a store that does not answer: it may be preempted. The
+# others then wait for it as for one that was killed.
+_LEAVE_S = 5.0
 # Workers of one DataLoader start within seconds of each other, but import torch, which may take a
 # minute on a busy host.
 _SHARES_TIMEOUT_S, _SHARES_PAUSE_S = 120.0, 0.01
@@ -156,6 +159,7 @@ class Agreed:
         prefix: Prefix of the iteration's keys.
         worker: Which worker this process is.
         patience_s: Seconds to wait for the announcement of another worker.
+        clock: The clock by which they are counted.
 
     Raises:
         DispatchError: In `makes` and `pads`: another worker has left its loop and this one would
@@ -163,9 +167,16 @@ class Agreed:
     """
 
     def __init__(
-        self, tail: Tail, store: Store, prefix: str, worker: LoaderWorker, *, patience_s: float
+        self,
+        tail: Tail,
+        store: Store,
+        prefix: str,
+        worker: LoaderWorker,
+        patience_s: float,
+        clock: Clock,
     ) -> None:
-        self._tail, self._store, self._worker, self._patience_s = tail, store, worker, patience_s
+        self._tail, self._store, self._worker = tail, store, worker
+        self._patience_s, self._clock = patience_s, clock
         # The keys of all announcements, by worker.
         self._others = {index: f"{prefix}tail/{index}" for index in range(worker.num_workers)}
         self._own = self._others.pop(worker.index)
@@ -198,6 +209,7 @@ class Agreed:
         self._closed.set()
         if not self._has_ended:
             self._has_ended = True
+            self._store.wait_at_most(_LEAVE_S)
             with suppress(DispatchError):
                 self._announce(_LEFT, self._step)
             _LOG.warning(
@@ -220,7 +232,7 @@ class Agreed:
 
     def _agree(self, step: int, *, is_mine: bool) -> bool:
         """Waits until the announcements of the others decide about the step."""
-        began, pause_s = time.monotonic(), _PAUSE_S
+        began, pause_s = self._clock.now_s(), _PAUSE_S
         while True:
             texts = zip(self._others, self._texts_of_others(), strict=True)
             others = {index: Announcement.of(text) for index, text in texts}
@@ -228,7 +240,7 @@ class Agreed:
             if found is not None:
                 self._known = min(other.steps for other in others.values())
                 return found
-            self._require_company(step, others, time.monotonic() - began)
+            self._require_company(step, others, self._clock.now_s() - began)
             if self._closed.wait(pause_s):
                 raise StateError("this iteration was closed before its end; iterate anew")
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -270,7 +282,11 @@ Steps = Counted | Agreed
 
 
 def united(
-    store: Store, prefix: str, worker: LoaderWorker, share: LoaderState
+    store: Store,
+    prefix: str,
+    worker: LoaderWorker,
+    share: LoaderState,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> tuple[str, LoaderState]:
     """Meets the other workers of a DataLoader in the store, and merges their states.
 
@@ -283,6 +299,7 @@ def united(
         prefix: Prefix of keys that only these workers use.
         worker: Which worker this process is.
         share: Its state.
+        clock: The clock by which others are waited for.
 
     Returns:
         A name for the meeting, equal in all workers and new each time, and the state of all of
@@ -292,19 +309,19 @@ def united(
         StateError: A worker does not come.
     """
     session = worker.session if worker.num_ranks == 1 else "job"
-    name = f"{session}/{store.add(f'{prefix}shares/{session}/{worker.index}', 1)}"
+    name = f"{session}/{counted(store, f'{prefix}shares/{session}/{worker.index}')}"
     store.set(f"{prefix}shares/{name}/{worker.index}/state", json.dumps(share.to_json()))
     states = [
-        _awaited(store, f"{prefix}shares/{name}/{index}/state", index)
+        _awaited(store, f"{prefix}shares/{name}/{index}/state", index, clock)
         for index in range(worker.num_workers)
     ]
     return name, LoaderState.from_json(merge_states(json.loads(state) for state in states))
 
 
-def _awaited(store: Store, key: str, worker: int) -> str:
-    deadline, never = time.monotonic() + _SHARES_TIMEOUT_S, Event()
+def _awaited(store: Store, key: str, worker: int, clock: Clock) -> str:
+    deadline, never = clock.now_s() + _SHARES_TIMEOUT_S, Event()
     while (state := store.get_or_none(key)) is None:
-        if time.monotonic() > deadline:
+        if clock.now_s() > deadline:
             raise StateError(
                 f"loader state: waited {_SHARES_TIMEOUT_S:.0f} s for the state of worker {worker}, "
                 f"which did not come"

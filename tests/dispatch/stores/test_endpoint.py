@@ -1,4 +1,3 @@
-import pickle
 from typing import Any
 
 import pytest
@@ -6,7 +5,6 @@ import pytest
 from featstore.base.errors import ConfigError, DispatchError
 from featstore.dispatch.stores.endpoint import (
     Endpoint,
-    ServerIdentity,
     job_store,
     num_processes,
     parse_endpoint,
@@ -67,10 +65,3 @@ def test_without_world_size_there_is_one_process() -> None:
     assert [
         num_processes(environ) for environ in ({}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "4"})
     ] == [1, 1, 4]
-
-
-def test_the_first_server_is_recognised_also_after_pickling() -> None:
-    server = ServerIdentity()
-    assert server.is_same("a")
-    assert not server.is_same("b")
-    assert not pickle.loads(pickle.dumps(server)).is_same("b")

@@ -1,10 +1,12 @@
 """States of single workers, united through a store by workers that are threads here."""
 
+import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from featstore.loader.iteration import step_agreement
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import united
 from featstore.loader.iteration.worker import LoaderWorker
+from tests.dispatch.cut_off import CutOff
+from tests.dispatch.simulated_clock import SimulatedClock
 from tests.loader.iteration.states import START
 
 NUM_WORKERS = 3
@@ -81,3 +85,16 @@ def test_a_worker_takes_no_share_but_its_own() -> None:
     for other in (share(0), replace(share(1), num_workers=2), replace(share(1), workers=(0, 1))):
         with pytest.raises(StateError, match=r"loaded by worker 1 of 3: use the same number"):
             other.require_own(1, NUM_WORKERS)
+
+
+def test_who_was_cut_off_itself_waits_on_for_others(address: StoreAddress) -> None:
+    def arrive() -> None:
+        for index in (1, 2):
+            state = json.dumps(share(index).to_json())
+            store.set(f"p/shares/s/1/{index}/state", state)
+
+    clock = SimulatedClock()
+    with closing(address.open()) as store:
+        cut_off: Any = CutOff(store, clock, "1/state", arrive)
+        _, state = united(cut_off, "p/", worker(0), share(0), cut_off.clock)
+    assert state.workers == (0, 1, 2)

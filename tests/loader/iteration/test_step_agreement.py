@@ -1,7 +1,9 @@
 """Equal numbers of steps on all ranks, though they get different numbers of batches."""
 
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import ConfigError, DispatchError
+from featstore.dispatch.stores.address import bind
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.iteration.step_agreement import Announcement, decide
+from featstore.loader.iteration.step_agreement import Agreed, Announcement, decide, tail_of
+from featstore.loader.iteration.worker import LoaderWorker
 from featstore.tensors.batch import Batch
+from tests.dispatch.cut_off import CutOff
+from tests.dispatch.simulated_clock import SimulatedClock
 from tests.parquet_files import put_row_files
 
 ROWS = (
@@ -253,3 +259,14 @@ def test_padding_keeps_tensors_of_other_columns(uneven_url: str) -> None:
     batch = next(iter(FeatureLoader(uneven_url, slots=["row"], batch_size=7)))
     assert not batch.is_padding
     assert torch.equal(batch["row"], torch.arange(7))
+
+
+def test_a_rank_that_was_cut_off_itself_waits_on_for_others() -> None:
+    address = bind(f"memory://{uuid.uuid4().hex}")
+    worker = LoaderWorker(index=0, num_workers=2, session="s", is_dataloader=False, num_ranks=2)
+    with closing(address.open()) as store:
+        cut_off: Any = CutOff(
+            store, SimulatedClock(), "tail/1", lambda: store.set("p/tail/1", "goes 5")
+        )
+        steps = Agreed(tail_of("drop"), cut_off, "p/", worker, 100.0, cut_off.clock)
+        assert steps.makes(1, 0)

@@ -1,0 +1,261 @@
+"""A handle on a store that a server keeps: what it does while the server does not answer."""
+
+import logging
+import math
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from featstore.base.errors import DispatchError
+from featstore.base.processes import forget_in_child
+from featstore.dispatch.stores.base import Store
+from featstore.dispatch.stores.endpoint import Endpoint
+
+_LOG = logging.getLogger(__name__)
+# Between two attempts: doubled from the first to the second value.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
+# What one attempt may take, and of the whole wait: a connection to a host that is gone gives no
+# error, and a route that returns is to be noticed within seconds. Also once the wait is over, a
+# server that answers has a second.
+_ATTEMPT_S, _ATTEMPT_SHARE, LEAST_ATTEMPT_S = 5.0, 1 / 3, 1.0
+# An answer that takes longer came out of a partition: TCP had to send the request again.
+_LATE_S = 1.0
+
+
+class ServerIdentity:
+    """What all handles of one address know of its server: which one they were first connected to,
+    and for how long it has not answered.
+
+    A server that took its place holds nothing of the run. Pickled with the address, so that other
+    processes of the run know the server too. Each process counts its own outages: one is the time
+    from the sending of a request that failed, or was answered late, to the next answer to any
+    handle. Thread-safe.
+
+    Args:
+        name: The server's name; None until one was connected to.
+        is_durable: Whether the server has a file from which it can come back.
+    """
+
+    def __init__(self, name: str | None = None, *, is_durable: bool = False) -> None:
+        self._name, self._is_durable = name, is_durable
+        self._unanswered_s, self._counted_until_s = 0.0, 0.0
+        self._since_s: float | None = None  # The begin of the outage under way.
+        self.forget()
+        forget_in_child(self)
+
+    def __reduce__(self) -> tuple[Callable[[], "ServerIdentity"], tuple[()]]:
+        return partial(ServerIdentity, self._name, is_durable=self._is_durable), ()
+
+    def forget(self) -> None:
+        """Takes a new lock in a forked child."""
+        self._lock = threading.Lock()
+
+    def is_same(self, name: str, *, is_durable: bool = False) -> bool:
+        """Whether this server is the first one. Remembers the first one's name."""
+        with self._lock:
+            if self._name is None:
+                self._name, self._is_durable = name, is_durable
+            return self._name == name
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a server was connected to."""
+        return self._name is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a server that now refuses connections is gone for good."""
+        return self.is_known and not self._is_durable
+
+    def failed(self, sent_s: float) -> None:
+        """Notes that a request got no answer, which was sent at this moment."""
+        with self._lock:
+            if self._since_s is None:
+                self._since_s = max(sent_s, self._counted_until_s)
+
+    def answered(self, sent_s: float) -> None:
+        """Notes that a request was answered now, which was sent at this moment."""
+        now_s = time.monotonic()
+        if now_s - sent_s >= _LATE_S:
+            self.failed(sent_s)
+        with self._lock:
+            if self._since_s is not None:
+                self._unanswered_s += now_s - self._since_s
+                self._counted_until_s, self._since_s = now_s, None
+
+    def unanswered_s(self) -> float:
+        """The seconds of all outages so far, with that under way."""
+        with self._lock:
+            pending_s = 0.0 if self._since_s is None else time.monotonic() - self._since_s
+            return self._unanswered_s + pending_s
+
+
+class ServedStore(Store):
+    """A handle on a store that a server keeps, safe for threads and for fork.
+
+    A request that gets no answer is sent again, on a new connection, until the wait is over: the
+    server is then *unreachable*. One whose data are gone is *lost* at once: it refuses connections
+    and has no file from which it could come back, or another server is in its place. After either
+    every call raises.
+
+    `_lock` guards the connection and is held during a request: threads that share a handle wait for
+    each other. `close` and `wait_at_most` do not wait for it.
+
+    Args:
+        endpoint: Where the server is.
+        timeout_s: Seconds to wait for a server that does not answer.
+        server: What all handles of the address know of the server.
+    """
+
+    # Which servers this kind of store has, for messages, and what an attempt without answer raises.
+    _servers: str
+    _no_answer: tuple[type[Exception], ...]
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float, server: ServerIdentity) -> None:
+        self._endpoint, self._timeout_s, self._server = endpoint, timeout_s, server
+        self._give_up_at_s = math.inf
+        # The first failure is the cause; others follow from it.
+        self._failure: str | None = None
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        forget_in_child(self)
+
+    def wait_at_most(self, wait_s: float) -> None:
+        self._give_up_at_s = min(self._give_up_at_s, time.monotonic() + wait_s)
+
+    def close(self) -> None:
+        self._closed.set()
+        if not self._lock.acquire(blocking=False):
+            self._interrupt()
+            return
+        try:
+            self._leave()
+        finally:
+            self._lock.release()
+
+    def forget(self) -> None:
+        """Starts over in a forked child: the connection is the parent's."""
+        is_closed = self._closed.is_set()
+        self._lock, self._closed = threading.Lock(), threading.Event()
+        if is_closed:
+            self._closed.set()
+        self._abandon()
+
+    def _attempt_s(self) -> float:
+        """How many seconds the next attempt may take."""
+        return min(_ATTEMPT_S, _ATTEMPT_SHARE * self._timeout_s)
+
+    @abstractmethod
+    def _exchange(self, request: Any, within_s: float) -> Any:
+        """Makes a connection if there is none, sends the request and returns the answer."""
+
+    @abstractmethod
+    def _drop(self) -> None:
+        """Ends the connection, on which an answer may be still to come."""
+
+    @abstractmethod
+    def _leave(self) -> None:
+        """Ends the connection, on which nothing is to come."""
+
+    @abstractmethod
+    def _interrupt(self) -> None:
+        """Wakes the thread that waits for an answer, if it would not look by itself."""
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Drops the connection in a forked child, and leaves that of the parent alone."""
+
+    def _ask(self, request: Any) -> Any:
+        """The answer to a request, however often it must be sent."""
+        with self._lock:
+            try:
+                answer = self._until_answered(request)
+            except BaseException:
+                # A signal handler may raise at any time, too. The reply that is still to come would
+                # be taken for that of the next request.
+                self._drop()
+                raise
+        if self._closed.is_set():
+            self.close()  # It found this thread at work, and left the connection to it.
+        return answer
+
+    def _until_answered(self, request: Any) -> Any:
+        began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        while True:
+            self._require_usable()
+            sent_s = time.monotonic()
+            within_s = min(self._attempt_s(), self._left_s(began_s))
+            try:
+                answer = self._exchange(request, max(LEAST_ATTEMPT_S, within_s))
+            except DispatchError:
+                raise
+            except self._no_answer as error:
+                self._drop()
+                self._require_usable()
+                self._server.failed(sent_s)
+                self._require_patience(error, began_s)
+                if pause_s == _FIRST_PAUSE_S:
+                    _LOG.warning(
+                        "dispatch store %s does not answer: %s; it is waited for, up to %g s",
+                        self._endpoint.url,
+                        first_line(error),
+                        self._left_s(began_s),
+                    )
+                self._closed.wait(min(pause_s, self._left_s(began_s)))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                self._server.answered(sent_s)
+                return answer
+
+    def _left_s(self, began_s: float) -> float:
+        """How many seconds more a request is asked again that was first asked at this moment."""
+        return min(began_s + self._timeout_s, self._give_up_at_s) - time.monotonic()
+
+    def _require_patience(self, error: Exception, began_s: float) -> None:
+        """Raises if the server is lost, or the wait for it is over."""
+        if isinstance(error, ConnectionRefusedError) and self._server.has_ended:
+            raise self._lost(error) from error
+        if self._left_s(began_s) <= 0:
+            raise self._unreachable(error, time.monotonic() - began_s) from error
+
+    def _require_usable(self) -> None:
+        if self._closed.is_set():
+            raise DispatchError(f"this handle of dispatch store {self._endpoint.url} is closed")
+        if self._failure is not None:
+            raise DispatchError(self._failure)
+
+    def _failed(self, why: str) -> DispatchError:
+        """The error for this call and all that follow."""
+        self._failure = self._failure or f"dispatch store {self._endpoint.url}{why}"
+        return DispatchError(self._failure)
+
+    def _replaced(self) -> DispatchError:
+        return self._failed(
+            " was lost: another server, which holds nothing of this run, is in its place; restart "
+            "all workers from their last checkpoint"
+        )
+
+    def _lost(self, error: Exception) -> DispatchError:
+        return self._failed(
+            f" is lost, and with it the leases of all workers: {first_line(error)}; restart its "
+            "server and all workers from their last checkpoint"
+        )
+
+    def _unreachable(self, error: Exception, waited_s: float) -> DispatchError:
+        if not self._server.is_known:
+            return self._failed(
+                f" cannot be reached within {self._timeout_s:g} s: {first_line(error)}; is its "
+                f"server running ({self._servers}), and the port open?"
+            )
+        return self._failed(
+            f" is unreachable: no answer for {waited_s:.1f} s, expected one within "
+            f"{self._timeout_s:g} s (for a worker, dispatch.store_wait_s); the last error: "
+            f"{first_line(error)}; restart this worker when the server can be reached again"
+        )
+
+
+def first_line(error: Exception) -> str:
+    """The first line of a message: torch appends the native stack."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
