@@ -37,7 +37,7 @@ from shared_parts.machine import print_result
 
 FILE_UNIT_ROWS, ROWS_PER_S, BATCH_ROWS = 100_000, 50_000, 4_096
 RESERVE_S = Terms().reserve_s
-REPORT_S = RESERVE_S / 2
+REPORT_S = Terms().report_s
 LEASE_S, BEATS_PER_LEASE = 60.0, 3
 LOOK, PAUSE_S, LOOK_EVERY_S = 64, 1.0, LEASE_S / 8
 TAIL_LIMIT_S = LEASE_S + 4 * RESERVE_S

@@ -133,8 +133,10 @@ def _seconds_left(of_holder: Sequence[Seen], taker: Taker) -> float:
     be back in a second. A lease that waits for its turn shows nothing of what its holder does, so
     the one counts that was seen to move last.
     """
-    last = max((one.record for one in of_holder), key=lambda record: record.work)
-    pace = last.pace or taker.rows_per_s or 1.0  # Where nobody knows, each takes a half.
+    # A renewal of a claim of which nothing is reserved shows no pace.
+    paced = [one.record for one in of_holder if one.record.pace]
+    known = max(paced, key=lambda record: record.work).pace if paced else taker.rows_per_s
+    pace = known or 1.0  # Where nobody knows, each takes a half.
     return max(_num_rows(of_holder) / pace, min(one.standstill_s for one in of_holder))
 
 

@@ -23,7 +23,7 @@ from featstore.dispatch.survey import Part
 from featstore.dispatch.waiting import LeaseWatch
 
 # A loop whose steps are shorter than this gives a sign in any such time: it acknowledges every
-# `reserve_s / 2`. Others may take this long before it is worth a remark that they keep all waiting.
+# 1.5 s. Others may take this long before it is worth a remark that they keep all waiting.
 _SIGN_S = 2.0
 # Between the two looks of a status that is not watched: as long as that, and one reading.
 _PAUSE_S = 2.5

@@ -44,6 +44,14 @@ class Terms:
     in_step: bool = False
     reserve_s: float = 2.0
 
+    @property
+    def report_s(self) -> float:
+        """Seconds between two acknowledgements: three quarters of `reserve_s`, so that a
+        reservation is renewed before it is used up. At most a quarter of a lease: a worker that
+        stood still for a whole one learns soon whether its claims were taken over.
+        """
+        return min(0.75 * self.reserve_s, self.lease_s / 4)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:

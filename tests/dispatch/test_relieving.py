@@ -93,6 +93,15 @@ def test_who_takes_and_who_is_relieved_end_together(
     assert left_s - taken_s <= 1 / pace + 1 / taker_pace + 1e-6 or taking.at == 1
 
 
+def test_a_claim_that_only_waits_for_its_turn_hides_no_pace() -> None:
+    """A renewal is newer than the last acknowledgement, and shows no pace where nothing is
+    reserved: the holder is not taken to be as fast as the taker."""
+    busy = _seen(0, "busy", rows=60, reserved=70, pace=1, work=5)
+    waits = _seen(1, "busy", work=6)
+    [taking] = takings([busy, waits], Taker(salt="", rows_per_s=1000.0))
+    assert (taking.lease.part, taking.at) == ((1, 0), None), "all of it, and not a half"
+
+
 def test_without_a_known_pace_half_of_the_rows_is_taken() -> None:
     assert [t.at for t in takings([_seen(0, "a", 20, reserved=30)], Taker(salt="me"))] == [60]
     slow = _seen(0, "a", 20, reserved=30, pace=3)

@@ -40,10 +40,7 @@ class Reports:
     def __init__(self, delivery: Delivery, stats: Stats, terms: Terms) -> None:
         self._delivery, self._stats = delivery, stats
         self._telling = threading.RLock()
-        # Twice before a reservation is used up, so that the loop seldom asks for more itself. At
-        # most a quarter of a lease apart: a worker that stood still for a whole lease learns soon
-        # whether its claims were taken over.
-        self._every_s = min(terms.reserve_s, terms.lease_s / 2) / 2
+        self._every_s = terms.report_s
         self._told_at = time.monotonic()
         self._is_due, self._thread = threading.Event(), threading.Thread()
         self.coordinator: Coordinator | None = None
