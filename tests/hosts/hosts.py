@@ -206,6 +206,7 @@ class Network:
         self._num_ports = 0
         self._closing = ExitStack()
         self.hosts: dict[str, Host] = {}
+        self._further: dict[str, Host] = {}
         self._name_hosts()
 
     def __enter__(self) -> "Network":
@@ -228,14 +229,13 @@ class Network:
             self._name_hosts()
         return added
 
-    def rename(self, name: str, host: Host) -> None:
+    def call(self, name: str, host: Host) -> None:
         """Lets a further name lead to a host from now on, on all hosts."""
-        self._name_hosts({name: host})
+        self._further[name] = host
+        self._name_hosts()
 
-    def _name_hosts(self, further: Mapping[str, Host] | None = None) -> None:
-        lines = [
-            f"{host.address} {name}" for name, host in (self.hosts | dict(further or {})).items()
-        ]
+    def _name_hosts(self) -> None:
+        lines = [f"{host.address} {name}" for name, host in (self.hosts | self._further).items()]
         # In place: the file that hosts have mounted is this one.
         self._names.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
 
