@@ -29,6 +29,10 @@ SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "2",
+    # Tasks begin when both workers have executors.
+    "spark.cores.max": "4",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
     "spark.ui.enabled": "false",
     "spark.network.timeout": "25s",
     "spark.network.timeoutInterval": "2s",
@@ -46,6 +50,7 @@ spec: 1
 inputs: {row: long, user: string, click: int}
 labels: {click: click}
 keep: [row]
+output: {rows_per_row_group: 5000, rows_per_file: 5000}
 slots:
   - {slot: 1, name: user, op: hash, of: user}
   - {slot: 2, name: slowly, op: "slow_operators:slowly", of: row}
@@ -156,7 +161,8 @@ def test_a_table_is_complete_after_a_workers_host_was_cut_off_while_its_tasks_wr
         with cluster.start("job_extract", *given, *table) as job:
             until = time.monotonic() + PATIENCE_S
             while not any("spark2" in hosts for hosts in cluster.places().values()):
-                assert time.monotonic() < until, job.communicate(timeout=5)
+                assert job.poll() is None, job.result()
+                assert time.monotonic() < until
                 time.sleep(0.05)
             network.hosts["spark2"].cut()
             job.result(timeout_s=PATIENCE_S)
