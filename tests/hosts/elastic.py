@@ -15,6 +15,7 @@ a lease or more, or more rows came twice than the receipt says.
 
 import argparse
 import json
+import math
 import random
 import signal
 import statistics
@@ -211,17 +212,27 @@ class Trial:
         ]
 
     def _returns(self) -> list[tuple[str, float, float]]:
-        """By worker that a cut touched and that lived through it: the kind of the cut, how long it
-        was, and the seconds from its end to the worker's next batch.
+        """By worker that a cut touched: the kind of the cut, how long it was, and the seconds from
+        its end to the worker's next batch.
+
+        Not of workers that had delivered nothing before or nothing until the next event, nor where
+        another one was killed: whoever has nothing left then waits until a lease has expired.
         """
         found = []
-        for event, begun, end in self.happened:
+        ends = [begun for _, begun, _ in self.happened[1:]] + [math.inf]
+        for (event, begun, end), until in zip(self.happened, ends, strict=True):
             for worker in self.workers:
-                if not self._touched(worker, event) or worker.started_unix_s > begun:
-                    continue
-                later = [at for at, _ in worker.deliveries() if at > end]
-                if later:
-                    found.append((event["kind"], event["seconds"], round(later[0] - end, 2)))
+                times = [at for at, _ in worker.deliveries()]
+                if (
+                    not event["kills"]
+                    and times
+                    and times[0] < begun
+                    and self._touched(worker, event)
+                ):
+                    later = [at for at in times if end < at < until]
+                    found += [
+                        (event["kind"], event["seconds"], round(at - end, 2)) for at in later[:1]
+                    ]
         return found
 
     def _outcome(self) -> dict[str, Any]:
