@@ -5,11 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# Servers, a browser, strace and Graphviz, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
-DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz
+# Servers, a browser, strace, Graphviz and iproute2, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
+DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz iproute2
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format ray faults faults-calls faults-epochs faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
+.PHONY: demo test test-all lint format ray faults faults-calls faults-epochs faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -39,14 +39,19 @@ ray: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group ray
 
 faults: ray
-	$(MAKE) --jobs 2 --keep-going faults-epochs faults-properties faults-processes faults-calls
+	$(MAKE) --jobs 2 --keep-going faults-epochs faults-hosts faults-properties faults-processes faults-calls
 
-# The campaigns, two at a time: ends of epochs (broken off, it goes on where it was), properties with 2,000 cases and 50,000
-# damaged files, other processes that are killed and stopped, and system calls that fail one at a time.
+# The campaigns, two at a time: ends of epochs (broken off, it goes on where it was), hosts that are cut off and killed,
+# properties with 2,000 cases and 50,000 damaged files, other processes that are killed and stopped, and system calls that
+# fail one at a time.
 CAMPAIGN := $(BIN)/python -m pytest --hypothesis-profile=campaign
 EPOCHS := tests/faults/test_epoch_end.py
 faults-epochs:
 	$(CAMPAIGN) $(EPOCHS)
+
+# As root, with iproute2.
+faults-hosts:
+	$(CAMPAIGN) tests/hosts
 
 CALLS := tests/faults/test_failing_calls.py
 faults-calls:

@@ -16,6 +16,7 @@ KNOWN = {
     "libFuzzer's own driver goes by the clock": "clang is there, and the driver of gcc is not used",
     "could not import 'torchrec'": "has no wheel for each torch; its containers are ours elsewhere",
     "torchrec cannot be loaded": "likewise",
+    "hosts are made by root": "it may run as another user",
     "no ETags are listed": "those stores have no ETags to compare",
     "a web server ": "lists nothing: the rest of the contract runs on it",
     "featstore only reads from this server": "the rest of the contract runs on it",

@@ -71,7 +71,7 @@ def _run(
 
 class Program(subprocess.Popen[str]):
     """A program that runs, with pipes of text. At the end of a `with` block it is killed if it
-    still runs.
+    still runs. `within` is a command that runs the one that follows it.
     """
 
     def __init__(
@@ -80,11 +80,12 @@ class Program(subprocess.Popen[str]):
         *arguments: object,
         variables: Mapping[str, str] | None = None,
         warnings: str = "",
+        within: Sequence[str] = (),
         **how: Any,
     ) -> None:
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         super().__init__(
-            command_of(program, *arguments, warnings=warnings),
+            [*within, *command_of(program, *arguments, warnings=warnings)],
             env=os.environ | dict(variables or {}),
             text=True,
             **pipes | how,

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -377,9 +377,13 @@ def served(kind: str, root: Path) -> Iterator[Callable[[int], str]]:
         server.wait()
 
 
-def code_digest() -> str:
-    """Names the code that is tried: results of other code do not count."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
+def code_digest(scripts: Iterable[Path]) -> str:
+    """Names the code that is tried, and that of the campaign: results of other code do not
+    count.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(scripts):
+        digest.update(path.read_bytes())
     for path in sorted(Path(featstore.__file__).parent.glob("**/*.py")):
         if path.parent.name in ("dispatch", "stores", "loader") or "loader" in path.parts:
             digest.update(path.read_bytes())
@@ -392,7 +396,7 @@ def run_campaign(
     """The outcomes of the first `num_epochs` trials whose fault happened, or of those that are
     named.
     """
-    digest, known = code_digest(), dict[int, dict[str, Any]]()
+    digest, known = code_digest([Path(__file__)]), dict[int, dict[str, Any]]()
     if results is not None and results.exists():
         lines = [json.loads(line) for line in results.read_text().splitlines()]
         known = {

@@ -112,6 +112,11 @@ def num_processes(environ: Mapping[str, str]) -> int:
     return int(environ.get("WORLD_SIZE") or 1)
 
 
+def has_agent_store(environ: Mapping[str, str]) -> bool:
+    """Whether the launcher keeps the job's store, which then outlives a restart of its workers."""
+    return environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def job_store(environ: Mapping[str, str]) -> tuple[Endpoint, bool]:
     """The store at MASTER_ADDR and MASTER_PORT, and whether this process must start its server.
 
@@ -130,6 +135,6 @@ def job_store(environ: Mapping[str, str]) -> tuple[Endpoint, bool]:
             "found none; set them, or name a store: sqlite:///absolute/path for the processes of "
             "one host, tcp://host:port of `featstore dispatch serve` for many"
         )
-    has_server = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_first = (environ.get("RANK") or "0") == "0"
-    return Endpoint(host=host, port=int(port), kind=TORCH), is_first and not has_server
+    is_server = is_first and not has_agent_store(environ)
+    return Endpoint(host=host, port=int(port), kind=TORCH), is_server

@@ -24,7 +24,7 @@ from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
 from featstore.dispatch.store_keys import restores_key, run_prefix
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
 from featstore.dispatch.stores.base import counted, first_free
-from featstore.dispatch.stores.endpoint import num_processes
+from featstore.dispatch.stores.endpoint import has_agent_store, num_processes
 from featstore.dispatch.terms import SYSTEM_CLOCK, AnsweredClock, Clock
 from featstore.dispatch.unfinished import UnreadEpochs
 from featstore.files.looks import exists
@@ -121,9 +121,12 @@ class Rendezvous:
         self._own = self._shared or bind(f"memory://{self._client}")
         self._private = PrivateDirectory() if self._shared is None else None
         self._first_epoch, self._clock = 0, clock
-        # The store of a job outlives a restart of its workers. They read all rows again unless a
-        # state is loaded, so their keys differ from those before the restart.
-        self._restart, self._num_restores = (_restart_count() if in_job else 0), 0
+        # The store of torchrun's agents outlives a restart of the workers. They read all rows again
+        # unless a state is loaded, so their keys differ from those before the restart. Any other
+        # store of a job begins with them; the agents of its hosts may have counted differently.
+        is_new = in_job and not has_agent_store(os.environ)
+        self._restart_count = 0 if is_new else _restart_count()
+        self._restart, self._num_restores = (self._restart_count if in_job else 0), 0
 
     def begin(self, worker: LoaderWorker) -> Meeting:
         """Begins this worker's next iteration, which is the same for all workers of its
@@ -193,7 +196,7 @@ class Rendezvous:
             worker: Which worker this process is.
         """
         self._num_restores += 1
-        launch = f"{state}-{_restart_count()}-{worker.num_workers}"
+        launch = f"{state}-{self._restart_count}-{worker.num_workers}"
         number = self._num_restores if self._shared is None else self._count_restore(launch, worker)
         self._restart = _hashed(f"{launch}-{number}")
         self._first_epoch = first_epoch
@@ -373,7 +376,7 @@ def _hashed(text: str) -> int:
 
 
 def _restart_count() -> int:
-    """How often torchrun has restarted the workers of this job."""
+    """How often torchrun's agent on this host has restarted its workers of this job."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
 
 

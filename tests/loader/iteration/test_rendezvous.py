@@ -11,6 +11,7 @@ import pytest
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
+from tests.dispatch.stores.served import free_url
 from tests.loader.conftest import rows_of
 
 NUM_ROWS = 280
@@ -82,6 +83,31 @@ def test_ranks_that_restore_together_share_what_is_left_at_each_launch(
                 rows += [row for share in threads.map(rows_of, shares) for row in share]
         for loader in loaders:
             loader.close()
+    assert sorted(rows) == list(range(NUM_ROWS))
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_ranks_share_an_epoch_after_their_hosts_counted_restarts_differently(
+    table_url: str, monkeypatch: pytest.MonkeyPatch, is_restored: bool
+) -> None:
+    """As when torchrun's agent on a lost host is replaced: that one counts from 0."""
+    host, _, port = free_url("torch").removeprefix("torch://").rpartition(":")
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    loaders, shares = [], []
+    for rank, count in enumerate(("1", "0")):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
+        loaders.append(make(table_url, {"store": "auto"}))
+        if is_restored:
+            loaders[-1].load_state_dict(loaders[0].state_dict() | {"workers": [0, 1]})
+        shares.append(iter(loaders[-1]))
+    rows = [row for share in shares for row in rows_of(itertools.islice(share, 2))]
+    with ThreadPoolExecutor(2) as threads:
+        rows += [row for share in threads.map(rows_of, shares) for row in share]
+    for loader in loaders:
+        loader.close()
     assert sorted(rows) == list(range(NUM_ROWS))
 
 
