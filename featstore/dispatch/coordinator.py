@@ -101,7 +101,7 @@ class Coordinator(Closing):
         self.awaited = Counter[str]()
         # Whether the first look of `claims` found all splits done; None before it.
         self.found_all_done: bool | None = None
-        self._held, self._pace = Holdings(self._keys), LoopPace()
+        self._held, self._pace = Holdings(self._keys, self._terms.lease_s, clock), LoopPace()
         self._claiming, self._closed = threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
         address = bind(store, timeout_s=STORE_WAIT_S) if isinstance(store, str) else store

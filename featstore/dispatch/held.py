@@ -36,14 +36,16 @@ class Holdings:
     A thread may reserve fewer rows of a part than before while another one makes batches of them.
     So a part has a `made` row, up to which batches are made and below which nobody reserves, and a
     `granted` row, up to which they may be made without a call of the store. The latter falls before
-    the store is told so, and rises after.
+    the store is told so, and rises after. It holds for a lease after the last batch: a loop that
+    stood still for longer asks whether others have taken the claim.
     """
 
-    def __init__(self, keys: EpochKeys) -> None:
-        self._keys = keys
+    def __init__(self, keys: EpochKeys, lease_s: float, clock: Clock) -> None:
+        self._keys, self._lease_s, self._clock = keys, lease_s, clock
         self._held: dict[Part, Lease] = {}
         self._made: dict[Part, int] = {}
         self._granted: dict[Part, int] = {}
+        self._made_at: dict[Part, float] = {}
         self._lost: set[tuple[Part, int]] = set()
         self._lock = threading.RLock()
         self._work = 0
@@ -64,15 +66,21 @@ class Holdings:
         with self._lock:
             self._held[part] = mine
             self._made[part], self._granted[part] = mine.rows, mine.reserved
+            self._made_at[part] = self._clock.now_s()
 
     def make(self, part: Part, fence: int, through: int) -> bool:
         """Whether rows before `through` may be made into batches without a call of the store. If
         so, they stay reserved.
         """
+        now = self._clock.now_s()
         with self._lock:
-            may_make = self.get(part, fence) is not None and through <= self._granted[part]
+            may_make = (
+                self.get(part, fence) is not None
+                and through <= self._granted[part]
+                and now - self._made_at[part] < self._lease_s
+            )
             if may_make:
-                self._made[part] = max(self._made[part], through)
+                self._made[part], self._made_at[part] = max(self._made[part], through), now
             return may_make
 
     def keep(self, part: Part, fence: int, through: int) -> int:
@@ -83,7 +91,7 @@ class Holdings:
             if self.get(part, fence) is None:
                 return through
             made = self._made[part]
-            self._made[part] = max(made, through)
+            self._made[part], self._made_at[part] = max(made, through), self._clock.now_s()
             return made
 
     def lower(self, part: Part, fence: int, through: int) -> int:
@@ -190,7 +198,8 @@ class Holdings:
             if held is None or not held.same_claim(record):
                 return
             if record.state is not LeaseState.HELD:
-                del self._held[part], self._made[part], self._granted[part]
+                del self._held[part], self._made[part]
+                del self._granted[part], self._made_at[part]
             elif record.beat > held.beat:
                 self._held[part], self._granted[part] = record, record.reserved
 

@@ -95,5 +95,8 @@ def silence(coordinator: Coordinator) -> Holdings:
     coordinator._renewer._closed = threading.Event()
     coordinator._renewer._closed.set()
     coordinator._renewer._renew = lambda store: None
-    held, coordinator._held = coordinator._held, Holdings(coordinator._keys)
+    held, coordinator._held = (
+        coordinator._held,
+        Holdings(coordinator._keys, 60.0, coordinator._clock),
+    )
     return held

@@ -15,7 +15,7 @@ from featstore.dispatch.lease import Lease
 from featstore.dispatch.plan import Extent, Plan, Split
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
-from featstore.dispatch.terms import Clock
+from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from tests.threads import run_together
 
 KEYS, PART = EpochKeys("p/", 0), (0, 0)
@@ -43,7 +43,7 @@ class Overtaken:
 
 
 def _held() -> Any:
-    store, holdings = bind("memory://held").open(), Holdings(KEYS)
+    store, holdings = bind("memory://held").open(), Holdings(KEYS, 60.0, SYSTEM_CLOCK)
     mine = leases.claim(Extent(split="a#0-", start_row=0, end=100), worker="w", nonce="n")
     store.set(KEYS.part(PART), mine.encode())
     holdings.take(PART, mine)
@@ -197,6 +197,9 @@ class Loop:
 class _Opening:
     def __init__(self, address: StoreAddress, loop: Loop) -> None:
         self._address, self._loop = address, loop
+
+    def unanswered_s(self) -> float:
+        return 0.0
 
     def open(self) -> Any:
         return _Interrupted(self._address.open(), self._loop.interrupt)

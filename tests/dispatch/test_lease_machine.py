@@ -15,6 +15,7 @@ from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Split, extent, part_extent
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.survey import Survey
+from featstore.dispatch.terms import SYSTEM_CLOCK
 from featstore.dispatch.waiting import LeaseWatch
 
 LEASE_S, STALL_S, MAX_FAILURES = 10.0, 40.0, 3
@@ -43,7 +44,7 @@ class Worker:
     def __init__(self, nonce: Any) -> None:
         self.nonce = nonce
         self.holdings, self.watch, self.survey = (
-            Holdings(KEYS),
+            Holdings(KEYS, 60.0, SYSTEM_CLOCK),
             LeaseWatch(LEASE_S),
             Survey(frozenset()),
         )

@@ -392,12 +392,12 @@ def test_ranks_cannot_make_the_same_steps_and_be_independent(
 def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(
     url: str, store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One rank has reserved all rows, of two batches, when the other looks for some, and lives: no
+    """One rank has reserved all rows, of one batch, when the other looks for some, and lives: no
     step is left to anybody.
     """
     for path in Path(url).glob("[1-9].parquet"):
         path.unlink()
-    pq.write_table(pa.table({"row": pa.array(range(20), pa.int64())}), Path(url) / "0.parquet")
+    pq.write_table(pa.table({"row": pa.array(range(10), pa.int64())}), Path(url) / "0.parquet")
     monkeypatch.setenv("WORLD_SIZE", "2")
     loaders, batches = [], []
     for rank in range(2):
@@ -416,7 +416,7 @@ def test_rows_that_are_dropped_on_purpose_are_not_named_as_unread(
         assert open_leases(opened, keys), "no rows were dropped"
     for loader in loaders:
         loader.close()
-    assert loaders[1].stats()["rows_dropped_tail"] == 20
+    assert loaders[1].stats()["rows_dropped_tail"] == 10
     assert "rows are unread" not in caplog.text
 
 

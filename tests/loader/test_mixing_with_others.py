@@ -38,6 +38,8 @@ def loader_of(
             "run_id": "r",
             "lease_s": lease_s,
             "stall_s": lease_s,
+            # All that a worker has open is reserved: others get it only after a pause.
+            "reserve_s": 1000.0,
         },
         **options,
     )

@@ -194,7 +194,7 @@ class Block:
             found.sources = tuple(
                 part
                 for number, source in enumerate(found.sources)
-                for part in _ended(source, limits.get(number))
+                for part in _ended(source, source.after(self.begin), limits.get(number))
             )
             return found
         kept, sources = np.zeros(self.num_rows, bool), list[BlockSource]()
@@ -204,7 +204,8 @@ class Block:
             last = end if limit is None else min(end, source.row_at(limit))
             kept[np.flatnonzero(self.draws == number)[first:last]] = True
             numbers[number] = len(sources)
-            sources += _ended(source.between(first, max(first, last), num_rows), limit)
+            part = source.between(first, max(first, last), num_rows)
+            sources += _ended(part, part.first_row, limit)
         rows = np.flatnonzero(kept)
         columns = {key: [self.columns[key]] for key in self.keys}
         places = places_of(rows, [self.num_rows], np.array([0, len(rows)]))
@@ -410,13 +411,13 @@ class BlockColumns:
         return self.blocks[0].whole if len(self.blocks) == 1 else None
 
 
-def _ended(source: BlockSource, limit: int | None) -> list[BlockSource]:
+def _ended(source: BlockSource, first: int, limit: int | None) -> list[BlockSource]:
     """The source as it is complete at a row of its stream: as it is for None, and none at all if
-    it ended before.
+    it ended before `first`, where the block begins.
     """
     if limit is None:
         return [source]
-    return [] if limit < source.first_row else [source._replace(end_row=limit, is_last=True)]
+    return [] if limit < first else [source._replace(end_row=limit, is_last=True)]
 
 
 def _size_bytes(values: Values) -> int:

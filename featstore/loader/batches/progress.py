@@ -56,11 +56,13 @@ class BlockSource(NamedTuple):
         """The row of the stream up to which everything is delivered once `row` of the block's
         `num_rows` rows are.
         """
-        if row == num_rows:
-            return self.end_row
-        if self.places is None:
+        return self.end_row if row == num_rows else self.after(row)
+
+    def after(self, row: int) -> int:
+        """The row of the stream after the first `row` rows of the block."""
+        if self.places is None or not row:
             return self.first_row + row
-        return self.first_row + (int(self.places[row - 1]) + 1 if row else 0)
+        return self.first_row + int(self.places[row - 1]) + 1
 
     def segment(self, row: int, num_rows: int) -> Segment:
         """The segment that is delivered once `row` of the block's `num_rows` rows are."""

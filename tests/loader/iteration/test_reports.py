@@ -271,6 +271,8 @@ def test_batches_that_are_promised_to_other_ranks_stay_reserved(address: StoreAd
         claim, told = shared.told.claims["b"], shared.told
         whole = block_of(claim, 0, 20)
         assert told.reports.reserve(whole.slice(0, 5)) == {}
+        assert told.reports.num_promised(whole.slice(0, 5), 2) == 0, "one batch is reserved"
+        assert told.reports.reserve(whole.slice(5, 6)) == {}
         reserved = told.coordinator.reserved(claim)
         num_promised = told.reports.num_promised(whole.slice(0, 5), 2)
         assert num_promised == (reserved - 5) // 2 > 0
