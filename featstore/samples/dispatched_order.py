@@ -127,7 +127,8 @@ class DispatchedOrder(Closing):
             StateError: They are not of one step of one run.
         """
         states = list(states)
-        return {**states[0], "delivered": merge_states(map(_delivered, states))}
+        merged = merge_states(map(_delivered, states))
+        return {**states[0], "delivered": merged}
 
     def close(self) -> None:
         """Gives back what is claimed and not delivered, and closes connections."""

@@ -65,6 +65,58 @@ class Shards(SplitList):
         return Split(path="order", num_rows=num_rows, first_row_group=index, last_row_group=index)
 
 
+@dataclass(kw_only=True)
+class _UnderWay:
+    """A loop that has begun.
+
+    Attributes:
+        delivery: What it has delivered, and what the loader asked for ahead.
+        reports: Tells the store of it.
+        claims: Those of the next round, until the loader asks for their batches.
+        num_ahead: How many batches the loader asked for that the loop has not got.
+        is_over: Whether the loader has asked for all batches of the round.
+    """
+
+    delivery: Delivery
+    reports: Reports
+    claims: Iterable[Claim] | None = None
+    num_ahead: int = 0
+    is_over: bool = False
+
+    def ack(self) -> None:
+        """Counts the batches that the loop has as delivered."""
+        self.reports.tell(is_complete=self.delivery.acknowledge())
+
+    def add(self, made: Sequence[tuple[range, Segment]]) -> list[range]:
+        """Adds a batch to what is to be delivered, and returns its positions."""
+        self.delivery.add(Progress(tuple(segment for _, segment in made)))
+        self.num_ahead += 1
+        return [positions for positions, _ in made]
+
+    def round(self, loader: Iterable[Item], claims: Iterable[Claim]) -> Iterator[Item]:
+        """The batches of a loader in one round, each delivered when the next one is asked for."""
+        self.claims, self.is_over = claims, False
+        for batch in loader:
+            self.num_ahead -= 1
+            self._require(self.num_ahead >= 0)
+            self.delivery.give()
+            yield batch
+            if self.delivery.is_closed:
+                raise StateError(
+                    "this loop was ended by close() or a newer one: iterate deliver(loader) anew"
+                )
+            self.ack()
+        self._require(self.is_over and not self.num_ahead)
+        self.reports.await_delivery()
+
+    def _require(self, has_one_each: bool) -> None:
+        if not has_one_each:
+            raise StateError(
+                "expected a loader that has one batch for each of the order's, to its end, found "
+                "more or fewer: pass the DataLoader itself, made with batch_sampler=order"
+            )
+
+
 class ShardLoop(Closing):
     """Claims shards of an epoch, makes batches of them, and counts a batch as delivered when the
     loop asks for the next one. For one thread; only `close` may come from another one.
@@ -89,10 +141,7 @@ class ShardLoop(Closing):
         self._shards, self._stats = shards, Stats()
         self._rendezvous = Rendezvous(self._dispatch, self.plan(0).digest[:16], 1)
         self._restored: LoaderState | None = None
-        self._under_way: tuple[Delivery, Reports] | None = None
-        self._claims: Iterable[Claim] | None = None
-        # How much of the round the loop has not got of what the loader asked for; the end is one.
-        self._num_ahead = 0
+        self._under_way: _UnderWay | None = None
         when_gone(self, self._rendezvous.remove)
 
     @property
@@ -124,7 +173,8 @@ class ShardLoop(Closing):
         delivery = Delivery(self._start(worker), self._stats.counts, tells=True)
         delivery.run_ahead()
         reports = Reports(delivery, self._stats, self.terms)
-        self._under_way, self._restored = (delivery, reports), None
+        self._under_way = under_way = _UnderWay(delivery=delivery, reports=reports)
+        self._restored = None
         epoch = DynamicEpoch(
             self,
             meeting,
@@ -138,8 +188,7 @@ class ShardLoop(Closing):
         )
         with epoch, closing(delivery):
             for claims in epoch.rounds():
-                self._claims, self._num_ahead = claims, 1
-                yield from self._round(loader, delivery, reports)
+                yield from under_way.round(loader, claims)
             if in_step:
                 epoch.note_left_open()
         if epoch.found_all_done and meeting.is_repeated:
@@ -154,20 +203,20 @@ class ShardLoop(Closing):
         Raises:
             StateError: It is not `deliver` that iterates the loader.
         """
-        claims, self._claims = self._claims, None
-        if claims is None or self._under_way is None:
+        under_way = self._under_way
+        if under_way is None or (claims := under_way.claims) is None:
             raise StateError(
                 "expected a loop over deliver(loader), found one over the loader: it asks ahead, "
                 "and does not know which batches the loop has got"
             )
-        delivery, reports = self._under_way
+        under_way.claims = None
         made, room = list[tuple[range, Segment]](), self.batch_size
         for claim in claims:
-            delivery.claim(claim)
+            under_way.delivery.claim(claim)
             row, is_complete = claim.start_row, False
             while not is_complete:
                 wanted = min(row + room, claim.end_row)
-                through = reports.reserve_rows(claim, wanted)
+                through = under_way.reports.reserve_rows(claim, wanted)
                 if through is None:
                     break
                 # Less than wanted: others have the rest.
@@ -176,19 +225,19 @@ class ShardLoop(Closing):
                 made.append((positions, Segment(claim, through, is_complete)))
                 row, room = through, room - len(positions)
                 if not room:
-                    yield self._added(delivery, made)
+                    yield under_way.add(made)
                     made, room = [], self.batch_size
         if room < self.batch_size:
-            yield self._added(delivery, made)
+            yield under_way.add(made)
         elif made:
-            delivery.add(Progress(tuple(segment for _, segment in made), is_batch=False))
-        self._num_ahead -= 1
+            no_rows = tuple(segment for _, segment in made)
+            under_way.delivery.add(Progress(no_rows, is_batch=False))
+        under_way.is_over = True
 
     def ack(self) -> None:
         """Counts the last batch as delivered now."""
         if self._under_way is not None:
-            delivery, reports = self._under_way
-            reports.tell(is_complete=delivery.acknowledge())
+            self._under_way.ack()
 
     def set_epoch(self, epoch: int) -> None:
         """Makes the next loop begin with another epoch; does nothing if this is the current one."""
@@ -200,7 +249,7 @@ class ShardLoop(Closing):
     def state(self) -> LoaderState:
         """What this worker has delivered of the epoch."""
         if self._under_way is not None:
-            return self._under_way[0].state
+            return self._under_way.delivery.state
         return self._start(LoaderWorker.here())
 
     def restore(self, saved: LoaderState) -> None:
@@ -209,7 +258,7 @@ class ShardLoop(Closing):
         Raises:
             StateError: Workers are missing, it is of other shards, or a loop is under way.
         """
-        if self._under_way is not None and not self._under_way[0].is_closed:
+        if self._under_way is not None and not self._under_way.delivery.is_closed:
             raise StateError(
                 "load_state_dict(): expected it before a loop, found one under way; a state goes "
                 "into the order itself, not into a StatefulDataLoader"
@@ -222,8 +271,8 @@ class ShardLoop(Closing):
 
     def end(self) -> None:
         """Ends the loop that is under way."""
-        if self._under_way is not None and self._under_way[0].close():
-            self._under_way[1].close()
+        if self._under_way is not None and self._under_way.delivery.close():
+            self._under_way.reports.close()
 
     def close(self) -> None:
         """Ends the loop, releases claims and closes connections. May be called more than once."""
@@ -255,32 +304,3 @@ class ShardLoop(Closing):
     def _start(self, worker: LoaderWorker) -> LoaderState:
         begin, saved = self._begin(worker), self._restored
         return begin if saved is None else replace(begin, done=saved.done)
-
-    def _round(
-        self, loader: Iterable[Item], delivery: Delivery, reports: Reports
-    ) -> Iterator[Item]:
-        for batch in loader:
-            self._num_ahead -= 1
-            self._require_one_each(self._num_ahead >= 0)
-            if delivery.is_closed:
-                raise StateError(
-                    "this loop was ended by close() or a newer one: iterate deliver(loader) anew"
-                )
-            delivery.give()
-            yield batch
-            reports.tell(is_complete=delivery.acknowledge())
-        self._require_one_each(not self._num_ahead)
-        reports.await_delivery()
-
-    def _require_one_each(self, is_so: bool) -> None:
-        if not is_so:
-            raise StateError(
-                "expected a loader that has one batch for each of the order's, to its end, found "
-                "more or fewer: pass the DataLoader itself, made with batch_sampler=order"
-            )
-
-    def _added(self, delivery: Delivery, made: Sequence[tuple[range, Segment]]) -> list[range]:
-        """Adds a batch to what is to be delivered, and returns its positions."""
-        delivery.add(Progress(tuple(segment for _, segment in made)))
-        self._num_ahead += 1
-        return [positions for positions, _ in made]
