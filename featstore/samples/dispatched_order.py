@@ -3,7 +3,7 @@ shares of ranks.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,7 +62,7 @@ class DispatchedOrder(Closing):
         require_integer("batch_size", batch_size)
         self._loop = ShardLoop(self._shards, batch_size, dispatch, self._order.epoch)
 
-    def deliver(self, loader: Iterable[Item]) -> Iterator[Item]:
+    def deliver(self, loader: Iterable[Item]) -> Generator[Item, None, None]:
         """The loader's batches, of one epoch. Ends when all workers have delivered it, or, for
         ranks in step, when nothing is left for this one.
 

@@ -4,9 +4,10 @@ torch's data loaders.
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+import featstore
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.receipt import receipts
 from featstore.samples.dispatched_order import DispatchedOrder
@@ -21,10 +23,12 @@ from featstore.samples.random_order import RandomOrder
 from featstore.samples.sample_dataset import SampleDataset
 from featstore.samples.sample_store import SampleStore
 from tests.loader.conftest import rows_of
+from tests.pages.page import ROOT, blocks
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:'set_vital' is deprecated:UserWarning"  # torchdata's
 )
+PAGE = "docs/sampling.md"
 NUM_ROWS, BATCH = 200, 7
 ORDER = RandomOrder(NUM_ROWS, seed=1)
 ROWS = list(range(NUM_ROWS))
@@ -143,7 +147,19 @@ def delivered(order: DispatchedOrder) -> int:
     """How many positions the state has."""
     state = order.state_dict()["delivered"]
     whole = sum(min(16, NUM_ROWS - 16 * at) for a, b in state["complete"] for at in range(a, b + 1))
-    return whole + sum(state["partial"].values())
+    return int(whole + sum(state["partial"].values()))
+
+
+def test_the_format_of_a_state_is_frozen() -> None:
+    """A new format gets a new number, and older ones stay readable."""
+    golden = json.loads((ROOT / "tests" / "golden" / "dispatched_order_state.json").read_text())
+    with DispatchedOrder(ORDER.at_epoch(2), BATCH, shard_rows=16) as order:
+        for number, _ in enumerate(order.deliver(order)):
+            if number == 3:
+                assert json.loads(json.dumps(order.state_dict())) == golden
+                break
+        order.load_state_dict(golden)
+        assert flat(listed(order.deliver(order))) == list(ORDER.at_epoch(2))[3 * BATCH :]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -162,6 +178,8 @@ def test_a_loop_goes_on_from_the_state_of_any_step_with_any_batch_size(num_worke
                 assert again.state_dict() == state
                 again.set_epoch(2)
                 assert flat(listed(again.deliver(again))) == rows[num_delivered:]
+        assert flat(listed(again.deliver(again))) == rows, "it repeats"
+        again.load_state_dict(states[1][1])
         again.set_epoch(3)
         assert flat(listed(again.deliver(again))) == list(ORDER.at_epoch(3))
 
@@ -242,7 +260,7 @@ def test_loaders_that_give_other_batches_are_refused() -> None:
         unordered = made(ROWS, batch_sampler=order, num_workers=1, in_order=False)
         with pytest.raises(ConfigError, match="expected in_order=True, found False"):
             next(order.deliver(unordered))
-        for other in ([1], [1, 2], [], zip(order, range(3), strict=False)):
+        for other in ([1], [1, 2], cycle([1]), [], zip(order, range(3), strict=False)):
             with pytest.raises(StateError, match="one batch for each of the order's"):
                 list(order.deliver(other))
 
@@ -270,6 +288,7 @@ def test_states_that_do_not_fit_are_refused(store: str) -> None:
             ({**state, "order": 1}, "order: expected a mapping, found 1"),
             (RandomOrder(9).batches(3).state_dict(), "expected a state of a DispatchedOrder"),
             (other.state_dict(), "expected shard_rows 16 .* found 32"),
+            (state | {"delivered": other.state_dict()["delivered"]}, "saved with another division"),
         ):
             with pytest.raises(StateError, match=why):
                 order.load_state_dict(wrong)
@@ -294,13 +313,27 @@ def test_the_state_of_a_stateful_data_loader_is_refused(store: str) -> None:
 def test_a_run_that_has_read_everything_is_told_so(
     store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with on(store) as order:
+    third = ORDER.at_epoch(3)
+    with on(store, third) as order:
         list(order.deliver(order))
-    with on(store) as late, pytest.raises(DispatchError, match="nothing is left to read"):
+    why = "epochs 3 to 3: nothing is left to read"
+    with on(store, third) as late, pytest.raises(DispatchError, match=why):
         list(late.deliver(late))
-    with on(store, finished="end") as late:
+    with on(store, third, finished="end") as late:
         assert listed(late.deliver(late)) == []
     assert "nothing is left to read" in caplog.text
+
+
+def test_the_example_of_the_page() -> None:
+    [text] = [
+        block.text
+        for block in blocks((ROOT / PAGE).read_text())
+        if block.language == "python" and not block.reason
+    ]
+    trained = list[int]()
+    names = {"featstore": featstore, "DataLoader": DataLoader, "samples": ROWS}
+    exec(text, names | {"train": lambda batch: trained.extend(batch.tolist())})
+    assert Counter(trained) == dict.fromkeys(ROWS, 2)
 
 
 def test_options_that_are_wrong_are_refused(store: str) -> None:

@@ -3,7 +3,7 @@ through a loader that asks for batches ahead of the loop.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -153,7 +153,7 @@ class ShardLoop(Closing):
         """The shards of an epoch, in the order of their positions."""
         return Plan(splits=self._shards, epoch=epoch, shuffle=False)
 
-    def deliver(self, loader: Iterable[Item]) -> Iterator[Item]:
+    def deliver(self, loader: Iterable[Item]) -> Generator[Item, None, None]:
         """The batches of a loader, which has one for each of `batches`, in their order.
 
         Raises:
