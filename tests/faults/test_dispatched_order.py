@@ -52,7 +52,9 @@ if __name__ == "__main__":
 def test_an_epoch_of_indices_survives_processes_that_are_killed(
     tmp_path: Path, is_campaign: bool, num_workers: int
 ) -> None:
-    num_kills, draw = (30 if is_campaign else 5), random.Random(num_workers)
+    if not is_campaign and not num_workers:
+        pytest.skip("only in the campaign of make faults: each of many processes imports torch")
+    num_kills, draw = (30 if is_campaign else 4), random.Random(num_workers)
     numbers, deadline = itertools.count(), time.monotonic() + (400 if is_campaign else 120)
     slow, script = tmp_path / "slow", tmp_path / "loop.py"
     slow.touch()

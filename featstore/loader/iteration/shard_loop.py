@@ -12,7 +12,7 @@ from featstore.base.closing import Closing, when_gone
 from featstore.base.errors import ConfigError, StateError
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.plan import Plan, Split, SplitList
-from featstore.dispatch.terms import Claim, Terms
+from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
@@ -138,16 +138,11 @@ class ShardLoop(Closing):
         self.batch_size, self.epoch = batch_size, epoch
         given = {"store": dispatch} if isinstance(dispatch, str) else dispatch
         self._dispatch = as_options(Dispatch, given, "dispatch") or Dispatch()
-        self._shards, self._stats = shards, Stats()
+        self._shards, self._stats, self.terms = shards, Stats(), self._dispatch.terms
         self._rendezvous = Rendezvous(self._dispatch, self.plan(0).digest[:16], 1)
         self._restored: LoaderState | None = None
         self._under_way: _UnderWay | None = None
         when_gone(self, self._rendezvous.remove)
-
-    @property
-    def terms(self) -> Terms:
-        """When leases end."""
-        return self._dispatch.terms
 
     def plan(self, epoch: int) -> Plan:
         """The shards of an epoch, in the order of their positions."""
