@@ -3,14 +3,14 @@ shares of ranks.
 """
 
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
 from featstore.base.closing import Closing
 from featstore.base.errors import StateError, require_integer
-from featstore.loader.iteration.shard_loop import DispatchOptions, ShardLoop, Shards
+from featstore.loader.iteration.shard_loop import DispatchOptions, LoopBatches, ShardLoop, Shards
 from featstore.loader.iteration.state import LoaderState, merge_states
 from featstore.samples.indices import Array
 from featstore.samples.random_order import RandomOrder, require_same_order
@@ -62,7 +62,7 @@ class DispatchedOrder(Closing):
         require_integer("batch_size", batch_size)
         self._loop = ShardLoop(self._shards, batch_size, dispatch, self._order.epoch)
 
-    def deliver(self, loader: Iterable[Item]) -> Generator[Item, None, None]:
+    def deliver(self, loader: Iterable[Item]) -> LoopBatches[Item]:
         """The loader's batches, of one epoch. Ends when all workers have delivered it, or, for
         ranks in step, when nothing is left for this one.
 

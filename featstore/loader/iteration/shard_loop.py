@@ -2,11 +2,14 @@
 through a loader that asks for batches ahead of the loop.
 """
 
+import inspect
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from featstore.base.closing import Closing, when_gone
 from featstore.base.errors import ConfigError, StateError
@@ -21,7 +24,7 @@ from featstore.loader.iteration.dynamic_epoch import (
     report_all_done,
     report_quarantined,
 )
-from featstore.loader.iteration.rendezvous import Rendezvous
+from featstore.loader.iteration.rendezvous import Meeting, Rendezvous
 from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.worker import LoaderWorker
@@ -75,6 +78,8 @@ class _UnderWay:
         claims: Those of the next round, until the loader asks for their batches.
         num_ahead: How many batches the loader asked for that the loop has not got.
         is_over: Whether the loader has asked for all batches of the round.
+        has_ended: Whether the epoch has ended for the loop.
+        end: Ends it. May be called more than once.
     """
 
     delivery: Delivery
@@ -82,6 +87,8 @@ class _UnderWay:
     claims: Iterable[Claim] | None = None
     num_ahead: int = 0
     is_over: bool = False
+    has_ended: bool = False
+    end: Callable[[], object] = lambda: None
 
     def ack(self) -> None:
         """Counts the batches that the loop has as delivered."""
@@ -101,10 +108,6 @@ class _UnderWay:
             self._require(self.num_ahead >= 0)
             self.delivery.give()
             yield batch
-            if self.delivery.is_closed:
-                raise StateError(
-                    "this loop was ended by close() or a newer one: iterate deliver(loader) anew"
-                )
             self.ack()
         self._require(self.is_over and not self.num_ahead)
         self.reports.await_delivery()
@@ -115,6 +118,42 @@ class _UnderWay:
                 "expected a loader that has one batch for each of the order's, to its end, found "
                 "more or fewer: pass the DataLoader itself, made with batch_sampler=order"
             )
+
+
+class LoopBatches(Generic[Item]):
+    """The batches that a loop gets. The loop ends when they are dropped, as by a `break`.
+
+    Args:
+        under_way: The loop.
+        batches: Its batches.
+    """
+
+    def __init__(self, under_way: _UnderWay, batches: Generator[Item, None, None]) -> None:
+        # The generator does not refer to this object, which is then dropped at once.
+        self._under_way, self._batches = under_way, batches
+        self.close = under_way.end = when_gone(self, partial(_end, under_way, batches))
+
+    def __iter__(self) -> "LoopBatches[Item]":
+        return self
+
+    def __next__(self) -> Item:
+        found = list(islice(self._batches, 1))
+        if self._under_way.delivery.is_closed and not self._under_way.has_ended:
+            raise StateError(
+                "this loop was ended by close(), an error or a newer one: iterate deliver(loader) "
+                "anew"
+            )
+        if not found:
+            raise StopIteration
+        return found[0]
+
+
+def _end(under_way: _UnderWay, batches: Generator[Any, None, None]) -> None:
+    if under_way.delivery.close():
+        under_way.reports.close()
+    # One that another thread is in ends by itself.
+    if inspect.getgeneratorstate(batches) != inspect.GEN_RUNNING:
+        batches.close()
 
 
 class ShardLoop(Closing):
@@ -148,7 +187,7 @@ class ShardLoop(Closing):
         """The shards of an epoch, in the order of their positions."""
         return Plan(splits=self._shards, epoch=epoch, shuffle=False)
 
-    def deliver(self, loader: Iterable[Item]) -> Generator[Item, None, None]:
+    def deliver(self, loader: Iterable[Item]) -> LoopBatches[Item]:
         """The batches of a loader, which has one for each of `batches`, in their order.
 
         Raises:
@@ -163,33 +202,13 @@ class ShardLoop(Closing):
                 "the order in which they were asked for"
             )
         self.end()
-        worker, in_step = LoaderWorker.here(), self._in_step
+        worker = LoaderWorker.here()
         meeting = replace(self._rendezvous.begin(worker), first_epoch=self.epoch)
         delivery = Delivery(self._start(worker), self._stats.counts, tells=True)
         delivery.run_ahead()
         reports = Reports(delivery, self._stats, self.terms)
-        self._under_way = under_way = _UnderWay(delivery=delivery, reports=reports)
-        self._restored = None
-        epoch = DynamicEpoch(
-            self,
-            meeting,
-            self.epoch,
-            worker=f"{worker.index}-{os.getpid()}",
-            in_step=in_step,
-            delivery=delivery,
-            reports=reports,
-            stats=self._stats,
-            is_staged=None,
-        )
-        with epoch, closing(delivery):
-            for claims in epoch.rounds():
-                yield from under_way.round(loader, claims)
-            if in_step:
-                epoch.note_left_open()
-        if epoch.found_all_done and meeting.is_repeated:
-            ends_finished = self._dispatch.finished == END
-            report_all_done(meeting, self.epoch + 1, ends_finished=ends_finished)
-        report_quarantined(epoch.quarantined, self.terms, skips=False)
+        self._under_way, self._restored = _UnderWay(delivery=delivery, reports=reports), None
+        return LoopBatches(self._under_way, self._rounds(loader, meeting, self._under_way))
 
     def batches(self) -> Iterator[list[range]]:
         """The positions of each batch of a round, reserved for this worker: `batch_size` of them,
@@ -266,8 +285,8 @@ class ShardLoop(Closing):
 
     def end(self) -> None:
         """Ends the loop that is under way."""
-        if self._under_way is not None and self._under_way.delivery.close():
-            self._under_way.reports.close()
+        if self._under_way is not None:
+            self._under_way.end()
 
     def close(self) -> None:
         """Ends the loop, releases claims and closes connections. May be called more than once."""
@@ -275,6 +294,32 @@ class ShardLoop(Closing):
         if self._in_step:
             self._rendezvous.log_left_open()
         self._rendezvous.close()
+
+    def _rounds(
+        self, loader: Iterable[Item], meeting: Meeting, under_way: _UnderWay
+    ) -> Generator[Item, None, None]:
+        in_step, delivery = self._in_step, under_way.delivery
+        epoch = DynamicEpoch(
+            self,
+            meeting,
+            meeting.first_epoch,
+            worker=f"{meeting.worker.index}-{os.getpid()}",
+            in_step=in_step,
+            delivery=delivery,
+            reports=under_way.reports,
+            stats=self._stats,
+            is_staged=None,
+        )
+        with epoch, closing(delivery):
+            for claims in epoch.rounds():
+                yield from under_way.round(loader, claims)
+            if in_step:
+                epoch.note_left_open()
+            under_way.has_ended = not delivery.is_closed
+        if epoch.found_all_done and meeting.is_repeated:
+            ends_finished = self._dispatch.finished == END
+            report_all_done(meeting, meeting.first_epoch + 1, ends_finished=ends_finished)
+        report_quarantined(epoch.quarantined, self.terms, skips=False)
 
     @property
     def _in_step(self) -> bool:

@@ -15,7 +15,9 @@ from featstore.base.errors import DispatchError
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.receipt import Receipt, receipts
+from featstore.dispatch.stores.server import serve
 from featstore.loader.iteration.shard_loop import ShardLoop, Shards
+from tests.programs import run_python
 
 SHARDS = Shards(num_positions=1_000, shard_rows=400, order="o")
 
@@ -171,13 +173,42 @@ def test_what_a_rank_that_died_left_unread_is_logged_by_one_that_had_ended(
     assert "rows are unread: epoch 0" in caplog.text
 
 
-def test_a_closed_loop_leaves_no_thread_and_no_connection(workers: Workers) -> None:
+def test_a_closed_loop_leaves_no_thread_and_no_connection() -> None:
     def left() -> tuple[int, int]:
         return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
-    before = left()
+    with serve("127.0.0.1", 0) as server:
+        before, deadline = left(), time.monotonic() + 30
+        loop = ShardLoop(SHARDS, 10, {"store": server.url, "run_id": "run"}, 0)
+        batches = loop.deliver(Ahead(loop, 8))
+        next(batches)
+        loop.close()
+        while left() != before:  # The server notices a little later.
+            assert time.monotonic() < deadline, (left(), before)
+            time.sleep(0.01)
+
+
+LEFT_OPEN = """
+import sys
+import featstore
+
+order = featstore.DispatchedOrder(100, 10, dispatch={"store": sys.argv[1], "run_id": "run"})
+batches = order.deliver(order)
+next(batches), next(batches)
+"""
+
+
+def test_a_loop_that_is_open_at_the_end_of_its_program_gives_back_what_it_claimed(
+    workers: Workers,
+) -> None:
+    assert run_python(LEFT_OPEN, workers.url, timeout=60).stderr == ""
+    [line] = workers.receipt.lines
+    assert (line.state, line.delivered, line.repeated_at_most) == ("free", 10, 0)
+
+
+def test_a_loop_ends_at_once_when_it_is_left(workers: Workers) -> None:
     loop = workers.loop()
-    batches = loop.deliver(Ahead(loop, 8))
-    next(batches)
-    loop.close()
-    assert left() == before
+    for _ in loop.deliver(Ahead(loop)):
+        break
+    [line] = workers.receipt.lines
+    assert (line.state, line.delivered) == ("free", 0)
