@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -10,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from featstore.base.errors import DispatchError
+from featstore.base.errors import DispatchError, StateError
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.receipt import Receipt, receipts
-from featstore.dispatch.stores.server import serve
 from featstore.loader.iteration.shard_loop import ShardLoop, Shards
 from tests.programs import run_python
 
@@ -177,15 +178,33 @@ def test_a_closed_loop_leaves_no_thread_and_no_connection() -> None:
     def left() -> tuple[int, int]:
         return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
-    with serve("127.0.0.1", 0) as server:
-        before, deadline = left(), time.monotonic() + 30
-        loop = ShardLoop(SHARDS, 10, {"store": server.url, "run_id": "run"}, 0)
-        batches = loop.deliver(Ahead(loop, 8))
-        next(batches)
-        loop.close()
-        while left() != before:  # The server notices a little later.
-            assert time.monotonic() < deadline, (left(), before)
+    server = TCPStore("127.0.0.1", 0, is_master=True)
+    before, deadline = left(), time.monotonic() + 30
+    dispatch = {"store": f"torch://127.0.0.1:{server.port}", "run_id": "run"}
+    loop = ShardLoop(SHARDS, 10, dispatch, 0)
+    batches = loop.deliver(Ahead(loop, 8))
+    next(batches)
+    loop.close()
+    while left() != before:  # The server notices a little later.
+        assert time.monotonic() < deadline, (left(), before)
+        time.sleep(0.01)
+
+
+def test_close_wakes_a_loop_that_waits_for_others(workers: Workers) -> None:
+    one, other = (workers.loop(replace(SHARDS, num_positions=10), in_step=False) for _ in range(2))
+    batches = one.deliver(Ahead(one))
+    next(batches)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: list(other.deliver(Ahead(other))))
+        deadline = time.monotonic() + 60
+        while other._under_way is None or other._under_way.reports.coordinator is None:
+            assert time.monotonic() < deadline
             time.sleep(0.01)
+        time.sleep(0.3)
+        assert not waiting.done()
+        other.close()
+        with pytest.raises(StateError, match="ended by close"):
+            waiting.result(30)
 
 
 LEFT_OPEN = """
