@@ -39,6 +39,54 @@ class Shared(Protocol):
         """The splits of an epoch."""
 
 
+def report_all_done(meeting: Meeting, end: int, *, ends_finished: bool) -> None:
+    """Called by a worker that found nothing to claim, as one before it had begun the iteration.
+
+    Args:
+        meeting: The iteration.
+        end: The epoch after its last one.
+        ends_finished: Whether `dispatch.finished` is `end`.
+
+    Raises:
+        DispatchError: Unless `ends_finished`.
+    """
+    text = (
+        f"epochs {meeting.first_epoch} to {end - 1}: nothing is left to read: in "
+        f"dispatch store {redact(meeting.address.url)} an earlier run, or another loader "
+        "with the same selection, has read every row under this run_id; give each run, and "
+        "each loader that is to read all rows itself, its own run_id; to continue after a "
+        "checkpoint, call load_state_dict; if a launcher restarts workers that had ended, "
+        "dispatch.finished: end lets them end empty"
+    )
+    if not ends_finished:
+        raise DispatchError(text)
+    _LOG.warning("%s", text)
+
+
+def report_quarantined(quarantined: Sequence[str], terms: Terms, *, skips: bool) -> None:
+    """Called at the end of an iteration.
+
+    Args:
+        quarantined: The splits that no worker could read.
+        terms: After how many failures that is so.
+        skips: Whether the run goes on without them.
+
+    Raises:
+        DispatchError: There are some, unless it `skips`.
+    """
+    if not quarantined:
+        return
+    text = (
+        "some rows could not be read by any worker: each of these splits failed "
+        f"{terms.max_failures} times in a row, or killed its worker: "
+        f"{'; '.join(quarantined)}; all other rows were delivered; see the errors of the "
+        "workers, and `featstore dispatch receipt`"
+    )
+    if not skips:
+        raise DispatchError(text)
+    _LOG.warning("%s", text)
+
+
 class DynamicEpoch:
     """The claims of one worker in one epoch. A context manager, which at its end tells the
     store what was delivered and releases the remaining claims.
@@ -175,51 +223,3 @@ class DynamicEpoch:
         # In the thread that asks for batches, so the training loop waits, too.
         with self._stats.timed("others_wait_s"), self._stats.timed("wait_s"):
             return next(claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)
-
-
-def report_all_done(meeting: Meeting, end: int, *, ends_finished: bool) -> None:
-    """Called by a worker that found nothing to claim, as one before it had begun the iteration.
-
-    Args:
-        meeting: The iteration.
-        end: The epoch after its last one.
-        ends_finished: Whether `dispatch.finished` is `end`.
-
-    Raises:
-        DispatchError: Unless `ends_finished`.
-    """
-    text = (
-        f"epochs {meeting.first_epoch} to {end - 1}: nothing is left to read: in "
-        f"dispatch store {redact(meeting.address.url)} an earlier run, or another loader "
-        "with the same selection, has read every row under this run_id; give each run, and "
-        "each loader that is to read all rows itself, its own run_id; to continue after a "
-        "checkpoint, call load_state_dict; if a launcher restarts workers that had ended, "
-        "dispatch.finished: end lets them end empty"
-    )
-    if not ends_finished:
-        raise DispatchError(text)
-    _LOG.warning("%s", text)
-
-
-def report_quarantined(quarantined: Sequence[str], terms: Terms, *, skips: bool) -> None:
-    """Called at the end of an iteration.
-
-    Args:
-        quarantined: The splits that no worker could read.
-        terms: After how many failures that is so.
-        skips: Whether the run goes on without them.
-
-    Raises:
-        DispatchError: There are some, unless it `skips`.
-    """
-    if not quarantined:
-        return
-    text = (
-        "some rows could not be read by any worker: each of these splits failed "
-        f"{terms.max_failures} times in a row, or killed its worker: "
-        f"{'; '.join(quarantined)}; all other rows were delivered; see the errors of the "
-        "workers, and `featstore dispatch receipt`"
-    )
-    if not skips:
-        raise DispatchError(text)
-    _LOG.warning("%s", text)
