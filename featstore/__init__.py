@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from featstore.extraction.units.extractor import Extractor as Extractor
     from featstore.loader.feature_loader import FeatureLoader as FeatureLoader
     from featstore.loader.plan.shuffle import Shuffle as Shuffle
+    from featstore.samples.dispatched_order import DispatchedOrder as DispatchedOrder
     from featstore.samples.random_order import RandomOrder as RandomOrder
     from featstore.samples.sample_dataset import SampleDataset as SampleDataset
     from featstore.samples.sample_store import SampleStore as SampleStore
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Batch": "featstore.tensors.batch",
     "Dispatch": "featstore.dispatch",
+    "DispatchedOrder": "featstore.samples.dispatched_order",
     "Extractor": "featstore.extraction.units.extractor",
     "FeatstoreError": "featstore.base.errors",
     "FeatureLoader": "featstore.loader.feature_loader",

@@ -3,6 +3,7 @@
 | module | holds |
 |---|---|
 | random_order.py | `RandomOrder`: which row comes at which position of an epoch, in batches |
+| dispatched_order.py | `DispatchedOrder`: that order, claimed by workers at their own pace |
 | permutation.py | the orders it chooses from |
 | sample_store.py | `SampleStore`: samples that are not columns, in one SQLite file |
 | sample_statements.py | its statements |

@@ -9,7 +9,7 @@ ranks.
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, overload
 
@@ -292,18 +292,8 @@ class OrderIteration:
         """
         if not isinstance(state, dict) or state.get("format") != _FORMAT:
             raise StateError(f"expected a state of a RandomOrder, format {_FORMAT}: {state!r:.200}")
-        if not isinstance(state.get("order"), dict):
-            raise StateError(f"order: expected a mapping, found {state.get('order')!r:.200}")
+        require_same_order(self.order.identity, state.get("order"))
         epoch, position = _count(state, "epoch"), _count(state, "position")
-        own = self.order.identity
-        other = {name: state["order"].get(name) for name in own}
-        differing = [name for name in own if own[name] != other[name]]
-        if differing:
-            name = differing[0]
-            raise StateError(
-                f"the state is of another order: expected {name} {own[name]!r} (of this one), "
-                f"found {other[name]!r}; make the RandomOrder with the arguments that it had"
-            )
         if position > len(self.order):
             raise StateError(f"position: expected 0 to {len(self.order)}, found {position}")
         self.order = self.order.at_epoch(epoch)
@@ -378,6 +368,18 @@ class OrderRows(OrderIteration):
         self._position = end
         own_first, own_end = self._own(full_end, end)
         yield from self.order[own_first:own_end].tolist()
+
+
+def require_same_order(own: Mapping[str, Any], saved: Any) -> None:
+    """StateError if the identity in a state is not that of this order."""
+    if not isinstance(saved, Mapping):
+        raise StateError(f"order: expected a mapping, found {saved!r:.200}")
+    for name, value in own.items():
+        if value != (found := saved.get(name)):
+            raise StateError(
+                f"the state is of another order: expected {name} {value!r} (of this one), "
+                f"found {found!r}; make the order with the arguments that it had"
+            )
 
 
 def _count(state: dict[str, Any], name: str) -> int:

@@ -207,7 +207,7 @@ def test_a_state_after_fewer_batches_than_were_handed_out() -> None:
         ),
         (
             lambda state: state | {"order": state["order"] | {"num_rows": 4}},
-            "expected num_rows 50 .*; make the RandomOrder with the arguments that it had",
+            "expected num_rows 50 .*; make the order with the arguments that it had",
         ),
     ],
 )

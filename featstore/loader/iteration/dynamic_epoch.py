@@ -1,22 +1,90 @@
 """One epoch in order `dynamic`: what a worker claims, and which workers it waits for at the end."""
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import chain
 from types import TracebackType
+from typing import Protocol
 
+from featstore.base.errors import DispatchError
+from featstore.base.redaction import redact
 from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.plan import Plan
 from featstore.dispatch.receipt import EpochSize
 from featstore.dispatch.store_keys import EpochKeys
-from featstore.dispatch.terms import Claim, WaitFor
+from featstore.dispatch.terms import Claim, Terms, WaitFor
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.iteration.reports import Reports
 from featstore.loader.plan.ordering import claims_of_share
-from featstore.table.snapshot import DataFile
+
+_LOG = logging.getLogger("featstore.loader")
+
+
+class Shared(Protocol):
+    """What the workers of an epoch share: the job of a loader, or the positions of an order."""
+
+    @property
+    def terms(self) -> Terms:
+        """When leases end."""
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a batch."""
+
+    def plan(self, epoch: int) -> Plan:
+        """The splits of an epoch."""
+
+
+def report_all_done(meeting: Meeting, end: int, *, ends_finished: bool) -> None:
+    """Called by a worker that found nothing to claim, as one before it had begun the iteration.
+
+    Args:
+        meeting: The iteration.
+        end: The epoch after its last one.
+        ends_finished: Whether `dispatch.finished` is `end`.
+
+    Raises:
+        DispatchError: Unless `ends_finished`.
+    """
+    text = (
+        f"epochs {meeting.first_epoch} to {end - 1}: nothing is left to read: in "
+        f"dispatch store {redact(meeting.address.url)} an earlier run, or another loader "
+        "with the same selection, has read every row under this run_id; give each run, and "
+        "each loader that is to read all rows itself, its own run_id; to continue after a "
+        "checkpoint, call load_state_dict; if a launcher restarts workers that had ended, "
+        "dispatch.finished: end lets them end empty"
+    )
+    if not ends_finished:
+        raise DispatchError(text)
+    _LOG.warning("%s", text)
+
+
+def report_quarantined(quarantined: Sequence[str], terms: Terms, *, skips: bool) -> None:
+    """Called at the end of an iteration.
+
+    Args:
+        quarantined: The splits that no worker could read.
+        terms: After how many failures that is so.
+        skips: Whether the run goes on without them.
+
+    Raises:
+        DispatchError: There are some, unless it `skips`.
+    """
+    if not quarantined:
+        return
+    text = (
+        "some rows could not be read by any worker: each of these splits failed "
+        f"{terms.max_failures} times in a row, or killed its worker: "
+        f"{'; '.join(quarantined)}; all other rows were delivered; see the errors of the "
+        "workers, and `featstore dispatch receipt`"
+    )
+    if not skips:
+        raise DispatchError(text)
+    _LOG.warning("%s", text)
 
 
 class DynamicEpoch:
@@ -32,8 +100,7 @@ class DynamicEpoch:
         delivery: What is delivered.
         reports: Tells the store of it.
         stats: Metrics.
-        is_staged: Whether a file is already in the host's cache; such files are claimed first.
-            None: nothing is staged.
+        is_staged: As of `Coordinator`.
 
     Attributes:
         found_all_done: After the end: whether there was nothing to claim from the beginning.
@@ -42,7 +109,7 @@ class DynamicEpoch:
 
     def __init__(
         self,
-        job: Job,
+        job: Shared,
         meeting: Meeting,
         epoch: int,
         *,
@@ -51,10 +118,9 @@ class DynamicEpoch:
         delivery: Delivery,
         reports: Reports,
         stats: Stats,
-        is_staged: Callable[[DataFile], bool] | None,
+        is_staged: Callable[[str], bool] | None,
     ) -> None:
-
-        self._job, self._meeting, self._epoch, self._in_step = job, meeting, epoch, in_step
+        self._meeting, self._epoch, self._in_step = meeting, epoch, in_step
         self._delivery, self._reports, self._stats = delivery, reports, stats
         self._has_claimed = self._is_last_sibling = False
         self.found_all_done, self.quarantined = False, list[str]()
@@ -73,7 +139,7 @@ class DynamicEpoch:
             clock=meeting.clock,
             shares_claims=True,
             batch_rows=job.batch_size,
-            is_staged=None if is_staged is None else lambda path: is_staged(job.files[path][0]),
+            is_staged=is_staged,
         )
         reports.begin(self._coordinator)
 

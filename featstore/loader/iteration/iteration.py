@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
-from featstore.base.redaction import redact
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Done
 from featstore.dispatch.recording import Recording
@@ -17,7 +16,11 @@ from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import NOTHING_WAITS, EpochTimes, padding_note, verdict
 from featstore.loader.iteration.delivery import Delivery
-from featstore.loader.iteration.dynamic_epoch import DynamicEpoch
+from featstore.loader.iteration.dynamic_epoch import (
+    DynamicEpoch,
+    report_all_done,
+    report_quarantined,
+)
 from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RowBar
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rank_steps import RankSteps, agreement
@@ -167,7 +170,7 @@ class Iteration:
                     delivery=self.delivery,
                     reports=self._reports,
                     stats=self._stats,
-                    is_staged=self._source.is_staged if self._source.stages else None,
+                    is_staged=self._is_staged if self._source.stages else None,
                 ) as dynamic:
                     for claims in dynamic.rounds():
                         yield from self._source.slices(self._job, epoch, claims)
@@ -186,9 +189,9 @@ class Iteration:
                 yield None
                 self.is_between_epochs = False
         if finds_all_done and not self.follows:
-            self._report_all_done(end)
+            report_all_done(self.meeting, end, ends_finished=self._job.ends_finished)
         self._has_ended = True
-        self._report_quarantined()
+        report_quarantined(self._quarantined, self._job.terms, skips=self._job.on_bad_file == SKIP)
 
     def batch(self, rows: BatchSlice | None) -> MadeBatch | None:
         """The next batch, to be added to the delivery.
@@ -247,6 +250,9 @@ class Iteration:
             if self._row_bar is not None:
                 parts.callback(self._row_bar.close)
             parts.callback(self._reports.close)
+
+    def _is_staged(self, path: str) -> bool:
+        return self._source.is_staged(self._job.files[path][0])
 
     def _epochs(self, end: int) -> Iterator[int]:
         """The remaining epochs of the iteration. A followed table has one epoch per plan, for which
@@ -348,29 +354,3 @@ class Iteration:
         if note := padding_note(padding, steps):
             self._stats.verdict += f"; {note}"
             _LOG.info("%s", note)
-
-    def _report_all_done(self, end: int) -> None:
-        text = (
-            f"epochs {self.meeting.first_epoch} to {end - 1}: nothing is left to read: in "
-            f"dispatch store {redact(self.meeting.address.url)} an earlier run, or another loader "
-            "with the same selection, has read every row under this run_id; give each run, and "
-            "each loader that is to read all rows itself, its own run_id; to continue after a "
-            "checkpoint, call load_state_dict; if a launcher restarts workers that had ended, "
-            "dispatch.finished: end lets them end empty"
-        )
-        if not self._job.ends_finished:
-            raise DispatchError(text)
-        _LOG.warning("%s", text)
-
-    def _report_quarantined(self) -> None:
-        if not self._quarantined:
-            return
-        text = (
-            "some rows could not be read by any worker: each of these splits failed "
-            f"{self._job.terms.max_failures} times in a row, or killed its worker: "
-            f"{'; '.join(self._quarantined)}; all other rows were delivered; see the errors of the "
-            "workers, and `featstore dispatch receipt`"
-        )
-        if self._job.on_bad_file != SKIP:
-            raise DispatchError(text)
-        _LOG.warning("%s", text)

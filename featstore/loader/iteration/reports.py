@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.terms import Terms
+from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.batches.bad_files import BadFiles
 from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.stats import Stats
@@ -129,20 +129,28 @@ class Reports:
             The `limits`, as of `Block.within`, of sources of which other workers have taken rows,
             which are counted as left to them.
         """
-        coordinator, limits = self.coordinator, dict[int, int]()
-        if coordinator is None:
+        limits = dict[int, int]()
+        if self.coordinator is None:
             return limits
         is_mixed = block.draws is not None
         for number, source in enumerate(block.sources):
             through = source.end_row if is_mixed else source.through(block.end, block.num_rows)
-            row = coordinator.reserve(source.claim, through)
-            if row is None:
-                self._delivery.lose(source.claim.key)
+            row = self.reserve_rows(source.claim, through)
             if row is None or row < through:
                 limits[number] = _LOST if row is None else row
         if limits:
             self._stats.counts["rows_left_to_others"] += block.num_rows_beyond(limits)
         return limits
+
+    def reserve_rows(self, claim: Claim, through: int) -> int | None:
+        """As of `Coordinator.reserve`. Records if another worker has the claim. None, too, if the
+        epoch has ended.
+        """
+        coordinator = self.coordinator
+        row = None if coordinator is None else coordinator.reserve(claim, through)
+        if row is None:
+            self._delivery.lose(claim.key)
+        return row
 
     def num_promised(self, block: Block, batch_size: int) -> int:
         """How many whole batches after the end of a slice may be promised to other ranks: those

@@ -57,7 +57,7 @@ class Worker:
             delivery=self.delivery,
             reports=self.reports,
             stats=self.stats,
-            is_staged=lambda file: file.path in staged,
+            is_staged=staged.__contains__,
         )
 
     def deliver(self, claims: Iterable[Claim]) -> list[str]:

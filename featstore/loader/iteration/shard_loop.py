@@ -1,0 +1,345 @@
+"""A training loop over positions of an order that are claimed in shards, as splits of files are,
+through a loader that asks for batches ahead of the loop.
+"""
+
+import inspect
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from featstore.base.closing import Closing, when_gone
+from featstore.base.errors import ConfigError, StateError
+from featstore.dispatch.options import AUTO, END, Dispatch
+from featstore.dispatch.plan import Plan, Split, SplitList
+from featstore.dispatch.terms import Claim
+from featstore.loader.batches.progress import Progress, Segment
+from featstore.loader.batches.stats import Stats
+from featstore.loader.iteration.delivery import Delivery
+from featstore.loader.iteration.dynamic_epoch import (
+    DynamicEpoch,
+    report_all_done,
+    report_quarantined,
+)
+from featstore.loader.iteration.rendezvous import Meeting, Rendezvous
+from featstore.loader.iteration.reports import Reports
+from featstore.loader.iteration.state import LoaderState
+from featstore.loader.iteration.worker import LoaderWorker, worker_name
+from featstore.loader.request.options import as_options
+
+Item = TypeVar("Item")
+DispatchOptions = Dispatch | Mapping[str, Any] | str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shards(SplitList):
+    """The positions from 0 up to `num_positions`, in splits of `shard_rows`.
+
+    Attributes:
+        num_positions: How many positions.
+        shard_rows: Positions of a split; the last one may have fewer.
+        order: A text that tells the order of the positions from others.
+    """
+
+    num_positions: int
+    shard_rows: int
+    order: str
+
+    def __len__(self) -> int:
+        return -(-self.num_positions // self.shard_rows)
+
+    @property
+    def num_rows(self) -> int:
+        return self.num_positions
+
+    def positions(self, index: int, first: int, end: int) -> range:
+        """The positions of rows `first` to `end` of a shard."""
+        begin = index * self.shard_rows
+        return range(begin + first, begin + end)
+
+    def digest_lines(self) -> Iterable[bytes]:
+        return [f"{self.order}\n{self.num_positions}\n{self.shard_rows}\n".encode()]
+
+    def _split(self, index: int) -> Split:
+        num_rows = min(self.shard_rows, self.num_positions - index * self.shard_rows)
+        return Split(path="order", num_rows=num_rows, first_row_group=index, last_row_group=index)
+
+
+@dataclass(kw_only=True)
+class _UnderWay:
+    """A loop that has begun.
+
+    Attributes:
+        delivery: What it has delivered, and what the loader asked for ahead.
+        reports: Tells the store of it.
+        claims: Those of the next round, until the loader asks for their batches.
+        num_ahead: How many batches the loader asked for that the loop has not got.
+        is_over: Whether the loader has asked for all batches of the round.
+        has_ended: Whether the epoch has ended for the loop.
+        end: Ends it. May be called more than once.
+    """
+
+    delivery: Delivery
+    reports: Reports
+    claims: Iterable[Claim] | None = None
+    num_ahead: int = 0
+    is_over: bool = False
+    has_ended: bool = False
+    end: Callable[[], object] = lambda: None
+
+    def ack(self) -> None:
+        """Counts the batches that the loop has as delivered."""
+        self.reports.tell(is_complete=self.delivery.acknowledge())
+
+    def add(self, made: Sequence[tuple[range, Segment]]) -> list[range]:
+        """Adds a batch to what is to be delivered, and returns its positions."""
+        self.delivery.add(Progress(tuple(segment for _, segment in made)))
+        self.num_ahead += 1
+        return [positions for positions, _ in made]
+
+    def round(self, loader: Iterable[Item], claims: Iterable[Claim]) -> Iterator[Item]:
+        """The batches of a loader in one round, each delivered when the next one is asked for."""
+        self.claims, self.is_over = claims, False
+        for batch in loader:
+            self.num_ahead -= 1
+            self._require(self.num_ahead >= 0)
+            self.delivery.give()
+            yield batch
+            self.ack()
+        self._require(self.is_over and not self.num_ahead)
+        self.reports.await_delivery()
+
+    def _require(self, has_one_each: bool) -> None:
+        if not has_one_each:
+            raise StateError(
+                "expected a loader that has one batch for each of the order's, to its end, found "
+                "more or fewer: pass the DataLoader itself, made with batch_sampler=order"
+            )
+
+
+class LoopBatches(Generic[Item]):
+    """The batches that a loop gets. The loop ends when they are dropped, as by a `break`.
+
+    Args:
+        under_way: The loop.
+        batches: Its batches.
+    """
+
+    def __init__(self, under_way: _UnderWay, batches: Generator[Item, None, None]) -> None:
+        # The generator does not refer to this object, which is then dropped at once.
+        self._under_way, self._batches = under_way, batches
+        self.close = under_way.end = when_gone(self, partial(_end, under_way, batches))
+
+    def __iter__(self) -> "LoopBatches[Item]":
+        return self
+
+    def __next__(self) -> Item:
+        found = list(islice(self._batches, 1))
+        if self._under_way.delivery.is_closed and not self._under_way.has_ended:
+            raise StateError(
+                "this loop was ended by close(), an error or a newer one: iterate deliver(loader) "
+                "anew"
+            )
+        if not found:
+            raise StopIteration
+        return found[0]
+
+
+def _end(under_way: _UnderWay, batches: Generator[Any, None, None]) -> None:
+    if under_way.delivery.close():
+        under_way.reports.close()
+    # One that another thread is in ends by itself.
+    if inspect.getgeneratorstate(batches) != inspect.GEN_RUNNING:
+        batches.close()
+
+
+class ShardLoop(Closing):
+    """Claims shards of an epoch, makes batches of them, and counts a batch as delivered when the
+    loop asks for the next one. For one thread; only `close` may come from another one.
+
+    A worker waits for others only when all that it claimed is delivered, and a loader that runs
+    ahead would wait too soon. So it is iterated in rounds: each ends when nothing is left to claim
+    at once, and the next one begins when the loop has got all of it.
+
+    Args:
+        shards: What is claimed.
+        batch_size: Positions of a batch.
+        dispatch: Where workers meet.
+        epoch: The first epoch.
+    """
+
+    def __init__(
+        self, shards: Shards, batch_size: int, dispatch: DispatchOptions, epoch: int
+    ) -> None:
+        self.batch_size, self.epoch = batch_size, epoch
+        given = {"store": dispatch} if isinstance(dispatch, str) else dispatch
+        self._dispatch = as_options(Dispatch, given, "dispatch") or Dispatch()
+        self._shards, self._stats, self.terms = shards, Stats(), self._dispatch.terms
+        self._rendezvous = Rendezvous(self._dispatch, self.plan(0).digest[:16], 1)
+        self._restored: LoaderState | None = None
+        self._under_way: _UnderWay | None = None
+        when_gone(self, self._rendezvous.remove)
+
+    def plan(self, epoch: int) -> Plan:
+        """The shards of an epoch, in the order of their positions."""
+        return Plan(splits=self._shards, epoch=epoch, shuffle=False)
+
+    def deliver(self, loader: Iterable[Item]) -> LoopBatches[Item]:
+        """The batches of a loader, which has one for each of `batches`, in their order.
+
+        Raises:
+            ConfigError: The loader does not keep their order.
+            StateError: It has others, or the loop was ended by `close` or a newer one.
+            DispatchError: The store is lost, an earlier start of the run has read everything, or a
+                shard killed its worker again and again.
+        """
+        if not getattr(loader, "in_order", True):
+            raise ConfigError(
+                "DataLoader: expected in_order=True, found False: batches count as delivered in "
+                "the order in which they were asked for"
+            )
+        self.end()
+        worker = LoaderWorker.here()
+        meeting = replace(self._rendezvous.begin(worker), first_epoch=self.epoch)
+        delivery = Delivery(self._start(worker), self._stats.counts, tells=True)
+        delivery.run_ahead()
+        reports = Reports(delivery, self._stats, self.terms)
+        self._under_way, self._restored = _UnderWay(delivery=delivery, reports=reports), None
+        return LoopBatches(self._under_way, self._rounds(loader, meeting, self._under_way))
+
+    def batches(self) -> Iterator[list[range]]:
+        """The positions of each batch of a round, reserved for this worker: `batch_size` of them,
+        in the last one fewer.
+
+        Raises:
+            StateError: It is not `deliver` that iterates the loader.
+        """
+        under_way = self._under_way
+        if under_way is None or (claims := under_way.claims) is None:
+            raise StateError(
+                "expected a loop over deliver(loader), found one over the loader: it asks ahead, "
+                "and does not know which batches the loop has got"
+            )
+        under_way.claims = None
+        made, room = list[tuple[range, Segment]](), self.batch_size
+        for claim in claims:
+            under_way.delivery.claim(claim)
+            row, is_complete = claim.start_row, False
+            while not is_complete:
+                wanted = min(row + room, claim.end_row)
+                through = under_way.reports.reserve_rows(claim, wanted)
+                if through is None:
+                    break
+                # Less than wanted: others have the rest.
+                is_complete = through < wanted or through == claim.end_row
+                positions = self._shards.positions(claim.index, row, through)
+                made.append((positions, Segment(claim, through, is_complete)))
+                row, room = through, room - len(positions)
+                if not room:
+                    yield under_way.add(made)
+                    made, room = [], self.batch_size
+        if room < self.batch_size:
+            yield under_way.add(made)
+        elif made:
+            no_rows = tuple(segment for _, segment in made)
+            under_way.delivery.add(Progress(no_rows, is_batch=False))
+        under_way.is_over = True
+
+    def ack(self) -> None:
+        """Counts the last batch as delivered now."""
+        if self._under_way is not None:
+            self._under_way.ack()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next loop begin with another epoch; does nothing if this is the current one."""
+        if epoch != self.epoch:
+            self.end()
+            self.epoch, self._restored, self._under_way = epoch, None, None
+
+    @property
+    def state(self) -> LoaderState:
+        """What this worker has delivered of the epoch."""
+        if self._under_way is not None:
+            return self._under_way.delivery.state
+        return self._start(LoaderWorker.here())
+
+    def restore(self, saved: LoaderState) -> None:
+        """Makes the next loop continue from the state of all workers.
+
+        Raises:
+            StateError: Workers are missing, it is of other shards, or a loop is under way.
+        """
+        if self._under_way is not None and not self._under_way.delivery.is_closed:
+            raise StateError(
+                "load_state_dict(): expected it before a loop, found one under way; a state goes "
+                "into the order itself, not into a StatefulDataLoader"
+            )
+        worker = LoaderWorker.here()
+        saved.require_fit(self._begin(worker))
+        saved.require_complete()
+        self.epoch, self._restored, self._under_way = saved.epoch, saved, None
+        self._rendezvous.restore(saved.digest, saved.epoch, worker)
+
+    def end(self) -> None:
+        """Ends the loop that is under way."""
+        if self._under_way is not None:
+            self._under_way.end()
+
+    def close(self) -> None:
+        """Ends the loop, releases claims and closes connections. May be called more than once."""
+        self.end()
+        if self._in_step:
+            self._rendezvous.log_left_open()
+        self._rendezvous.close()
+
+    def _rounds(
+        self, loader: Iterable[Item], meeting: Meeting, under_way: _UnderWay
+    ) -> Generator[Item, None, None]:
+        in_step, delivery = self._in_step, under_way.delivery
+        epoch = DynamicEpoch(
+            self,
+            meeting,
+            meeting.first_epoch,
+            worker=worker_name(),
+            in_step=in_step,
+            delivery=delivery,
+            reports=under_way.reports,
+            stats=self._stats,
+            is_staged=None,
+        )
+        with epoch, closing(delivery):
+            for claims in epoch.rounds():
+                yield from under_way.round(loader, claims)
+            if in_step:
+                epoch.note_left_open()
+            under_way.has_ended = not delivery.is_closed
+        if epoch.found_all_done and meeting.is_repeated:
+            ends_finished = self._dispatch.finished == END
+            report_all_done(meeting, meeting.first_epoch + 1, ends_finished=ends_finished)
+        report_quarantined(epoch.quarantined, self.terms, skips=False)
+
+    @property
+    def _in_step(self) -> bool:
+        in_step = self._dispatch.in_step
+        return LoaderWorker.here().in_step if in_step == AUTO else bool(in_step)
+
+    def _begin(self, worker: LoaderWorker) -> LoaderState:
+        """The state of a worker that has delivered nothing of the epoch."""
+        return LoaderState(
+            table="order",
+            plan=self.plan(0).digest,
+            request="",
+            seed=0,
+            window_rows=None,
+            num_epochs=1,
+            epoch=self.epoch,
+            first_epoch=self.epoch,
+            num_workers=worker.num_workers,
+            workers=(worker.index,),
+        )
+
+    def _start(self, worker: LoaderWorker) -> LoaderState:
+        begin, saved = self._begin(worker), self._restored
+        return begin if saved is None else replace(begin, done=saved.done)
