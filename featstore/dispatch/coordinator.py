@@ -233,8 +233,8 @@ class Coordinator(Closing):
         store for each claim.
 
         Args:
-            delivered: Claims, each with a number of rows. Of all that were delivered since the last
-                call, so that the loop's pace shows.
+            delivered: Claims, each with a number of rows: all of which rows were delivered since
+                the last call. Complete ones are told before, so that the loop's pace shows.
 
         Returns:
             Of each claim, whether it is still this worker's.
@@ -247,7 +247,8 @@ class Coordinator(Closing):
         ]
         if any(advanced):
             self._held.worked()
-            self._pace.deliver(sum(advanced), self._clock.now_s())
+        self._pace.deliver(sum(advanced))
+        self._pace.measure(self._clock.now_s())
         ahead = self._pace.rows_per_s * self._terms.reserve_s / max(1, sum(advanced))
         return [
             mine is not None and self._advance(claim, num_rows, math.ceil(ahead * num_more))
@@ -262,8 +263,11 @@ class Coordinator(Closing):
         """
         self._held.worked()
         if (mine := self._held.get(_part(claim), claim.fence)) is not None:
-            self._pace.deliver(mine.limit - mine.rows, self._clock.now_s())
-        return self._changed(claim, lambda mine, _: leases.finish(mine)) is not None
+            self._pace.deliver(mine.limit - mine.rows)
+        record = self._changed(claim, lambda mine, _: leases.finish(mine))
+        if not len(self._held):
+            self._pace.pause(self._clock.now_s())
+        return record is not None
 
     def fail(self, claim: Claim) -> Lease | None:
         """Releases a claim that could not be read. After too many failures the split is
@@ -450,8 +454,8 @@ class Coordinator(Closing):
                     and (claim := self._take_over(part, value, record)) is not None
                 ):
                     return claim
-                is_held = record is not None and record.state is LeaseState.HELD
-                if may_relieve and record is not None and value is not None and is_held:
+                if may_relieve and value is not None and _is_shared(record):
+                    assert record is not None
                     still_s = self._waiting.standstill_s(part, record)
                     seen.append(Seen(part=part, record=record, value=value, standstill_s=still_s))
         return self._relieve(seen) if may_relieve else None
@@ -530,6 +534,15 @@ class Coordinator(Closing):
             )
         if self._failure is not None:
             raise DispatchError(f"leases could not be renewed: {self._failure}") from self._failure
+
+
+def _is_shared(record: Lease | None) -> bool:
+    """Whether others may take rows of the lease: not of one that could not be read the last time,
+    until its new holder has read some. Parts of it would fail one by one.
+    """
+    if record is None or record.state is not LeaseState.HELD:
+        return False
+    return not record.failures or record.rows > record.first
 
 
 def _part(claim: Claim) -> Part:

@@ -39,6 +39,12 @@ class LoopPace:
         with self._lock:
             self._claimed_at, self._since, self._num_rows = now, None, 0
 
+    def pause(self, now: float) -> None:
+        """All that the worker holds is delivered: it has nothing to do until it takes a claim."""
+        with self._lock:
+            self.measure(now)
+            self._since = None
+
     def begin(self, now: float) -> None:
         """A batch is made. The first one of a claim after a pause begins the time."""
         with self._lock:
@@ -46,13 +52,17 @@ class LoopPace:
                 self._since = now
                 self.begin_s = now - (now if self._claimed_at is None else self._claimed_at)
 
-    def deliver(self, num_rows: int, now: float) -> None:
-        """So many rows were delivered since the last call. If there are none the time goes on: a
-        step may take longer than it is between two reports.
-        """
+    def deliver(self, num_rows: int) -> None:
+        """So many rows more were delivered."""
         with self._lock:
             self._num_rows += num_rows
-            if self._since is not None and num_rows and now - self._since >= _LEAST_S:
+
+    def measure(self, now: float) -> None:
+        """All that was delivered until now is told. If that is nothing the time goes on: a step may
+        take longer than it is between two reports.
+        """
+        with self._lock:
+            if self._since is not None and self._num_rows and now - self._since >= _LEAST_S:
                 self.rows_per_s = self._num_rows / (now - self._since)
                 self._since, self._num_rows = now, 0
 

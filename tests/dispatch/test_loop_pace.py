@@ -1,13 +1,21 @@
 """How fast a worker's loop is, from what it reports."""
 
+import pytest
+
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.relieving import LoopPace
+from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import WaitFor
+from tests.dispatch.simulated_clock import SimulatedClock
 
 
 def test_a_step_that_takes_longer_than_it_is_between_two_reports_does_not_stop_the_pace() -> None:
     pace = LoopPace()
     pace.begin(0.0)
     for second in range(1, 13):  # A batch of 90 rows is delivered every third second.
-        pace.deliver(90 if second % 3 == 0 else 0, float(second))
+        pace.deliver(90 if second % 3 == 0 else 0)
+        pace.measure(float(second))
         assert pace.rows_per_s in ([0] if second < 3 else [30])
 
 
@@ -15,8 +23,45 @@ def test_the_end_of_a_claim_is_no_burst() -> None:
     """Before the rest of a claim is reported, nothing is, of any other claim."""
     pace = LoopPace()
     pace.begin(0.0)
-    pace.deliver(1000, 1.0)
-    pace.deliver(0, 1.5)
-    pace.deliver(500, 1.5)
-    pace.deliver(500, 2.0)
+    pace.deliver(1000)
+    pace.measure(1.0)
+    pace.deliver(0)
+    pace.measure(1.5)
+    pace.deliver(500)
+    pace.measure(1.5)
+    pace.deliver(500)
+    pace.measure(2.0)
     assert pace.rows_per_s == 1000
+
+
+def test_claims_that_are_complete_count_together_with_those_that_go_on() -> None:
+    """Of two claims the loop reads 500 rows a second each; one is complete at 1.2 s."""
+    clock = SimulatedClock()
+    plan = Plan(
+        splits=[Split(path=f"{size}", num_rows=size) for size in (4000, 600)], shuffle=False
+    )
+    with Coordinator(
+        bind("memory://pace"), plan=plan, prefix="p/", worker="w", clock=clock, shares_claims=True
+    ) as worker:
+        long, short = worker.claims(WaitFor.NOTHING)
+        assert (worker.reserve(long, 750), worker.reserve(short, 600)) == (750, 600)
+        clock.sleep(1.2)
+        assert worker.complete(short)
+        clock.sleep(0.3)
+        assert worker.acknowledge(long, 750)
+        assert worker._pace.rows_per_s == pytest.approx(900)
+
+
+def test_a_worker_that_waits_for_a_claim_keeps_the_pace_that_it_had() -> None:
+    clock = SimulatedClock()
+    plan = Plan(splits=[Split(path="a", num_rows=600)], shuffle=False)
+    with Coordinator(
+        bind("memory://kept"), plan=plan, prefix="p/", worker="w", clock=clock, shares_claims=True
+    ) as worker:
+        [claim] = worker.claims(WaitFor.NOTHING)
+        assert worker.reserve(claim, 600) == 600
+        clock.sleep(1.0)
+        assert worker.complete(claim)
+        clock.sleep(5.0)
+        worker.acknowledge_all([])
+        assert worker._pace.rows_per_s == pytest.approx(600)

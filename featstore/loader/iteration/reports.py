@@ -196,21 +196,25 @@ class Reports:
             reports = self._delivery.untold(*kinds)
             if "advanced" in kinds:
                 self._told_at = time.monotonic()
-            advanced = [report for report in reports if report.kind == "advanced"]
-            are_mine = coordinator.acknowledge_all(
-                [(report.claim, report.through) for report in advanced]
-            )
-            for report, is_mine in zip(advanced, are_mine, strict=True):
-                self._delivery.told(report, is_mine=is_mine)
+            # Complete claims first: the pace is measured where the others are acknowledged.
             for report in reports:
-                if report.kind != "advanced":
-                    self._delivery.told(report, is_mine=self._send(coordinator, report))
+                if report.kind == "complete":
+                    is_mine = coordinator.complete(report.claim)
+                    self._delivery.told(report, is_mine=is_mine)
+            if "advanced" in kinds:
+                advanced = [report for report in reports if report.kind == "advanced"]
+                are_mine = coordinator.acknowledge_all(
+                    [(report.claim, report.through) for report in advanced]
+                )
+                for report, is_mine in zip(advanced, are_mine, strict=True):
+                    self._delivery.told(report, is_mine=is_mine)
+            for report in reports:
+                if report.kind == "failed":
+                    self._fail(coordinator, report)
+                    self._delivery.told(report, is_mine=True)
 
-    def _send(self, coordinator: Coordinator, report: Report) -> bool:
-        """Sends a report that a claim has ended. Returns whether it was still this worker's."""
-        if report.kind == "complete":
-            return coordinator.complete(report.claim)
+    def _fail(self, coordinator: Coordinator, report: Report) -> None:
+        """Sends the report of a claim that cannot be read."""
         record = coordinator.fail(report.claim)
         if record is not None and coordinator.gives_up(record):
             self.bad_files.give_up(report.claim, record.limit)
-        return True

@@ -21,6 +21,7 @@ from featstore.decoded.file_sources import (
     files_staged,
     stage_items,
 )
+from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.assembly import Assembler
@@ -335,8 +336,15 @@ class SliceSource:
         return replace(
             work,
             limit=partial(coordinator.start, claim),
-            fail=partial(self._delivery.fail, claim),
+            fail=partial(self._fail, coordinator, claim),
         )
+
+    def _fail(self, coordinator: Coordinator, claim: Claim) -> None:
+        """Records that a claim cannot be read. Reserved, it is not taken in parts meanwhile, which
+        others would try in vain.
+        """
+        coordinator.reserve(claim, claim.end_row)
+        self._delivery.fail(claim)
 
 
 def rows_in_place(job: Job, splits: Iterable[Split]) -> Generator[BatchSlice, None, None]:

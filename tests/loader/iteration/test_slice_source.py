@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 
 from featstore.base.errors import DataFileError, StateError
-from featstore.dispatch.terms import Claim
+from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.stores.address import bind
+from featstore.dispatch.terms import Claim, WaitFor
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
@@ -125,3 +127,20 @@ def test_a_bad_file_is_an_error_where_the_job_says_so(job: Job) -> None:
         next(reading.slices())
     reading.source.close()
     assert not our_threads()
+
+
+def test_of_a_claim_that_cannot_be_read_nobody_takes_a_part(tmp_path: Path) -> None:
+    """It stays this worker's until all is told that was read before: reserved to its end."""
+    job = job_on(data_file(tmp_path / "0.parquet", pa.table({"row": range(40)})), schema=SCHEMA)
+    reading = Reading(job)
+    with Coordinator(
+        bind(f"memory://{tmp_path}"), plan=job.plan(0), prefix="p/", worker="0", shares_claims=True
+    ) as coordinator:
+        reading.reports.coordinator = coordinator
+        [claim] = coordinator.claims(WaitFor.NOTHING)
+        (tmp_path / "0.parquet").write_bytes(b"damaged")
+        with pytest.raises(DataFileError):
+            list(reading.source.slices(job, 0, [claim]))
+        assert coordinator.reserved(claim) == 40
+        reading.reports.coordinator = None
+    reading.source.close()
