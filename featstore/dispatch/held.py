@@ -293,10 +293,6 @@ class Renewer:
         )
         self._thread.start()
 
-    def hurry(self, wait_s: float) -> None:
-        """Lets the thread wait so many seconds more for a store that does not answer."""
-        self._store.wait_at_most(wait_s)
-
     def join(self) -> None:
         """Waits for the thread to end. Returns at once if the thread itself calls it."""
         if self._thread is not threading.current_thread():

@@ -52,6 +52,13 @@ class Terms:
         """
         return min(0.75 * self.reserve_s, self.lease_s / 4)
 
+    @property
+    def leave_s(self) -> float:
+        """Seconds for which a worker that is about to end waits for a store that does not answer,
+        to give back what it holds: others have it after a lease in any case.
+        """
+        return self.lease_s / 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
