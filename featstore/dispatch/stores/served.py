@@ -84,7 +84,7 @@ class ServerIdentity:
         with self._lock:
             if self._since_s is not None:
                 self._unanswered_s += now_s - self._since_s
-                self._counted_until_s, self._since_s = now_s, None
+            self._counted_until_s, self._since_s = now_s, None
 
     def unanswered_s(self) -> float:
         """The seconds of all outages so far, with that under way."""
