@@ -3,7 +3,7 @@ operations, tail, memory.
 
 One process plays all workers on a virtual clock. Plan, records, cuts and the choice of what to take
 from whom are the package's own; the store is a dict of records that counts exchanges (records are
-not encoded, nothing crosses a network). A worker acknowledges once per second, and reserves what it
+not encoded, nothing crosses a network). A worker acknowledges every 1.5 s, and reserves what it
 delivers in two. One worker in a hundred is four times slower; one in a hundred dies at some time.
 Idle workers rest as `Coordinator` has them: they ask for two hints about once a second,
 and look at up to 64 leases in one exchange where one of those that they saw last has rows to give,
@@ -125,7 +125,7 @@ class Cluster:
         heapq.heappush(self.events, (when, next(self.order), worker, part))
 
     def _step(self, now: float, worker: int, part: Part | None) -> None:
-        """The worker has delivered rows for a second, or the last ones of the part that it holds,
+        """The worker has delivered rows for REPORT_S, or the last ones of the part that it holds,
         and goes on.
         """
         if part is not None:

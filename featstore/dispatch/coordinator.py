@@ -105,7 +105,8 @@ class Coordinator(Closing):
         self._claiming, self._closed = threading.Lock(), threading.Event()
         self._failure: BaseException | None = None
         address = bind(store, timeout_s=STORE_WAIT_S) if isinstance(store, str) else store
-        self._store = address.open()
+        self._address = address.scoped(self._terms.leave_s)
+        self._store = self._address.open()
         claimer = Claimer(worker=worker, nonce=self._nonce, index=index, shares=shares_claims)
         self._claims = Claiming(
             self._store, self._keys, plan, self._done, claimer, self._held, is_staged
@@ -118,7 +119,7 @@ class Coordinator(Closing):
             self._claims.begin()
             self._beats = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
             self._renewer = Renewer(
-                address.open(),
+                self._address.open(),
                 self._renewal_pause_s,
                 self._held.renew_all,
                 self.note_failure,
@@ -330,13 +331,6 @@ class Coordinator(Closing):
             for part, mine in self._held.looked_up(self._store).items()
         }
 
-    def hurry(self) -> None:
-        """Lets this worker wait a quarter of a lease more for a store that does not answer, since
-        it is about to end. After that every call raises where it would wait.
-        """
-        self._store.wait_at_most(self._terms.lease_s / 4)
-        self._renewer.hurry(self._terms.lease_s / 4)
-
     def close(self) -> None:
         """Wakes `claims`, joins the renewing thread, and releases unfinished splits so that no
         worker has to wait for their leases to expire.
@@ -346,7 +340,7 @@ class Coordinator(Closing):
         if not self._process.is_this():
             return
         self._closed.set()
-        self.hurry()
+        self._address.hurry()
         self._renewer.join()
         with self._claiming:
             with contextlib.suppress(DispatchError):

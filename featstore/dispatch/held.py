@@ -46,7 +46,6 @@ class Holdings:
         self._made: dict[Part, int] = {}
         self._granted: dict[Part, int] = {}
         self._made_at: dict[Part, float] = {}
-        self._lost: set[tuple[Part, int]] = set()
         self._lock = threading.RLock()
         self._work = 0
 
@@ -121,10 +120,6 @@ class Holdings:
         """How many rows are reserved and not acknowledged."""
         return sum(mine.num_unacknowledged for mine in list(self._held.values()))
 
-    def is_lost(self, part: Part, fence: int) -> bool:
-        """Whether the worker has noticed that a claim was taken over. Does not ask the store."""
-        return (part, fence) in self._lost
-
     def worked(self) -> None:
         """Counts something that the worker did. Others judge by this count whether it stalls."""
         with self._lock:
@@ -148,8 +143,6 @@ class Holdings:
                 return changed
             current = Lease.decode(text)
             if not current.same_claim(mine) or current.state is not LeaseState.HELD:
-                # Noted before the record goes, so that no thread sees neither.
-                self._lost.add((part, fence))
                 self._remember(part, leases.release(mine))
                 return None
             # The value is newer than this thread's: apply the change to that one. Remembered first,
@@ -292,10 +285,6 @@ class Renewer:
             target=self._run, name="featstore-lease-renewal", daemon=True
         )
         self._thread.start()
-
-    def hurry(self, wait_s: float) -> None:
-        """Lets the thread wait so many seconds more for a store that does not answer."""
-        self._store.wait_at_most(wait_s)
 
     def join(self) -> None:
         """Waits for the thread to end. Returns at once if the thread itself calls it."""

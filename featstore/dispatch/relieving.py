@@ -12,7 +12,7 @@ from featstore.dispatch.lease import Lease
 from featstore.dispatch.survey import Part
 
 # Rates of shorter times are those of bursts, such as the batches that a DataLoader asks for ahead,
-# or the few batches of a claim's end. A worker acknowledges once per second (`Terms.reserve_s`).
+# or the few batches of a claim's end. A worker acknowledges every 1.5 s (`Terms.report_s`).
 _LEAST_S = 0.5
 
 

@@ -48,9 +48,17 @@ class Terms:
     def report_s(self) -> float:
         """Seconds between two acknowledgements: three quarters of `reserve_s`, so that a
         reservation is renewed before it is used up. At most a quarter of a lease: a worker that
-        stood still for a whole one learns soon whether its claims were taken over.
+        stood still for a whole one learns soon whether its claims were taken over. At least 0.05,
+        so that the thread that acknowledges takes no core from the loop.
         """
-        return min(0.75 * self.reserve_s, self.lease_s / 4)
+        return max(0.05, min(0.75 * self.reserve_s, self.lease_s / 4))
+
+    @property
+    def leave_s(self) -> float:
+        """Seconds for which a worker that is about to end waits for a store that does not answer,
+        to give back what it holds: others have it after a lease in any case.
+        """
+        return self.lease_s / 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,12 @@ class RepeatingAddress:
     def unanswered_s(self) -> float:
         return 0.0
 
+    def scoped(self, wait_s: float) -> "RepeatingAddress":
+        return self
+
+    def hurry(self) -> None:
+        """Its handles wait for nobody."""
+
     def repeats(self) -> bool:
         """Whether the next request is done twice."""
         is_next = self._draw.random() < 0.5
@@ -37,4 +43,4 @@ class _Repeating:
                 act(*arguments)
             return act(*arguments)
 
-        return act if verb in ("close", "wait_at_most") else call
+        return act if verb == "close" else call

@@ -201,6 +201,12 @@ class _Opening:
     def unanswered_s(self) -> float:
         return 0.0
 
+    def scoped(self, wait_s: float) -> "_Opening":
+        return self
+
+    def hurry(self) -> None:
+        """Its handles wait for nobody."""
+
     def open(self) -> Any:
         return _Interrupted(self._address.open(), self._loop.interrupt)
 

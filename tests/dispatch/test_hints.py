@@ -26,6 +26,12 @@ class CountingAddress:
     def unanswered_s(self) -> float:
         return 0.0
 
+    def scoped(self, wait_s: float) -> "CountingAddress":
+        return self
+
+    def hurry(self) -> None:
+        """Its handles wait for nobody."""
+
 
 class _Counting:
     def __init__(self, inner: Any, counts: Any) -> None:
@@ -40,8 +46,7 @@ class _Counting:
             )
             return getattr(self._inner, verb)(*arguments)
 
-        is_exchange = verb not in ("close", "wait_at_most")
-        return call if is_exchange else getattr(self._inner, verb)
+        return call if verb != "close" else getattr(self._inner, verb)
 
 
 def test_a_worker_that_never_waits_finds_the_one_free_split_among_hundreds_that_others_hold(

@@ -66,11 +66,20 @@ class Losing:
 
 
 class Address:
+    def __init__(self, inner):
+        self.inner = inner
+
     def open(self):
-        return Losing(bind(url).open())
+        return Losing(self.inner.open())
 
     def unanswered_s(self):
         return 0.0
+
+    def scoped(self, wait_s):
+        return Address(self.inner.scoped(wait_s))
+
+    def hurry(self):
+        self.inner.hurry()
 
 
 splits = [Split(path=str(i), num_rows=rows) for i in range(int(num_splits))]
@@ -78,7 +87,7 @@ terms = Terms(lease_s=lease_s)
 slow = Path(directory) / "slow"
 try:
     with open(Path(directory) / f"{name}.log", "ab", buffering=0) as log, Coordinator(
-        Address(), plan=Plan(splits=splits), prefix=run_prefix("run"), worker=name, terms=terms,
+        Address(bind(url)), plan=Plan(splits=splits), prefix=run_prefix("run"), worker=name, terms=terms,
         shares_claims=True, batch_rows=int(window_rows),
     ) as coordinator:
         (Path(directory) / f"{name}.ready").write_text(str(time.monotonic()))

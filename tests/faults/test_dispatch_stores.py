@@ -51,9 +51,6 @@ class FaultyStore:
     def close(self) -> None:
         self._inner.close()
 
-    def wait_at_most(self, wait_s: float) -> None:
-        self._inner.wait_at_most(wait_s)
-
     def __getattr__(self, verb: Any) -> Any:
         def call(*arguments: Any) -> Any:
             if self._is_cut:
@@ -87,6 +84,12 @@ class FaultyAddress:
 
     def unanswered_s(self) -> float:
         return 0.0
+
+    def scoped(self, wait_s: float) -> "FaultyAddress":
+        return self
+
+    def hurry(self) -> None:
+        """Its handles wait for nobody."""
 
 
 class Worker:

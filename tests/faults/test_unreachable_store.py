@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from featstore.base.errors import DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.iteration.batch_iterator import BatchIterator
 from tests.dispatch.stores.forwarder import Forwarder
 from tests.dispatch.stores.served import KINDS, ServerProcess
 from tests.loader.conftest import rows_of
@@ -66,12 +67,14 @@ def test_a_loader_closes_within_seconds_where_its_store_does_not_answer(
         assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("begin", [str, BatchIterator.begin, next], ids=["new", "begun", "read"])
 def test_a_loop_that_waits_for_its_store_ends_within_seconds_once_the_loader_is_closed(
-    server: ServerProcess, table: Path
+    server: ServerProcess, table: Path, begin: Callable[[Any], object]
 ) -> None:
+    """Also one that waits to begin its iteration, or an epoch."""
     loader = loader_of(table, server.url)
     batches, ended = iter(loader), threading.Event()
-    next(batches)
+    begin(batches)
     server.stop()
 
     def read() -> None:

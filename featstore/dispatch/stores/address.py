@@ -17,7 +17,7 @@ from featstore.dispatch.stores.endpoint import (
     parse_endpoint,
 )
 from featstore.dispatch.stores.memory import MemoryStore, MemoryStoreData, process_data
-from featstore.dispatch.stores.served import ServerIdentity
+from featstore.dispatch.stores.served import Patience, ServerIdentity
 from featstore.dispatch.stores.sqlite import SqliteStore
 from featstore.dispatch.stores.tcp import TcpStore
 from featstore.files.looks import exists
@@ -48,6 +48,7 @@ class StoreAddress:
         memory: The data of a memory store. They live as long as an address or a handle does.
         server: What this process knows of the server of a TCP store, or torch's.
         connections: Unused connections to torch's store, for the next handles.
+        patience: Until when its handles wait for a server that does not answer.
     """
 
     url: str = field(repr=False)
@@ -55,6 +56,7 @@ class StoreAddress:
     memory: MemoryStoreData | None = field(default=None, repr=False, compare=False)
     server: ServerIdentity | None = field(default=None, repr=False, compare=False)
     connections: ConnectionPool | None = field(default=None, repr=False, compare=False)
+    patience: Patience = field(default_factory=Patience, repr=False, compare=False)
 
     def open(self) -> Store:
         """Opens a new handle, which the caller closes.
@@ -67,11 +69,14 @@ class StoreAddress:
         if self.server is not None:
             endpoint = parse_endpoint(self.url)
             if endpoint.kind == TCP:
-                return TcpStore(endpoint, timeout_s=self.timeout_s, server=self.server)
+                return TcpStore(
+                    endpoint, timeout_s=self.timeout_s, server=self.server, patience=self.patience
+                )
             store = _torch_module().TorchStore(
                 endpoint,
                 timeout_s=self.timeout_s,
                 server=self.server,
+                patience=self.patience,
                 connections=self.connections,
             )
             return cast("Store", store)
@@ -89,6 +94,19 @@ class StoreAddress:
         """
         is_torch = self.url.startswith(f"{TORCH}:")
         return replace(self, connections=ConnectionPool()) if is_torch else self
+
+    def scoped(self, wait_s: float) -> "StoreAddress":
+        """The same address for one of its users: once that one is about to end, and says so by
+        `hurry`, all its handles together wait `wait_s` seconds more for a server that does not
+        answer. They hurry with those of this address, too.
+        """
+        return replace(self, patience=Patience(wait_s, self.patience))
+
+    def hurry(self) -> None:
+        """Lets no handle of this address wait long any more, also one that waits now, or that is
+        opened later. After that every call raises where it would wait.
+        """
+        self.patience.hurry()
 
     def disconnect(self) -> None:
         """Closes the connections that no handle uses."""

@@ -47,12 +47,6 @@ class Store(Protocol):
     def get_many(self, keys: Sequence[str]) -> list[str | None]:
         """The value of each key, or None: one exchange with the store where that is possible."""
 
-    def wait_at_most(self, wait_s: float) -> None:
-        """Lets the handle wait so many seconds more for a server that does not answer, all calls
-        together, also one that waits now. Stores without a server do not wait for one.
-        """
-        return
-
     def close(self) -> None:
         """Closes the handle, not the store. May be called more than once."""
 

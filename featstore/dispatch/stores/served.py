@@ -84,13 +84,38 @@ class ServerIdentity:
         with self._lock:
             if self._since_s is not None:
                 self._unanswered_s += now_s - self._since_s
-                self._counted_until_s, self._since_s = now_s, None
+            self._counted_until_s, self._since_s = now_s, None
 
     def unanswered_s(self) -> float:
         """The seconds of all outages so far, with that under way."""
         with self._lock:
             pending_s = 0.0 if self._since_s is None else time.monotonic() - self._since_s
             return self._unanswered_s + pending_s
+
+
+class Patience:
+    """Until when the handles of one user of a store wait for a server that does not answer: without
+    end until the user is about to end, and then for `wait_s` more, all calls together.
+
+    Safe for threads without a lock: those that end it at once set about the same time.
+
+    Args:
+        wait_s: Seconds.
+        outer: That of whoever the user works for. The earlier end counts.
+    """
+
+    def __init__(self, wait_s: float = 0.0, outer: "Patience | None" = None) -> None:
+        self._wait_s, self._outer, self._until_s = wait_s, outer, math.inf
+
+    @property
+    def until_s(self) -> float:
+        """When it ends, by the monotonic clock."""
+        return self._until_s if self._outer is None else min(self._until_s, self._outer.until_s)
+
+    def hurry(self) -> None:
+        """Lets it end. Only the first call counts."""
+        if self._until_s == math.inf:
+            self._until_s = time.monotonic() + self._wait_s
 
 
 class ServedStore(Store):
@@ -102,28 +127,28 @@ class ServedStore(Store):
     every call raises.
 
     `_lock` guards the connection and is held during a request: threads that share a handle wait for
-    each other. `close` and `wait_at_most` do not wait for it.
+    each other. `close` does not wait for it.
 
     Args:
         endpoint: Where the server is.
         timeout_s: Seconds to wait for a server that does not answer.
         server: What all handles of the address know of the server.
+        patience: Until when they wait.
     """
 
     # Which servers this kind of store has, for messages, and what an attempt without answer raises.
     _servers: str
     _no_answer: tuple[type[Exception], ...]
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float, server: ServerIdentity) -> None:
+    def __init__(
+        self, endpoint: Endpoint, timeout_s: float, server: ServerIdentity, patience: Patience
+    ) -> None:
         self._endpoint, self._timeout_s, self._server = endpoint, timeout_s, server
-        self._give_up_at_s = math.inf
+        self._patience = patience
         # The first failure is the cause; others follow from it.
         self._failure: str | None = None
         self._lock, self._closed = threading.Lock(), threading.Event()
         forget_in_child(self)
-
-    def wait_at_most(self, wait_s: float) -> None:
-        self._give_up_at_s = min(self._give_up_at_s, time.monotonic() + wait_s)
 
     def close(self) -> None:
         self._closed.set()
@@ -211,7 +236,7 @@ class ServedStore(Store):
 
     def _left_s(self, began_s: float) -> float:
         """How many seconds more a request is asked again that was first asked at this moment."""
-        return min(began_s + self._timeout_s, self._give_up_at_s) - time.monotonic()
+        return min(began_s + self._timeout_s, self._patience.until_s) - time.monotonic()
 
     def _require_patience(self, error: Exception, began_s: float) -> None:
         """Raises if the server is lost, or the wait for it is over."""

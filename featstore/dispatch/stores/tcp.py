@@ -10,7 +10,7 @@ from typing import Any
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch.stores.endpoint import Endpoint
-from featstore.dispatch.stores.served import ServedStore, ServerIdentity
+from featstore.dispatch.stores.served import Patience, ServedStore, ServerIdentity
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
     GREETING,
@@ -35,6 +35,7 @@ class TcpStore(ServedStore):
         endpoint: As of `ServedStore`.
         timeout_s: As of `ServedStore`.
         server: As of `ServedStore`.
+        patience: As of `ServedStore`.
 
     Raises:
         DispatchError: The server cannot be reached, does not take the token, or another one is in
@@ -43,8 +44,10 @@ class TcpStore(ServedStore):
 
     _servers, _no_answer = "`featstore dispatch serve`", (OSError, EOFError, ValueError)
 
-    def __init__(self, endpoint: Endpoint, *, timeout_s: float, server: ServerIdentity) -> None:
-        super().__init__(endpoint, timeout_s, server)
+    def __init__(
+        self, endpoint: Endpoint, *, timeout_s: float, server: ServerIdentity, patience: Patience
+    ) -> None:
+        super().__init__(endpoint, timeout_s, server, patience)
         self._begin()
         self._ask([])  # Makes the connection.
 

@@ -24,6 +24,7 @@ from featstore.base.errors import DispatchError
 from featstore.dispatch.stores.endpoint import ConnectionPool, Endpoint
 from featstore.dispatch.stores.served import (
     LEAST_ATTEMPT_S,
+    Patience,
     ServedStore,
     ServerIdentity,
     first_line,
@@ -51,6 +52,7 @@ class TorchStore(ServedStore):
         endpoint: As of `ServedStore`.
         timeout_s: As of `ServedStore`.
         server: As of `ServedStore`.
+        patience: As of `ServedStore`.
         connections: A pool from which the handle takes its connection, and to which it returns it.
 
     Raises:
@@ -66,9 +68,10 @@ class TorchStore(ServedStore):
         *,
         timeout_s: float,
         server: ServerIdentity,
+        patience: Patience,
         connections: ConnectionPool | None = None,
     ) -> None:
-        super().__init__(endpoint, timeout_s, server)
+        super().__init__(endpoint, timeout_s, server, patience)
         self._pool, self._left = connections, list[_TorchConnection]()
         self._connection: _TorchConnection | None = None
         self._ask(lambda _: None)
@@ -105,15 +108,15 @@ class TorchStore(ServedStore):
         if self._connection is None:
             self._connect(within_s)
         assert self._connection is not None
-        return self._connection.ask(request, self._patience(within_s))
+        return self._connection.ask(request, self._is_given_up(within_s))
 
-    def _patience(self, within_s: float) -> Callable[[], bool]:
+    def _is_given_up(self, within_s: float) -> Callable[[], bool]:
         """Whether nobody waits for an answer any more, so many seconds from now or earlier."""
         now_s = time.monotonic()
         until_s, least_s = now_s + within_s, now_s + LEAST_ATTEMPT_S
         return lambda: (
             self._closed.is_set()
-            or time.monotonic() > min(until_s, max(least_s, self._give_up_at_s))
+            or time.monotonic() > min(until_s, max(least_s, self._patience.until_s))
         )
 
     def _connect(self, within_s: float) -> None:
@@ -127,7 +130,9 @@ class TorchStore(ServedStore):
             ).close()
             self._connection = _TorchConnection(self._endpoint)
             within_s = max(within_s, _CONNECT_S)
-        if not self._server.is_same(self._connection.ask(_server_name, self._patience(within_s))):
+        if not self._server.is_same(
+            self._connection.ask(_server_name, self._is_given_up(within_s))
+        ):
             self._connection.close()
             raise self._replaced()
 

@@ -185,7 +185,7 @@ class DynamicEpoch:
             ending.callback(self._reports.end)
             ending.callback(self._reports.settle_if_it_can)
             if kind is not None:
-                ending.callback(self._coordinator.hurry)
+                ending.callback(self._meeting.address.hurry)
             if isinstance(error, Exception):
                 # A loop that is behind still gets the batches from before the error.
                 self._delivery.wait()

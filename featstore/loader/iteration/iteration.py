@@ -230,7 +230,7 @@ class Iteration:
         if self.steps is None or self.delivery.is_closed:
             return
         if self.delivery.is_stopped:
-            self.close()  # Releases the claims of rows that tail `drop` leaves out on purpose.
+            self._end()  # Releases the claims of rows that tail `drop` leaves out on purpose.
         try:
             self.steps.require_nothing_unread()
         except DispatchError:
@@ -239,8 +239,12 @@ class Iteration:
 
     def close(self) -> None:
         """Releases claims, ends and joins the threads, and closes files. May be called more than
-        once, from any thread.
+        once, from any thread. Does not wait long for a store that does not answer.
         """
+        self.meeting.address.hurry()
+        self._end()
+
+    def _end(self) -> None:
         if not self.delivery.close():
             return
         with ExitStack() as parts:  # Runs from the last line to the first, even if one fails.

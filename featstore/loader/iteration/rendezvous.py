@@ -120,6 +120,8 @@ class Rendezvous:
         # in a sqlite store in a private directory.
         self._own = self._shared or bind(f"memory://{self._client}")
         self._private = PrivateDirectory() if self._shared is None else None
+        # The same for what the iteration under way opens: `close` lets it hurry.
+        self._under_way = self._own.scoped(options.terms.leave_s)
         self._first_epoch, self._clock = 0, clock
         # The store of torchrun's agents outlives a restart of the workers. They read all rows again
         # unless a state is loaded, so their keys differ from those before the restart. Any other
@@ -281,9 +283,11 @@ class Rendezvous:
             UnreadEpochs(self._shared, f"{self._prefix}{_LEFT}", self._clock).log_unread()
 
     def close(self) -> None:
-        """Closes connections and, in the process that made it, removes the run directory. The next
-        iteration begins with the epoch after those that were counted there.
+        """Lets an iteration that waits to begin end. Closes connections and, in the process that
+        made it, removes the run directory. The next iteration begins with the epoch after those
+        that were counted there.
         """
+        self._under_way.hurry()
         if self._process.is_this() and self._has_run_directory():
             self._adopt_restores()
             counted = [self._epoch_of(each, self._num_iterations(each)) for each in self._stores()]
@@ -310,6 +314,11 @@ class Rendezvous:
         return bind(f"sqlite://{self._private.path}/{_STORE}")
 
     def _address(self, worker: LoaderWorker) -> StoreAddress:
+        """The store for an iteration that begins."""
+        self._under_way = self._base(worker).scoped(self._options.terms.leave_s)
+        return self._under_way
+
+    def _base(self, worker: LoaderWorker) -> StoreAddress:
         if self._shared is not None or not worker.is_dataloader:
             return self._own
         assert self._private is not None

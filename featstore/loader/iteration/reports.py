@@ -70,12 +70,7 @@ class Reports:
             thread.join()
 
     def close(self) -> None:
-        """Sends all reports, and ends reporting. Does not wait long for a store that does not
-        answer.
-        """
-        if (coordinator := self.coordinator) is None:
-            return
-        coordinator.hurry()
+        """Sends all reports, and ends reporting."""
         with ExitStack() as parts:  # Runs from the last line to the first, even if one fails.
             parts.callback(self.end)
             parts.callback(self.settle)

@@ -72,6 +72,7 @@ class _UnderWay:
     """A loop that has begun.
 
     Attributes:
+        meeting: Where its workers meet.
         delivery: What it has delivered, and what the loader asked for ahead.
         reports: Tells the store of it.
         claims: Those of the next round, until the loader asks for their batches.
@@ -81,6 +82,7 @@ class _UnderWay:
         end: Ends it. May be called more than once.
     """
 
+    meeting: Meeting
     delivery: Delivery
     reports: Reports
     claims: Iterable[Claim] | None = None
@@ -148,6 +150,7 @@ class LoopBatches(Generic[Item]):
 
 
 def _end(under_way: _UnderWay, batches: Generator[Any, None, None]) -> None:
+    under_way.meeting.address.hurry()
     if under_way.delivery.close():
         under_way.reports.close()
     # One that another thread is in ends by itself.
@@ -206,7 +209,8 @@ class ShardLoop(Closing):
         delivery = Delivery(self._start(worker), self._stats.counts, tells=True)
         delivery.run_ahead()
         reports = Reports(delivery, self._stats, self.terms)
-        self._under_way, self._restored = _UnderWay(delivery=delivery, reports=reports), None
+        self._under_way = _UnderWay(meeting=meeting, delivery=delivery, reports=reports)
+        self._restored = None
         return LoopBatches(self._under_way, self._rounds(loader, meeting, self._under_way))
 
     def batches(self) -> Iterator[list[range]]:

@@ -183,7 +183,7 @@ class SliceSource:
             order=order,
             stats=self._stats,
             num_threads=self._share.num_threads,
-            # In order `dynamic` a claim ends at the end of a window, so the next one is another.
+            # In order `dynamic` the next claim of a worker is rarely of the same window.
             window_cache=None if job.ordering.is_dynamic else WindowCache(),
             budget=budget,
             column_cache=column_cache,

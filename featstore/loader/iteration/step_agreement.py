@@ -29,9 +29,6 @@ _LOG = logging.getLogger(__name__)
 _GOES, _ENDED, _LEFT = "goes", "ended", "left"
 # Seconds between two looks at the announcements: doubled from the first to the second value.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.25
-# How long who leaves its loop waits for a store that does not answer: it may be preempted. The
-# others then wait for it as for one that was killed.
-_LEAVE_S = 5.0
 # Workers of one DataLoader start within seconds of each other, but import torch, which may take a
 # minute on a busy host.
 _SHARES_TIMEOUT_S, _SHARES_PAUSE_S = 120.0, 0.01
@@ -209,7 +206,6 @@ class Agreed:
         self._closed.set()
         if not self._has_ended:
             self._has_ended = True
-            self._store.wait_at_most(_LEAVE_S)
             with suppress(DispatchError):
                 self._announce(_LEFT, self._step)
             _LOG.warning(

@@ -18,8 +18,6 @@ def test_the_first_server_is_recognised_also_after_pickling() -> None:
 
 def test_an_outage_lasts_from_the_first_request_that_failed_to_the_next_answer() -> None:
     server, begin_s = ServerIdentity(), time.monotonic()
-    server.answered(begin_s)
-    assert server.unanswered_s() == 0
     server.failed(begin_s - 30)  # They were sent earlier, and failed only now.
     server.failed(begin_s - 20)
     assert 30 <= server.unanswered_s() < 35
@@ -31,12 +29,23 @@ def test_an_outage_lasts_from_the_first_request_that_failed_to_the_next_answer()
     assert counted_s <= server.unanswered_s() < counted_s + 5
 
 
+def test_a_request_that_failed_lasts_no_longer_than_since_the_last_answer_to_another_handle() -> (
+    None
+):
+    server, sent_s = ServerIdentity(), time.monotonic() - 5
+    server.answered(time.monotonic())
+    assert server.unanswered_s() == 0
+    server.failed(sent_s)
+    assert server.unanswered_s() < 4
+
+
 def test_an_answer_that_took_long_came_out_of_an_outage() -> None:
+    server = ServerIdentity()
+    server.answered(time.monotonic() - 3)
+    assert 3 <= server.unanswered_s() < 8
     server = ServerIdentity()
     server.answered(time.monotonic() - 0.5)
     assert server.unanswered_s() == 0
-    server.answered(time.monotonic() - 3)
-    assert 3 <= server.unanswered_s() < 8
 
 
 def test_each_process_counts_its_own_outages() -> None:

@@ -185,7 +185,12 @@ def test_a_request_that_a_signal_handler_ends_leaves_no_reply_to_the_next_one(
     with ServerProcess(file=tmp_path / "d.db") as server:
         address = bind(server.url, timeout_s=600)
         assert address.server is not None
-        store = TcpStore(parse_endpoint(server.url), timeout_s=600, server=address.server)
+        store = TcpStore(
+            parse_endpoint(server.url),
+            timeout_s=600,
+            server=address.server,
+            patience=address.patience,
+        )
         store.set("a", "of a")
         store.set("b", "of b")
         server.stop()
@@ -237,7 +242,12 @@ def test_a_handle_that_is_closed_while_it_waits_ends_the_wait(tmp_path: Path) ->
     with ServerProcess(file=tmp_path / "d.db") as server:
         address, errors = bind(server.url), list[Exception]()
         assert address.server is not None
-        store = TcpStore(parse_endpoint(server.url), timeout_s=600, server=address.server)
+        store = TcpStore(
+            parse_endpoint(server.url),
+            timeout_s=600,
+            server=address.server,
+            patience=address.patience,
+        )
         server.stop()
 
         def ask() -> None:
