@@ -354,5 +354,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         """Ends the iteration under way, removes temporary files and frees memory.
 
         May be called from any thread and more than once. The loader may be iterated again.
+
+        Raises:
+            DispatchError: The store did not answer, and may lack what was acknowledged last. All
+                is closed nevertheless. Not always raised where all was told before.
         """
         self._source.close()

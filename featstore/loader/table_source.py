@@ -1,6 +1,7 @@
 """The life of a loader of one table: its iterations, its state, and what it keeps between them."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -255,15 +256,17 @@ class TableSource(Life[Iteration]):
 
     def close(self) -> None:
         self._adopt()
-        with self.named_errors:
-            if self.iteration is not None:
-                self.iteration.close()
-            if self._in_step and self.job.ordering.is_dynamic:
-                self._rendezvous.log_left_open()
-            if (stager := self._resources.stager) is not None:
-                stager.close()
+        stager = self._resources.stager
+        # Runs from the last line to the first, even if one fails.
+        with self.named_errors, ExitStack() as parts:
+            parts.callback(self._rendezvous.close)
             self._resources = replace(self._resources, stager=None, pools=BufferPools())
-            self._rendezvous.close()
+            if stager is not None:
+                parts.callback(stager.close)
+            if self._in_step and self.job.ordering.is_dynamic:
+                parts.callback(self._rendezvous.log_left_open)
+            if self.iteration is not None:
+                parts.callback(self.iteration.close)
 
     @property
     def _in_step(self) -> bool:

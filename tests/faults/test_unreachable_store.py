@@ -93,6 +93,23 @@ def test_a_loop_that_waits_for_its_store_ends_within_seconds_once_the_loader_is_
         assert time.monotonic() - start < CLOSES_IN_S
 
 
+def test_all_is_closed_though_the_store_is_not_told_what_was_acknowledged_last(
+    server: ServerProcess, table: Path
+) -> None:
+    """Nothing is told in between. torch's store keeps the connections for a later iteration."""
+    before = our_threads()
+    loader = loader_of(table, server.url, lease_s=60.0, reserve_s=1000.0)
+    batches = iter(loader)
+    next(batches)
+    loader.ack()
+    server.kill()
+    with pytest.raises(DispatchError, match="is lost"):
+        loader.close()
+    for thread in our_threads() - before:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
 WORKER = """
 import signal, sys
 import featstore

@@ -293,10 +293,10 @@ class ShardLoop(Closing):
 
     def close(self) -> None:
         """Ends the loop, releases claims and closes connections. May be called more than once."""
-        self.end()
-        if self._in_step:
-            self._rendezvous.log_left_open()
-        self._rendezvous.close()
+        with closing(self._rendezvous):
+            self.end()
+            if self._in_step:
+                self._rendezvous.log_left_open()
 
     def _rounds(
         self, loader: Iterable[Item], meeting: Meeting, under_way: _UnderWay

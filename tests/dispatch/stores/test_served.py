@@ -1,9 +1,10 @@
 """What handles of one server know together."""
 
+import math
 import pickle
 import time
 
-from featstore.dispatch.stores.served import ServerIdentity
+from featstore.dispatch.stores.served import Patience, ServerIdentity
 
 
 def test_the_first_server_is_recognised_also_after_pickling() -> None:
@@ -52,3 +53,18 @@ def test_each_process_counts_its_own_outages() -> None:
     server = ServerIdentity()
     server.failed(time.monotonic() - 10)
     assert pickle.loads(pickle.dumps(server)).unanswered_s() == 0
+
+
+def test_who_hurries_ends_the_patience_of_all_that_works_for_it_and_no_other() -> None:
+    iteration = Patience(wait_s=100)
+    epoch, other = Patience(10, iteration), Patience(10, iteration)
+    assert epoch.until_s == math.inf
+    epoch.hurry()
+    first_s = epoch.until_s
+    assert time.monotonic() < first_s <= time.monotonic() + 10
+    epoch.hurry()
+    assert epoch.until_s == first_s  # Only the first call counts.
+    assert other.until_s == iteration.until_s == math.inf
+    iteration.hurry()
+    assert other.until_s == iteration.until_s < math.inf
+    assert epoch.until_s == first_s
