@@ -64,7 +64,8 @@ class DispatchedOrder(Closing):
 
     def deliver(self, loader: Iterable[Item]) -> LoopBatches[Item]:
         """The loader's batches, of one epoch. Ends when all workers have delivered it, or, for
-        ranks in step, when nothing is left for this one.
+        ranks in step, when nothing is left for this one. A loop that was broken off, as by an
+        error, goes on: the batch that was not delivered comes again, here or elsewhere.
 
         Args:
             loader: A DataLoader with this order as its `batch_sampler`, or the order itself. It is
@@ -93,8 +94,9 @@ class DispatchedOrder(Closing):
         self._loop.ack()
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the beginning of another epoch. Does nothing if this is the current one, so that
-        it may be called after `load_state_dict`. Without it, each loop repeats the same epoch.
+        """Goes to another epoch, which is shared by all workers that name it. Does nothing if this
+        is the current one, so that it may be called after `load_state_dict`. Without it, each loop
+        repeats the same epoch.
 
         Raises:
             ConfigError: `epoch` is not an integer of 0 or more.

@@ -217,6 +217,79 @@ def test_a_loop_that_ends_early_gives_back_what_it_claimed(store: str) -> None:
         assert sorted(got + flat(listed(other.deliver(other)))) == ROWS
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_process_that_comes_late_shares_the_epoch_that_it_names(
+    store: str, num_workers: int
+) -> None:
+    with on(store) as order, on(store) as late:
+        assert flat(listed(order.deliver(order))) == list(ORDER)
+        order.set_epoch(1)
+        batches = order.deliver(order)
+        got = flat([next(batches).tolist() for _ in range(3)])
+        order.ack()
+        batches.close()
+        late.set_epoch(1)
+        got += flat(listed(late.deliver(loader_of(late, num_workers=num_workers))))
+        assert sorted(got) == ROWS
+
+
+def failing_at_the_third(order: DispatchedOrder, got: list[int]) -> None:
+    for number, batch in enumerate(order.deliver(order)):
+        if number == 2:
+            raise ValueError("injected")
+        got += batch.tolist()
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_worker_that_caught_an_error_goes_on_with_the_others(store: str, first: int) -> None:
+    with on(store) as order, on(store) as other:
+        next((order, other)[first].deliver((order, other)[first]))
+        for epoch in range(2):
+            got = list[int]()
+            for each in (order, other):
+                each.set_epoch(epoch)
+            for _ in range(8):  # More often than a shard may fail.
+                with pytest.raises(ValueError, match="injected"):
+                    failing_at_the_third(order, got)
+            state = order.state_dict()
+            assert delivered(order) == len(got) == 8 * 2 * BATCH
+            got += flat(listed(other.deliver(other)))
+            assert sorted(got) == ROWS
+            assert listed(order.deliver(order)) == [], "others had the rest"
+        with DispatchedOrder(ORDER, BATCH, shard_rows=16) as again:
+            again.load_state_dict(state)
+            assert len(flat(listed(again.deliver(again)))) == NUM_ROWS - 8 * 2 * BATCH
+
+
+def test_a_loop_from_a_state_that_is_broken_off_goes_on(store: str) -> None:
+    with on(store) as order:
+        states = []
+        for _ in range(2):
+            got = list[int]()
+            for number, batch in enumerate(order.deliver(order)):
+                if number == 3:
+                    break
+                got += batch.tolist()
+            states.append(order.state_dict())
+            order.load_state_dict(states[0])
+            batches = order.deliver(order)
+            got += next(batches).tolist()
+            order.ack()
+            batches.close()
+            assert delivered(order) == 4 * BATCH
+            order.set_epoch(1)
+            order.set_epoch(0)
+            assert delivered(order) == 4 * BATCH
+            got += flat(listed(order.deliver(order)))
+            assert delivered(order) == NUM_ROWS
+            assert sorted(got) == ROWS, "what was given back comes last"
+            assert flat(listed(order.deliver(order))) == list(ORDER), "it repeats"
+            order.set_epoch(1)
+            order.set_epoch(0)
+            assert delivered(order) == 0
+        assert states[0] == states[1]
+
+
 class Failing(list[int]):
     """A list with an item that cannot be read."""
 
@@ -316,9 +389,13 @@ def test_a_run_that_has_read_everything_is_told_so(
     third = ORDER.at_epoch(3)
     with on(store, third) as order:
         list(order.deliver(order))
-    why = "epochs 3 to 3: nothing is left to read"
-    with on(store, third) as late, pytest.raises(DispatchError, match=why):
-        list(late.deliver(late))
+    why = "epoch 3: nothing is left to read: .* to join the run in a later one, call set_epoch; "
+    with on(store, third) as late:
+        for _ in range(2):
+            with pytest.raises(DispatchError, match=why):
+                list(late.deliver(late))
+        late.set_epoch(4)
+        assert sorted(flat(listed(late.deliver(late)))) == ROWS
     with on(store, third, finished="end") as late:
         assert listed(late.deliver(late)) == []
     assert "nothing is left to read" in caplog.text

@@ -11,7 +11,7 @@ from typing import Protocol
 from featstore.base.errors import DispatchError
 from featstore.base.redaction import redact
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.plan import Plan
+from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.receipt import EpochSize
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim, Terms, WaitFor
@@ -39,22 +39,25 @@ class Shared(Protocol):
         """The splits of an epoch."""
 
 
-def report_all_done(meeting: Meeting, end: int, *, ends_finished: bool) -> None:
+def report_all_done(meeting: Meeting, end: int, *, ends_finished: bool, advice: str = "") -> None:
     """Called by a worker that found nothing to claim, as one before it had begun the iteration.
 
     Args:
         meeting: The iteration.
         end: The epoch after its last one.
         ends_finished: Whether `dispatch.finished` is `end`.
+        advice: What else to do, followed by "; ".
 
     Raises:
         DispatchError: Unless `ends_finished`.
     """
+    first, last = meeting.first_epoch, end - 1
+    epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
     text = (
-        f"epochs {meeting.first_epoch} to {end - 1}: nothing is left to read: in "
-        f"dispatch store {redact(meeting.address.url)} an earlier run, or another loader "
-        "with the same selection, has read every row under this run_id; give each run, and "
-        "each loader that is to read all rows itself, its own run_id; to continue after a "
+        f"{epochs}: nothing is left to read: in dispatch store {redact(meeting.address.url)} an "
+        "earlier start of the run, or another loader with the same selection, has read every row "
+        f"of it under this run_id; {advice}give each run, and each loader that is to read all rows "
+        "itself, its own run_id; to continue after a "
         "checkpoint, call load_state_dict; if a launcher restarts workers that had ended, "
         "dispatch.finished: end lets them end empty"
     )
@@ -101,6 +104,7 @@ class DynamicEpoch:
         reports: Tells the store of it.
         stats: Metrics.
         is_staged: As of `Coordinator`.
+        done: What a restored state had delivered of the epoch. Equal for all workers.
 
     Attributes:
         found_all_done: After the end: whether there was nothing to claim from the beginning.
@@ -119,6 +123,7 @@ class DynamicEpoch:
         reports: Reports,
         stats: Stats,
         is_staged: Callable[[str], bool] | None,
+        done: Done,
     ) -> None:
         self._meeting, self._epoch, self._in_step = meeting, epoch, in_step
         self._delivery, self._reports, self._stats = delivery, reports, stats
@@ -127,7 +132,7 @@ class DynamicEpoch:
         if in_step:
             meeting.left_open.log_unread()
         plan = job.plan(epoch)
-        self._size = EpochSize.of(plan, delivery.state.done)
+        self._size = EpochSize.of(plan, done)
         self._coordinator = Coordinator(
             meeting.address,
             plan=plan,
@@ -135,7 +140,7 @@ class DynamicEpoch:
             worker=worker,
             index=meeting.worker.index,
             terms=replace(job.terms, in_step=in_step),
-            done=delivery.state.done,
+            done=done,
             clock=meeting.clock,
             shares_claims=True,
             batch_rows=job.batch_size,

@@ -171,6 +171,7 @@ class Iteration:
                     reports=self._reports,
                     stats=self._stats,
                     is_staged=self._is_staged if self._source.stages else None,
+                    done=self.delivery.state.done,
                 ) as dynamic:
                     for claims in dynamic.rounds():
                         yield from self._source.slices(self._job, epoch, claims)

@@ -130,19 +130,13 @@ class Rendezvous:
         self._restart_count = 0 if is_new else _restart_count()
         self._restart, self._num_restores = (self._restart_count if in_job else 0), 0
 
-    def begin(self, worker: LoaderWorker) -> Meeting:
-        """Begins this worker's next iteration, which is the same for all workers of its
-        DataLoader.
+    def begin(self, worker: LoaderWorker, known: tuple[int, int] | None = None) -> Meeting:
+        """Begins this worker's next iteration, which is the same for all workers of its DataLoader,
+        or an iteration whose number and epoch are `known` to all workers.
         """
         address = self._address(worker)
         with closing(address.open()) as store:
-            self._adopt_restore(store)
-            count = counted(store, f"{self._prefix}iterations/{worker.session}/{worker.index}")
-            number = self._number(store, f"{worker.session}/{count}")
-            first_epoch = self._epoch_of(store, number)
-            if worker.is_dataloader:
-                store.set(f"{self._prefix}workers", "seen")
-                store.set(f"{self._prefix}workers/{os.getpid()}", "seen")
+            number, first_epoch = known or self._counted(store, worker)
             prefix = run_prefix(  # Of the keys that all workers of the iteration share.
                 self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}"
             )
@@ -159,6 +153,15 @@ class Rendezvous:
             left_open=UnreadEpochs(address, f"{self._prefix}{_LEFT}", self._clock),
             clock=self._clock,
         )
+
+    def _counted(self, store: Store, worker: LoaderWorker) -> tuple[int, int]:
+        self._adopt_restore(store)
+        count = counted(store, f"{self._prefix}iterations/{worker.session}/{worker.index}")
+        number = self._number(store, f"{worker.session}/{count}")
+        if worker.is_dataloader:
+            store.set(f"{self._prefix}workers", "seen")
+            store.set(f"{self._prefix}workers/{os.getpid()}", "seen")
+        return number, self._epoch_of(store, number)
 
     def recording(self, epoch: int | None) -> Recording:
         """The recorded order of an epoch of this loader, or of another one that shares its reading.

@@ -3,6 +3,7 @@ through a loader that asks for batches ahead of the loop.
 """
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from featstore.base.closing import Closing, when_gone
 from featstore.base.errors import ConfigError, StateError
 from featstore.dispatch.options import AUTO, END, Dispatch
-from featstore.dispatch.plan import Plan, Split, SplitList
+from featstore.dispatch.plan import Done, Plan, Split, SplitList
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.batches.stats import Stats
@@ -77,8 +78,9 @@ class _UnderWay:
         reports: Tells the store of it.
         claims: Those of the next round, until the loader asks for their batches.
         num_ahead: How many batches the loader asked for that the loop has not got.
+        has_claimed: Whether there was a round.
         is_over: Whether the loader has asked for all batches of the round.
-        has_ended: Whether the epoch has ended for the loop.
+        has_ended: Whether the epoch has ended for the loop, without an error.
         end: Ends it. May be called more than once.
     """
 
@@ -87,6 +89,7 @@ class _UnderWay:
     reports: Reports
     claims: Iterable[Claim] | None = None
     num_ahead: int = 0
+    has_claimed: bool = False
     is_over: bool = False
     has_ended: bool = False
     end: Callable[[], object] = lambda: None
@@ -103,7 +106,7 @@ class _UnderWay:
 
     def round(self, loader: Iterable[Item], claims: Iterable[Claim]) -> Iterator[Item]:
         """The batches of a loader in one round, each delivered when the next one is asked for."""
-        self.claims, self.is_over = claims, False
+        self.claims, self.has_claimed, self.is_over = claims, True, False
         for batch in loader:
             self.num_ahead -= 1
             self._require(self.num_ahead >= 0)
@@ -162,6 +165,9 @@ class ShardLoop(Closing):
     """Claims shards of an epoch, makes batches of them, and counts a batch as delivered when the
     loop asks for the next one. For one thread; only `close` may come from another one.
 
+    Workers meet in an epoch by its number, whenever they come. A loop that is broken off and begun
+    again goes on with it; once the epoch has ended for this process, the next loop repeats it.
+
     A worker waits for others only when all that it claimed is delivered, and a loader that runs
     ahead would wait too soon. So it is iterated in rounds: each ends when nothing is left to claim
     at once, and the next one begins when the loop has got all of it.
@@ -183,6 +189,9 @@ class ShardLoop(Closing):
         self._rendezvous = Rendezvous(self._dispatch, self.plan(0).digest[:16], 1)
         self._restored: LoaderState | None = None
         self._under_way: _UnderWay | None = None
+        self._num_ended = Counter[int]()  # Of each epoch, the loops that ended in this process.
+        # What earlier loops have delivered of epochs that have not ended.
+        self._left: dict[int, LoaderState] = {}
         when_gone(self, self._rendezvous.remove)
 
     def plan(self, epoch: int) -> Plan:
@@ -203,15 +212,18 @@ class ShardLoop(Closing):
                 "DataLoader: expected in_order=True, found False: batches count as delivered in "
                 "the order in which they were asked for"
             )
-        self.end()
+        self._leave()
         worker = LoaderWorker.here()
-        meeting = replace(self._rendezvous.begin(worker), first_epoch=self.epoch)
-        delivery = Delivery(self._start(worker), self._stats.counts, tells=True)
+        meeting = self._rendezvous.begin(worker, (self._num_ended[self.epoch], self.epoch))
+        # A process that had a part of the run does not come late, whatever others have read since.
+        is_late = meeting.is_repeated and not (self._left or self._num_ended.total())
+        meeting = replace(meeting, is_repeated=is_late)
+        delivery = Delivery(self.state, self._stats.counts, tells=True)
         delivery.run_ahead()
         reports = Reports(delivery, self._stats, self.terms)
         self._under_way = _UnderWay(meeting=meeting, delivery=delivery, reports=reports)
-        self._restored = None
-        return LoopBatches(self._under_way, self._rounds(loader, meeting, self._under_way))
+        rounds = self._rounds(loader, meeting, self._under_way, self._start(worker).done)
+        return LoopBatches(self._under_way, rounds)
 
     def batches(self) -> Iterator[list[range]]:
         """The positions of each batch of a round, reserved for this worker: `batch_size` of them,
@@ -257,17 +269,17 @@ class ShardLoop(Closing):
             self._under_way.ack()
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next loop begin with another epoch; does nothing if this is the current one."""
+        """Makes the next loop one of another epoch; does nothing if this is the current one."""
         if epoch != self.epoch:
-            self.end()
-            self.epoch, self._restored, self._under_way = epoch, None, None
+            self._leave()
+            self.epoch = epoch
 
     @property
     def state(self) -> LoaderState:
         """What this worker has delivered of the epoch."""
         if self._under_way is not None:
             return self._under_way.delivery.state
-        return self._start(LoaderWorker.here())
+        return self._left.get(self.epoch) or self._start(LoaderWorker.here())
 
     def restore(self, saved: LoaderState) -> None:
         """Makes the next loop continue from the state of all workers.
@@ -284,12 +296,25 @@ class ShardLoop(Closing):
         saved.require_fit(self._begin(worker))
         saved.require_complete()
         self.epoch, self._restored, self._under_way = saved.epoch, saved, None
+        self._num_ended.clear()
+        self._left.clear()
         self._rendezvous.restore(saved.digest, saved.epoch, worker)
 
     def end(self) -> None:
         """Ends the loop that is under way."""
         if self._under_way is not None:
             self._under_way.end()
+
+    def _leave(self) -> None:
+        """Ends the loop that is under way, and keeps what it has delivered for the next one of its
+        epoch.
+        """
+        self.end()
+        if self._under_way is not None and self._under_way.has_ended:
+            self._left.pop(self.epoch, None)
+        elif self._under_way is not None and self._under_way.has_claimed:
+            self._left[self.epoch] = self.state
+        self._under_way = None
 
     def close(self) -> None:
         """Ends the loop, releases claims and closes connections. May be called more than once."""
@@ -299,7 +324,7 @@ class ShardLoop(Closing):
                 self._rendezvous.log_left_open()
 
     def _rounds(
-        self, loader: Iterable[Item], meeting: Meeting, under_way: _UnderWay
+        self, loader: Iterable[Item], meeting: Meeting, under_way: _UnderWay, done: Done
     ) -> Generator[Item, None, None]:
         in_step, delivery = self._in_step, under_way.delivery
         epoch = DynamicEpoch(
@@ -312,17 +337,24 @@ class ShardLoop(Closing):
             reports=under_way.reports,
             stats=self._stats,
             is_staged=None,
+            done=done,
         )
         with epoch, closing(delivery):
             for claims in epoch.rounds():
                 yield from under_way.round(loader, claims)
             if in_step:
                 epoch.note_left_open()
-            under_way.has_ended = not delivery.is_closed
+            is_over = not delivery.is_closed
         if epoch.found_all_done and meeting.is_repeated:
             ends_finished = self._dispatch.finished == END
-            report_all_done(meeting, meeting.first_epoch + 1, ends_finished=ends_finished)
+            end, advice = (
+                meeting.first_epoch + 1,
+                "to join the run in a later one, call set_epoch; ",
+            )
+            report_all_done(meeting, end, ends_finished=ends_finished, advice=advice)
         report_quarantined(epoch.quarantined, self.terms, skips=False)
+        under_way.has_ended = is_over
+        self._num_ended[meeting.first_epoch] += is_over
 
     @property
     def _in_step(self) -> bool:
@@ -346,4 +378,6 @@ class ShardLoop(Closing):
 
     def _start(self, worker: LoaderWorker) -> LoaderState:
         begin, saved = self._begin(worker), self._restored
-        return begin if saved is None else replace(begin, done=saved.done)
+        if saved is None or saved.epoch != self.epoch or self._num_ended[self.epoch]:
+            return begin
+        return replace(begin, done=saved.done)

@@ -58,6 +58,7 @@ class Worker:
             reports=self.reports,
             stats=self.stats,
             is_staged=staged.__contains__,
+            done={},
         )
 
     def deliver(self, claims: Iterable[Claim]) -> list[str]:

@@ -225,6 +225,21 @@ def test_a_loop_that_is_open_at_the_end_of_its_program_gives_back_what_it_claime
     assert (line.state, line.delivered, line.repeated_at_most) == ("free", 10, 0)
 
 
+def test_loops_of_one_epoch_meet_however_many_their_processes_have_begun(
+    workers: Workers,
+) -> None:
+    one, late = workers.loop(), workers.loop()
+    for _ in range(3):
+        for _ in one.deliver(Ahead(one)):
+            break
+    for epoch in (1, 1, 2):
+        one.set_epoch(epoch)
+        late.set_epoch(epoch)
+        first, second = one.deliver(Ahead(one)), late.deliver(Ahead(late))
+        both = [next(first), next(second), *first, *second]
+        assert sorted(flat(both)) == list(range(1_000)), "each meets, also where it is repeated"
+
+
 def test_a_loop_ends_at_once_when_it_is_left(workers: Workers) -> None:
     loop = workers.loop()
     for _ in loop.deliver(Ahead(loop)):
