@@ -361,11 +361,10 @@ class Coordinator(Closing):
                 "each run needs its own run_id"
             )
         self._store.set(self._keys.size, EpochSize.of(self._plan, self._done).encode())
-        now, lease_s = time.time(), self._terms.lease_s
-        announce(
-            self._store,
-            EpochNote.of(self._keys, self._plan, self._done, lease_s=lease_s, started_unix_s=now),
+        note = EpochNote.of(
+            self._keys, self._plan, self._done, terms=self._terms, started_unix_s=time.time()
         )
+        announce(self._store, note)
 
     def _begin_waiting(self) -> None:
         with self._claiming:

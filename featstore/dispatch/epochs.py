@@ -17,9 +17,12 @@ from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.base import KEYS_PER_READ, Store
 from featstore.dispatch.survey import AHEAD, Part
+from featstore.dispatch.terms import Terms
 
 FORMAT = 1
 _EPOCHS = "featstore/epochs"
+# What an acknowledgement may take.
+_WRITING_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,7 @@ class EpochNote:
             leases.
         num_rows_before: The rows of those splits.
         lease_s: The lease time of the workers, in seconds.
+        report_s: Seconds between two acknowledgements of a loop of short steps.
         started_unix_s: When the first worker began, by its own clock.
     """
 
@@ -45,11 +49,12 @@ class EpochNote:
     num_splits_before: int = 0
     num_rows_before: int = 0
     lease_s: float
+    report_s: float = 1.5  # Of all workers whose notes do not have it.
     started_unix_s: float
 
     @classmethod
     def of(
-        cls, keys: EpochKeys, plan: Plan, done: Done, *, lease_s: float, started_unix_s: float
+        cls, keys: EpochKeys, plan: Plan, done: Done, *, terms: Terms, started_unix_s: float
     ) -> "EpochNote":
         """The note for the epoch of `plan`.
 
@@ -57,7 +62,7 @@ class EpochNote:
             keys: The epoch's keys.
             plan: The epoch's plan.
             done: What a restored state had delivered of it.
-            lease_s: The lease time of the workers, in seconds.
+            terms: The terms of the workers.
             started_unix_s: When the first worker began, by its own clock.
         """
         before = [index for index, rows in done.items() if rows == "complete"]
@@ -68,9 +73,15 @@ class EpochNote:
             num_rows=plan.num_rows,
             num_splits_before=len(before),
             num_rows_before=sum(plan[index].num_rows for index in before),
-            lease_s=lease_s,
+            lease_s=terms.lease_s,
+            report_s=terms.report_s,
             started_unix_s=started_unix_s,
         )
+
+    @property
+    def sign_s(self) -> float:
+        """Seconds in which a loop of short steps gives a sign of life: it acknowledges."""
+        return self.report_s + _WRITING_S
 
     @property
     def keys(self) -> EpochKeys:

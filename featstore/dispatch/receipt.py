@@ -260,7 +260,7 @@ def _line(split: str, entry: LeaseEntry) -> SplitLine:
         state=record.state.value,
         delivered=workers.total(),
         repeated_at_most=record.repeated,
-        missing=(record.limit or 0) - record.rows,
+        missing=record.limit - record.rows,
         workers=dict(workers),
     )
 

@@ -22,11 +22,8 @@ from featstore.dispatch.stores.base import Store
 from featstore.dispatch.survey import Part
 from featstore.dispatch.waiting import LeaseWatch
 
-# A loop whose steps are shorter than this gives a sign in any such time: it acknowledges every
-# 1.5 s. Others may take this long before it is worth a remark that they keep all waiting.
-_SIGN_S = 2.0
-# Between the two looks of a status that is not watched: as long as that, and one reading.
-_PAUSE_S = 2.5
+# What a reading of an epoch may take.
+_READING_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +38,11 @@ class WorkerStatus:
         num_rows: Rows that it acknowledged.
         num_rows_reserved: Rows that it has not acknowledged, and that nobody can take from it while
             it lives.
-        rows_per_s: How fast its loop goes through rows, by itself; 0 if that is not known.
+        rows_per_s: How fast its loop goes through rows; 0 if not known, or if it holds nothing.
         own_s: Seconds until it has delivered what it has reserved: by its pace, and at least as
             long as it is known to have done nothing. 0 if nothing is known of its pace.
-        quiet_s: For how many seconds it is known to have written nothing.
+        quiet_s: For how many seconds it is known to have written nothing, if a loop of short steps
+            would have; else 0.
         is_silent: It holds splits and has renewed none of them for half a lease time.
         is_straggler: It is not silent, and others will have nothing to do before it has delivered
             what it has reserved.
@@ -65,7 +63,7 @@ class WorkerStatus:
     @property
     def may_be_gone(self) -> bool:
         """Whether it is silent, or may soon turn out to be."""
-        return self.is_silent or self.quiet_s >= _SIGN_S
+        return self.quiet_s > 0
 
     @property
     def remark(self) -> str:
@@ -164,9 +162,7 @@ def summarize(note: EpochNote, now: Reading) -> EpochStatus:
     return EpochStatus(
         note=note,
         num_done=num_done,
-        num_unclaimed=note.num_splits
-        - note.num_splits_before
-        - len({index for index, _ in now.leases}),
+        num_unclaimed=note.num_splits - note.num_splits_before - len({i for i, _ in now.leases}),
         num_quarantined=states.count(LeaseState.QUARANTINED),
         num_held=states.count(LeaseState.HELD),
         num_free=states.count(LeaseState.FREE),
@@ -220,7 +216,7 @@ def show(status: EpochStatus, width: int | None = None) -> str:
     return f"{head}\n{table}".rstrip()
 
 
-def status(store_url: str, *, last: int = 5, pause_s: float = _PAUSE_S) -> StoreStatus:
+def status(store_url: str, *, last: int = 5) -> StoreStatus:
     """The status of the epochs that began last.
 
     Takes a second look if a worker holds splits, since one look does not show who lives.
@@ -228,14 +224,16 @@ def status(store_url: str, *, last: int = 5, pause_s: float = _PAUSE_S) -> Store
     Args:
         store_url: The dispatch store's URL.
         last: How many epochs to show.
-        pause_s: Seconds from the first look to the second.
 
     Raises:
         DispatchError: The store cannot be read.
     """
-    with closing(watch(store_url, last=last, every_s=pause_s)) as looks:
-        first = next(looks)
-        return next(looks) if any(epoch.num_held for epoch in first.epochs) else first
+    with closing(_looks(store_url, last)) as looks:
+        found = next(looks)
+        if signs_s := [epoch.note.sign_s for epoch in found.epochs if epoch.num_held]:
+            time.sleep(max(signs_s) + _READING_S)
+            found = next(looks)
+        return found
 
 
 def watch(
@@ -254,6 +252,13 @@ def watch(
     Raises:
         DispatchError: The store does not exist, or cannot be reached.
     """
+    with closing(_looks(store_url, last)) as looks:
+        for look in looks:
+            yield look
+            time.sleep(every_s)
+
+
+def _looks(store_url: str, last: int) -> Generator[StoreStatus, None, None]:
     observers = dict[str, EpochObserver]()
     with closing(open_read_only(store_url)) as store:
         while True:
@@ -263,7 +268,6 @@ def watch(
                 for note in notes
             )
             yield StoreStatus(epochs=epochs)
-            time.sleep(every_s)
 
 
 class EpochObserver:
@@ -300,8 +304,9 @@ def _workers(note: EpochNote, now: Reading, num_left: int) -> list[WorkerStatus]
     workers = [
         _worker(note, now, (name, indices[name]), by_name[name], rows[name]) for name in names
     ]
-    rows_per_s = sum(worker.rows_per_s for worker in workers if not worker.is_silent)
-    return [replace(one, is_straggler=_is_straggler(one, num_left, rows_per_s)) for one in workers]
+    return [
+        replace(one, is_straggler=_is_straggler(note, one, workers, num_left)) for one in workers
+    ]
 
 
 def _worker(
@@ -312,13 +317,16 @@ def _worker(
     num_rows: int,
 ) -> WorkerStatus:
     held = {part: lease for part, lease in mine.items() if lease.state is LeaseState.HELD}
-    # A claim of which nothing is reserved yet has no pace.
-    paced = [lease for lease in mine.values() if lease.pace]
+    # A claim of which nothing is reserved yet has no pace. Who holds nothing waits for others, or
+    # died and was relieved: leases do not tell which.
+    paced = [lease for lease in mine.values() if lease.pace and held]
     pace = max(paced, key=lambda lease: lease.work).pace if paced else 0
     num_reserved = sum(lease.num_unacknowledged for lease in held.values())
     # A sign of life of one claim is one of the worker.
     quiet_s = min((now.quiet_s.get(part, 0.0) for part in held), default=0.0)
     standstill_s = min((now.standstill_s.get(part, 0.0) for part in held), default=0.0)
+    # A renewal comes every third of a lease: half a lease without one is silence.
+    is_silent = quiet_s >= note.lease_s / 2
     return WorkerStatus(
         worker=who[0],
         index=who[1],
@@ -328,25 +336,24 @@ def _worker(
         num_rows_reserved=num_reserved,
         rows_per_s=pace,
         own_s=max(num_reserved / pace, standstill_s) if num_reserved and pace else 0.0,
-        quiet_s=quiet_s,
-        # A renewal comes every third of a lease: half a lease without one is silence.
-        is_silent=quiet_s >= note.lease_s / 2,
+        quiet_s=quiet_s if is_silent or quiet_s >= note.sign_s else 0.0,
+        is_silent=is_silent,
     )
 
 
-def _is_straggler(worker: WorkerStatus, num_left: int, rows_per_s: float) -> bool:
+def _is_straggler(
+    note: EpochNote, worker: WorkerStatus, workers: Sequence[WorkerStatus], num_left: int
+) -> bool:
     """Whether a worker will still have rows that it has reserved when the others, of which some
-    may already have nothing to do, have delivered all other rows.
-
-    Args:
-        worker: The worker.
-        num_left: Rows that are left to all.
-        rows_per_s: The paces of all workers that are not silent.
+    may already have nothing to do, have delivered all that no silent worker has reserved.
     """
-    others_per_s = rows_per_s - worker.rows_per_s
-    if worker.is_silent or not others_per_s:
+    others = [one for one in workers if one is not worker and not one.is_silent]
+    if worker.is_silent or not others:
         return False
-    return worker.own_s > (num_left - worker.num_rows_reserved) / others_per_s + _SIGN_S
+    own = [one.num_rows_reserved for one in workers if one is worker or one.is_silent]
+    # Others that read nothing, although rows are free, are gone rather than waiting.
+    others_per_s = max(1, sum(one.rows_per_s for one in others))
+    return worker.own_s > (num_left - sum(own)) / others_per_s + note.sign_s
 
 
 def _remaining_s(
@@ -359,13 +366,15 @@ def _remaining_s(
 
     Each worker delivers what it has reserved. All other rows move to whoever is free, so that all
     end together, except that what gone workers have reserved comes once their leases have expired.
-    Only where nobody else reads are those that hold nothing taken to be there, and to wait.
+    Only where nobody else reads are those that hold nothing taken to be there, and to wait. Who has
+    no pace is taken to be as fast as the others.
     """
     idle = [worker for worker in workers if not worker.num_held]
     gone = [worker for worker in workers if worker.num_held and is_gone(worker)]
     readers = [worker for worker in workers if worker.num_held and not is_gone(worker)] or idle
-    known = [worker.rows_per_s for worker in readers if worker.rows_per_s]
-    if not known:
+    paces = [[one.rows_per_s for one in some if one.rows_per_s] for some in (readers, gone)]
+    known = paces[0] or paces[1]
+    if not readers or not known:
         return None
     rows_per_s = len(readers) * statistics.fmean(known)
     num_late = sum(worker.num_rows_reserved for worker in gone)

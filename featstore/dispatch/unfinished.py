@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch.epochs import LeaseEntry, read_splits
@@ -21,9 +21,6 @@ _LOG = logging.getLogger(__name__)
 _SIGN_OF_LIFE_S = 1.5
 # The longest pause between two looks for a renewal. A longer one notices later that all are alive.
 _LONGEST_LOOK_S = 1.0
-# The store may be gone, as a job's store is once its first rank has ended. A longer timeout delays
-# the end of the other ranks for a message only.
-_LOOK_TIMEOUT_S = 2.0
 # Leases to name in the log, one line each; the rest is a count.
 _MAX_LOGGED, _NOTHING = 20, "[]"
 
@@ -154,11 +151,7 @@ class UnreadEpochs:
         store is logged, not raised.
         """
         try:
-            with closing(
-                replace(
-                    self._address, timeout_s=min(self._address.timeout_s, _LOOK_TIMEOUT_S)
-                ).open()
-            ) as store:
+            with closing(self._address.briefly().open()) as store:
                 for prefix, epoch in self._take(store):
                     _log_unread(store, EpochKeys(prefix, epoch), self._clock)
         except DispatchError as error:

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from torch.utils.data import get_worker_info
 
 from featstore.base.closing import when_gone
-from featstore.base.errors import StateError
+from featstore.base.errors import DispatchError, StateError
 from featstore.base.named_errors import NamedErrors
 from featstore.base.processes import OwnProcess
 from featstore.base.text_table import short_names
@@ -29,6 +29,11 @@ from featstore.loader.iteration.worker import LoaderWorker, host_name, require_e
 from featstore.loader.plan.ordering import STATIC
 from featstore.staging.stager import Stager
 from featstore.tensors.buffer_pool import BufferPools
+
+_VERDICTS_OF_WORKERS = (
+    "DataLoader workers read the batches: each logs its own verdict at level info (logger "
+    "featstore.loader), and on_stats gets its numbers"
+)
 
 
 class UnderWay(Protocol):
@@ -247,12 +252,13 @@ class TableSource(Life[Iteration]):
         return {**self._resources.stats.to_dict(), "staging_staged_bytes": 0, **told, **parts}
 
     def verdict(self) -> str:
-        if not self._resources.stats.verdict and self._rendezvous.has_workers():
-            return (
-                "DataLoader workers read the batches: each logs its own verdict at level info "
-                "(logger featstore.loader), and on_stats gets its numbers"
-            )
-        return self._resources.stats.verdict
+        if self._resources.stats.verdict or self.iteration is not None:
+            return self._resources.stats.verdict
+        try:
+            has_workers = self._rendezvous.has_workers(briefly=True)
+        except DispatchError as error:
+            return f"whether DataLoader workers read the batches is not known: {error}"
+        return _VERDICTS_OF_WORKERS if has_workers else ""
 
     def close(self) -> None:
         self._adopt()

@@ -11,6 +11,7 @@ from featstore.dispatch.epochs import EpochNote, announce, announced, announced_
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import EpochKeys, run_prefix
 from featstore.dispatch.stores.base import Store
+from featstore.dispatch.terms import Terms
 
 NOTE = EpochNote(
     prefix=run_prefix("run", restart=2, loader="train-4"),
@@ -82,10 +83,11 @@ def test_a_note_counts_only_completed_splits_as_done_before() -> None:
     plan = Plan(splits=[Split(path=f"{i}", num_rows=10 * i) for i in range(5)], shuffle=False)
     done: Any = {1: "complete", 3: "complete", 4: 25, 2: ((5, 10),)}
     keys = EpochKeys(NOTE.prefix, 0)
-    note = EpochNote.of(keys, plan, done, lease_s=60.0, started_unix_s=1.0)
+    note = EpochNote.of(keys, plan, done, terms=Terms(reserve_s=20), started_unix_s=1.0)
     assert (note.num_splits, note.num_rows) == (5, 100)
     assert (note.num_splits_before, note.num_rows_before) == (2, 40)
     assert note.keys == keys
+    assert (note.lease_s, note.report_s) == (60, 15)
 
 
 def test_a_note_names_its_epoch_and_its_loader_without_the_iteration() -> None:
@@ -96,6 +98,12 @@ def test_a_note_names_its_epoch_and_its_loader_without_the_iteration() -> None:
 
 def test_a_note_round_trips_through_the_store() -> None:
     assert EpochNote.decode(NOTE.encode()) == NOTE
+
+
+def test_a_note_without_the_time_between_two_acknowledgements_is_read() -> None:
+    fields = json.loads(NOTE.encode())
+    del fields["report_s"]
+    assert EpochNote.decode(json.dumps(fields)).report_s == 1.5
 
 
 @pytest.mark.parametrize(

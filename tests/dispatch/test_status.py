@@ -167,6 +167,41 @@ def test_a_straggler_is_one_for_whose_reserved_rows_others_will_wait() -> None:
     assert remarks(*[lease("b", DONE, 100, pace=200)] * 9, few) == ["", ""]
 
 
+def test_who_holds_nothing_has_no_pace_and_waits_for_nobody_where_rows_are_free() -> None:
+    """It may be dead and relieved: leases do not tell."""
+    now = reading(
+        *[lease("b", DONE, 100, pace=2000)] * 5, lease("a", HELD, 20, pace=4, reserved=60)
+    )
+    status = summarize(NOTE, now)
+    assert [(w.worker, w.rows_per_s, w.remark) for w in status.workers] == [
+        ("a", 4, ""),
+        ("b", 0, ""),
+    ]
+
+
+def test_who_holds_nothing_is_taken_to_be_as_fast_as_those_that_are_gone() -> None:
+    now = reading(lease("a", DONE, 100, pace=70), lease("b", HELD, 0, pace=30), quiet={"b": 6.0})
+    assert summarize(NOTE, now).remaining_s == 900 / 30
+
+
+def test_no_sign_is_worth_a_remark_after_the_time_between_two_acknowledgements() -> None:
+    note = EpochNote(**vars(NOTE) | {"lease_s": 60.0, "report_s": 15.0})
+    held = [lease(name, HELD, 0) for name in "ab"]
+    found = summarize(note, reading(*held, quiet={"a": 15.0, "b": 16.0}))
+    assert [worker.remark for worker in found.workers] == ["", "no sign for 16 s"]
+
+
+def test_two_looks_are_as_far_apart_as_a_sign_of_life_takes(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/x.db"
+    plan = Plan(splits=[Split(path="0.parquet", num_rows=100)])
+    terms = Terms(reserve_s=0.4)
+    with Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="w", terms=terms) as coordinator:
+        next(coordinator.claims())
+        ((worker,),) = [epoch.workers for epoch in status(url).epochs]
+    assert worker.may_be_gone
+    assert 0.8 <= worker.quiet_s < 2.4
+
+
 def test_who_reads_alone_keeps_nobody_waiting() -> None:
     assert remarks(*[lease("a", DONE, 100)] * 9, lease("a", HELD, 20, pace=4, reserved=60)) == [""]
 
@@ -182,8 +217,8 @@ def test_a_worker_that_has_nothing_to_do_waits_for_a_loop_that_stands_still() ->
 
 def test_a_silent_worker_is_no_straggler_and_hides_none() -> None:
     done = [lease("b", DONE, 100, pace=200)] * 8
-    slow = lease("a", HELD, 20, pace=4, reserved=60)
-    found = remarks(*done, slow, lease("c", HELD, 20, pace=200, reserved=60), quiet={"c": 5.0})
+    slow = lease("a", HELD, 20, pace=8, reserved=100)
+    found = remarks(*done, slow, lease("c", HELD, 20, pace=200, reserved=100), quiet={"c": 5.0})
     assert found == ["straggler: 10 s for its next rows", "", "silent for 5 s"]
 
 
@@ -211,7 +246,7 @@ def test_the_text_has_a_line_for_the_epoch_and_one_for_each_worker() -> None:
     head, *table = text.splitlines()
     assert head.startswith(
         "run/0/0 epoch 3: 1 of 10 splits done (10.0%), 1 held, 0 given back, 8 unclaimed; 120 of "
-        "1,000 rows, 0 rows/s; ends in about 44 s, at "
+        "1,000 rows, 0 rows/s; ends in about 73 s, at "
     )
     assert ["host-1" in table[2], "host-2" in table[3], "silent for 6 s" in table[3]] == [
         True,

@@ -29,6 +29,9 @@ _KNOWN = (
 )
 # How long who only looks, such as `featstore dispatch status`, waits for a server.
 DEFAULT_TIMEOUT_S = 30.0
+# How long one waits that can do without an answer: the store may be gone, as that of a job is once
+# its first rank has ended, and a longer wait delays the end of the others for a message only.
+_BRIEF_S = 2.0
 # How long a worker waits for one. Chosen: longer than a switch or a server takes to restart. More
 # makes a worker that is cut off for good hold its host longer.
 STORE_WAIT_S = 600.0
@@ -107,6 +110,10 @@ class StoreAddress:
         opened later. After that every call raises where it would wait.
         """
         self.patience.hurry()
+
+    def briefly(self) -> "StoreAddress":
+        """The same address, for who waits 2 s for a server that does not answer."""
+        return replace(self, timeout_s=min(self.timeout_s, _BRIEF_S))
 
     def disconnect(self) -> None:
         """Closes the connections that no handle uses."""

@@ -50,8 +50,8 @@ class ServerIdentity:
         return partial(ServerIdentity, self._name, is_durable=self._is_durable), ()
 
     def forget(self) -> None:
-        """Takes a new lock in a forked child."""
-        self._lock = threading.Lock()
+        """Takes a new lock in a forked child, which tells of an outage itself."""
+        self._lock, self._is_told = threading.Lock(), False
 
     def is_same(self, name: str, *, is_durable: bool = False) -> bool:
         """Whether this server is the first one. Remembers the first one's name."""
@@ -70,21 +70,38 @@ class ServerIdentity:
         """Whether a server that now refuses connections is gone for good."""
         return self.is_known and not self._is_durable
 
-    def failed(self, sent_s: float) -> None:
-        """Notes that a request got no answer, which was sent at this moment."""
-        with self._lock:
-            if self._since_s is None:
-                self._since_s = max(sent_s, self._counted_until_s)
+    def failed(self, sent_s: float) -> bool:
+        """Notes that a request got no answer, which was sent at this moment.
 
-    def answered(self, sent_s: float) -> None:
-        """Notes that a request was answered now, which was sent at this moment."""
-        now_s = time.monotonic()
-        if now_s - sent_s >= _LATE_S:
-            self.failed(sent_s)
+        Returns:
+            Whether that is to be told: the first time in an outage, and not of a request that was
+            sent in an earlier one, which has ended.
+        """
         with self._lock:
-            if self._since_s is not None:
-                self._unanswered_s += now_s - self._since_s
+            self._begin(sent_s)
+            is_news = not self._is_told and sent_s >= self._counted_until_s
+            self._is_told |= is_news
+            return is_news
+
+    def answered(self, sent_s: float) -> float:
+        """Notes that a request was answered now, which was sent at this moment.
+
+        Returns:
+            The seconds of the outage that this ends, if it was told of; else 0.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s - sent_s >= _LATE_S:
+                self._begin(sent_s)
+            took_s = 0.0 if self._since_s is None else now_s - self._since_s
+            self._unanswered_s += took_s
+            was_told, self._is_told = self._is_told, False
             self._counted_until_s, self._since_s = now_s, None
+            return took_s if was_told else 0.0
+
+    def _begin(self, sent_s: float) -> None:
+        if self._since_s is None:
+            self._since_s = max(sent_s, self._counted_until_s)
 
     def unanswered_s(self) -> float:
         """The seconds of all outages so far, with that under way."""
@@ -219,11 +236,11 @@ class ServedStore(Store):
             except self._no_answer as error:
                 self._drop()
                 self._require_usable()
-                self._server.failed(sent_s)
+                is_news = self._server.failed(sent_s)
                 self._require_patience(error, began_s)
-                if pause_s == _FIRST_PAUSE_S:
+                if is_news:
                     _LOG.warning(
-                        "dispatch store %s does not answer: %s; it is waited for, up to %g s",
+                        "dispatch store %s does not answer: %s; it is waited for, up to %.0f s",
                         self._endpoint.url,
                         first_line(error),
                         self._left_s(began_s),
@@ -231,7 +248,10 @@ class ServedStore(Store):
                 self._closed.wait(min(pause_s, self._left_s(began_s)))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
-                self._server.answered(sent_s)
+                if took_s := self._server.answered(sent_s):
+                    _LOG.info(
+                        "dispatch store %s answers again, after %.1f s", self._endpoint.url, took_s
+                    )
                 return answer
 
     def _left_s(self, began_s: float) -> float:

@@ -268,9 +268,16 @@ class Rendezvous:
                 store.set(latest, str(number))
             return number
 
-    def has_workers(self) -> bool:
-        """Whether DataLoader workers have iterated since the loader was made or restored."""
-        return self._holds("workers")
+    def has_workers(self, *, briefly: bool = False) -> bool:
+        """Whether DataLoader workers have iterated since the loader was made or restored.
+
+        Args:
+            briefly: Waits 2 s for a store that does not answer, in place of `store_wait_s`.
+
+        Raises:
+            DispatchError: The store cannot be reached.
+        """
+        return self._holds("workers", briefly=briefly)
 
     def has_living_workers(self) -> bool:
         """Whether such workers still run: persistent ones, or those of an unfinished iteration."""
@@ -331,18 +338,19 @@ class Rendezvous:
     def _has_run_directory(self) -> bool:
         return self._private is not None and exists(self._private.path / _STORE)
 
-    def _stores(self) -> Iterator[Store]:
+    def _stores(self, *, briefly: bool = False) -> Iterator[Store]:
         """The stores in which iterations may be counted, each open until the next one is."""
         addresses = [self._own]
         if self._has_run_directory():
             addresses.append(self._workers_address)
         for address in addresses:
-            with closing(address.open()) as store:
+            with closing((address.briefly() if briefly else address).open()) as store:
                 yield store
 
-    def _holds(self, key: str) -> bool:
+    def _holds(self, key: str, *, briefly: bool = False) -> bool:
         """Whether one of the stores has this key under the loader's own prefix."""
-        return any(store.check([f"{self._prefix}{key}"]) for store in self._stores())
+        stores = self._stores(briefly=briefly)
+        return any(store.check([f"{self._prefix}{key}"]) for store in stores)
 
     def _number(self, store: Store, name: str) -> int:
         """The number of the iteration of this name: the first one that is free, or has the name."""

@@ -2,9 +2,18 @@
 
 import math
 import pickle
+import re
 import time
+from contextlib import closing
+from functools import partial
 
+import pytest
+
+from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.served import Patience, ServerIdentity
+from tests.dispatch.stores.forwarder import Forwarder
+from tests.dispatch.stores.served import KINDS, ServerProcess
+from tests.threads import beside
 
 
 def test_the_first_server_is_recognised_also_after_pickling() -> None:
@@ -68,3 +77,39 @@ def test_who_hurries_ends_the_patience_of_all_that_works_for_it_and_no_other() -
     iteration.hurry()
     assert other.until_s == iteration.until_s < math.inf
     assert epoch.until_s == first_s
+
+
+def test_an_outage_is_told_of_once_with_its_end() -> None:
+    server, begin_s = ServerIdentity(), time.monotonic()
+    assert [server.failed(begin_s), server.failed(begin_s)] == [True, False]
+    time.sleep(0.01)
+    assert server.answered(time.monotonic()) > 0
+    assert server.answered(time.monotonic()) == 0
+    assert not server.failed(begin_s)  # It was sent in the outage that has ended.
+    assert server.failed(time.monotonic())  # Another one.
+
+
+def test_the_end_of_an_outage_that_was_not_told_of_is_not_told_of() -> None:
+    assert ServerIdentity().answered(time.monotonic() - 3) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_handles_of_one_process_log_an_outage_once_with_how_long_it_took(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "featstore.dispatch")
+    with ServerProcess(kind) as server, Forwarder(server.url) as between:
+        address = bind(between.url, timeout_s=60)
+        with closing(address.open()) as one, closing(address.open()) as other:
+            one.set("k", "v")
+            other.set("k", "v")
+            between.forget_connections()
+            with beside(partial(one.add, "n", 1), partial(other.add, "n", 1)):
+                pass
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in told] == ["WARNING", "INFO"]
+    store = re.escape(f"dispatch store {between.url}")
+    assert re.fullmatch(
+        rf"{store} does not answer: .*; it is waited for, up to [45]\d s", told[0][1]
+    )
+    assert re.fullmatch(rf"{store} answers again, after \d+\.\d s", told[1][1])
