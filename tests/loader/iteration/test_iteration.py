@@ -115,7 +115,7 @@ def test_a_run_that_begins_again_after_all_was_read_is_an_error_or_ends_empty(
     job: Job, begin: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert len(read(begin(job))) == 80
-    with pytest.raises(DispatchError, match="epochs 0 to 0: nothing is left to read"):
+    with pytest.raises(DispatchError, match="epoch 0: nothing is left to read"):
         read(begin(job))
     assert read(begin(replace(job, ends_finished=True))) == []
     assert "nothing is left to read" in caplog.text
