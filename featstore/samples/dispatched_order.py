@@ -12,7 +12,6 @@ from featstore.base.closing import Closing
 from featstore.base.errors import StateError, require_integer
 from featstore.loader.iteration.shard_loop import DispatchOptions, LoopBatches, ShardLoop, Shards
 from featstore.loader.iteration.state import LoaderState, merge_states
-from featstore.samples.indices import Array
 from featstore.samples.random_order import RandomOrder, require_same_order
 
 Item = TypeVar("Item")
@@ -20,9 +19,9 @@ _FORMAT = 1  # of states
 
 
 class DispatchedOrder(Closing):
-    """Batches of the rows of a `RandomOrder`, which workers claim in a dispatch store: each gets as
-    many as it trains, and what a dead one has not delivered goes to others. The `batch_sampler` of
-    a DataLoader:
+    """The rows of a `RandomOrder`, which workers claim in a dispatch store: each gets as many as it
+    trains, and what a dead one has not delivered goes to others. The `sampler` of a DataLoader, or
+    with a `batch_size` its `batch_sampler`, which asks for whole batches:
 
         order = DispatchedOrder(len(samples), 256, dispatch={"store": URL, "run_id": "run-1"})
         loader = DataLoader(samples, batch_sampler=order, num_workers=8, persistent_workers=True)
@@ -36,7 +35,8 @@ class DispatchedOrder(Closing):
 
     Args:
         order: The order, or a number of rows for `RandomOrder(num_rows)`. Equal for all workers.
-        batch_size: Rows of a batch. The last one of a worker may have fewer.
+        batch_size: Rows of a batch, of which the last one of a worker may have fewer. None: the
+            DataLoader's, whose `sampler` this is.
         dispatch: Where workers meet, as of `FeatureLoader`.
         shard_rows: How many rows are claimed at once. Workers that have nothing left take parts of
             what others have claimed, so it need not be small. Equal for all workers.
@@ -48,7 +48,7 @@ class DispatchedOrder(Closing):
     def __init__(
         self,
         order: RandomOrder | int,
-        batch_size: int,
+        batch_size: int | None = None,
         *,
         dispatch: DispatchOptions = "auto",
         shard_rows: int = 16_384,
@@ -59,7 +59,9 @@ class DispatchedOrder(Closing):
             shard_rows=require_integer("shard_rows", shard_rows),
             order=json.dumps(self._order.identity),
         )
-        require_integer("batch_size", batch_size)
+        if batch_size is not None:
+            require_integer("batch_size", batch_size)
+        self._gives_rows = batch_size is None
         self._loop = ShardLoop(self._shards, batch_size, dispatch, self._order.epoch)
 
     def deliver(self, loader: Iterable[Item]) -> LoopBatches[Item]:
@@ -68,7 +70,7 @@ class DispatchedOrder(Closing):
         error, goes on: the batch that was not delivered comes again, here or elsewhere.
 
         Args:
-            loader: A DataLoader with this order as its `batch_sampler`, or the order itself. It is
+            loader: A DataLoader with this order as its sampler, or the order itself. It is
                 iterated anew when there is more to claim at the end of the epoch: with workers, set
                 `persistent_workers`.
 
@@ -81,13 +83,16 @@ class DispatchedOrder(Closing):
         """
         return self._loop.deliver(loader)
 
-    def __iter__(self) -> Iterator[Array]:
+    def __iter__(self) -> Iterator[Any]:
         order = self._order.at_epoch(self._loop.epoch)
         for positions in self._loop.batches():
             rows = order[np.concatenate([np.arange(each.start, each.stop) for each in positions])]
             # Libraries that join batches with `+=` would add rows up.
             rows.flags.writeable = False
-            yield rows
+            if self._gives_rows:
+                yield from rows.tolist()
+            else:
+                yield rows
 
     def ack(self) -> None:
         """Counts the last batch as delivered now, not only when the next one is asked for."""

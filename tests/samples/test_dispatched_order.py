@@ -423,3 +423,28 @@ def test_options_that_are_wrong_are_refused(store: str) -> None:
     ):
         with pytest.raises(ConfigError, match=why):
             DispatchedOrder(ORDER, **right | wrong)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [7, 64, None])
+def test_the_sampler_of_a_data_loader_has_batches_of_the_loaders_size(
+    store: str, num_workers: int, batch_size: int | None
+) -> None:
+    dispatch = {"store": store, "run_id": "run"}
+    with DispatchedOrder(NUM_ROWS, dispatch=dispatch, shard_rows=50) as order:
+        made: Any = DataLoader
+        loader = made(ROWS, batch_size, sampler=order, num_workers=num_workers)
+        found = [batch.tolist() if batch_size else [int(batch)] for batch in order.deliver(loader)]
+        assert [len(rows) for rows in found[:-1]] == [batch_size or 1] * (len(found) - 1)
+        assert sorted(row for rows in found for row in rows) == ROWS
+    [receipt] = receipts(store, "run").values()
+    assert (receipt.missing, receipt.repeated_at_most) == (0, 0)
+
+
+def test_a_sampler_whose_last_rows_are_dropped_is_refused(store: str) -> None:
+    dispatch = {"store": store, "run_id": "run"}
+    with DispatchedOrder(NUM_ROWS, dispatch=dispatch) as order:
+        made: Any = DataLoader
+        loader = made(ROWS, 64, sampler=order, drop_last=True)
+        with pytest.raises(StateError, match=r"one batch for each of the order's.*drop_last=False"):
+            list(order.deliver(loader))

@@ -120,7 +120,8 @@ class _UnderWay:
         if not has_one_each:
             raise StateError(
                 "expected a loader that has one batch for each of the order's, to its end, found "
-                "more or fewer: pass the DataLoader itself, made with batch_sampler=order"
+                "more or fewer: pass the DataLoader itself, made with batch_sampler=order, "
+                "or with sampler=order and drop_last=False"
             )
 
 
@@ -174,15 +175,15 @@ class ShardLoop(Closing):
 
     Args:
         shards: What is claimed.
-        batch_size: Positions of a batch.
+        batch_size: Positions of a batch; None: as many as a batch of the loader has.
         dispatch: Where workers meet.
         epoch: The first epoch.
     """
 
     def __init__(
-        self, shards: Shards, batch_size: int, dispatch: DispatchOptions, epoch: int
+        self, shards: Shards, batch_size: int | None, dispatch: DispatchOptions, epoch: int
     ) -> None:
-        self.batch_size, self.epoch = batch_size, epoch
+        self._given_size, self.batch_size, self.epoch = batch_size, batch_size or 1, epoch
         given = {"store": dispatch} if isinstance(dispatch, str) else dispatch
         self._dispatch = as_options(Dispatch, given, "dispatch") or Dispatch()
         self._shards, self._stats, self.terms = shards, Stats(), self._dispatch.terms
@@ -213,6 +214,7 @@ class ShardLoop(Closing):
                 "the order in which they were asked for"
             )
         self._leave()
+        self.batch_size = self._given_size or getattr(loader, "batch_size", None) or 1
         worker = LoaderWorker.here()
         meeting = self._rendezvous.begin(worker, (self._num_ended[self.epoch], self.epoch))
         # A process that had a part of the run does not come late, whatever others have read since.
