@@ -176,8 +176,8 @@ def test_ranks_that_take_rows_from_each_other_make_equally_many_steps_of_whole_b
     counts = Counter(row for of_rank in steps for rows in of_rank for row in rows)
     assert max(counts.values()) == 1
     num_dropped = 2_005 - len(counts)
-    # Fewer than a rank's share: a pace jumps on a busy machine, and with it what is reserved.
-    assert num_dropped == 0 if tail != "drop" else num_dropped < 400
+    # The epoch may end before a pace is known: a rank then has reserved as much as it has made.
+    assert num_dropped == 0 if tail != "drop" else num_dropped <= 2_005 * 2 // 3
     if tail != "join":
         assert len({len(of_rank) for of_rank in steps}) == 1
     short = [len(rows) for of_rank in steps for rows in of_rank if 0 < len(rows) < BATCH_ROWS]
