@@ -1,10 +1,12 @@
 """The stager: stages data files ahead of the reader, in order, under a byte budget."""
 
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from featstore.base.closing import Closing
+from featstore.base.errors import StateError
 from featstore.staging.cache import Cache, Limits, entry_name
 from featstore.staging.counts import Counts, StagingStats
 from featstore.staging.fetcher import Fetcher, Key, Source, StageItem
@@ -40,6 +42,10 @@ class Stager(Closing):
         self.counts = Counts()
         self.fetcher = Fetcher(options, self.cache, source or Source(), self.counts)
         self._streams: list[Stream[Any]] = []
+        # Guards the list, so that `close` ends every stream before it removes the cache. Reentrant:
+        # a finalizer may close the stager in the thread that holds it.
+        self._opening = threading.RLock()
+        self._is_closed = False
 
     def stage(self, items: Iterable[StageItem[Key]]) -> Stream[Key]:
         """Starts to stage files in the background.
@@ -51,9 +57,15 @@ class Stager(Closing):
         Returns:
             The staged files in order, each pinned until it is released. An error, also one that
             `items` raises, is raised after the files before it. May be closed on its own.
+
+        Raises:
+            StateError: The stager was closed.
         """
-        stream = Stream(self.fetcher, items, self.counts, self.options, self._grace_s)
-        self._streams = [*(s for s in self._streams if not s.is_over), stream]
+        with self._opening:
+            if self._is_closed:
+                raise StateError("the stager was closed: it stages no more files")
+            stream = Stream(self.fetcher, items, self.counts, self.options, self._grace_s)
+            self._streams = [*(s for s in self._streams if not s.is_over), stream]
         return stream
 
     def has(self, url: str, size_bytes: int, version: str = "") -> bool:
@@ -72,6 +84,9 @@ class Stager(Closing):
         client returns. The owner of `items` has to wake them first if they wait: close the
         coordinator before the stager.
         """
-        for stream in self._streams:
+        with self._opening:
+            self._is_closed = True
+            streams = self._streams
+        for stream in streams:
             stream.close()
         self.cache.close()

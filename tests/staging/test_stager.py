@@ -17,11 +17,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from featstore.base.errors import BudgetError, StagingError
+from featstore.base.errors import BudgetError, StagingError, StateError
 from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import RangeResponse, read_span
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.cache import entry_name
+from featstore.staging.stream import Stream
 from tests.programs import Program, run_python, start_together
 from tests.threads import beside
 
@@ -425,6 +426,38 @@ def test_a_private_cache_is_removed_with_its_stager(site: Any, make: Callable[..
     staged.release()
     stager.close()
     assert not staged.path.exists()
+
+
+def test_close_ends_a_stream_that_begins_meanwhile_before_it_removes_the_cache(
+    site: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads would make the private cache again, which nobody removes then."""
+    stager, threads = make(directory=None), list[threading.Thread]()
+    removes = stager.cache.close
+
+    def close() -> None:
+        assert all(stream.is_over for stream in streams)
+        removes()
+
+    class Beginning(Stream[Any]):
+        """Its threads have started, and the stager does not know it yet."""
+
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            streams.append(self)
+            threads.append(threading.Thread(target=stager.close))
+            threads[0].start()
+            threads[0].join(0.2)
+
+    streams = list[Stream[Any]]()
+    monkeypatch.setattr("featstore.staging.stager.Stream", Beginning)
+    monkeypatch.setattr(stager.cache, "close", close)
+    stream = stager.stage(_items(site))
+    threads[0].join(60)
+    assert list(stream) == []
+    assert not stager.cache.root.parent.exists()
+    with pytest.raises(StateError, match="the stager was closed"):
+        stager.stage(_items(site))
 
 
 READER = """

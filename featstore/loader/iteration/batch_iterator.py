@@ -100,6 +100,7 @@ class BatchIterator:
                 self._owner.tell_stats(is_last=True)
                 raise StopIteration
             self._owner.tell_stats(is_last=False)
+            _require_open(iteration)  # Closed meanwhile: its claims are released.
             # The last step: nothing can fail after it before the consumer has the batch. A thread
             # that runs ahead would wait for the delivery of one that the consumer never gets.
             iteration.delivery.add(made.progress, made.check)
