@@ -1,7 +1,7 @@
 """A small table of several files, small row groups, and every kind of column."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from featstore.base.schema import SlotSchema
 from featstore.decoded.file_sources import files_in_place
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
+from featstore.loader.batches import split_reader
 from featstore.loader.batches.split_reader import Window, Work
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.iteration import Iteration
@@ -51,6 +52,14 @@ def rows_table(first: int, num_rows: int) -> pa.Table:
 def rows_of(batches: Iterable[Batch]) -> list[int]:
     """The numbers of the rows, in the order of delivery."""
     return [row for batch in batches for row in batch["row"].tolist()]
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _few_rows_at_once() -> Iterator[None]:
+    """Small row groups are read together: here so few of them that a file has several windows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split_reader, "MOST_ROWS", 32)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -29,6 +29,9 @@ from featstore.reading.spans import require_held
 _LOG = logging.getLogger(__name__)
 # Slices with fewer rows cost more in calls than they save in memory. Chosen, not measured.
 _MIN_SLICE_ROWS = 1_024
+# Small row groups are read together, up to these rows and bytes, since each read takes some
+# microseconds for every column. More brings little: see "Small row groups" in benchmarks/loader.md.
+MOST_ROWS, _MOST_BYTES, _WINDOWS_IN_BUDGET = 1 << 15, 16 << 20, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,14 +274,23 @@ class SplitReader:
             if is_shuffled
             else self._budget.held(size_bytes + room_bytes)
         )
-        with holding as held_bytes, self._stats.timed("decode_s"):
-            order = self._order.permutation(self._row - first_row, self.claim.index, number)
-            if self._reader.reorders:
-                # Each column while it is in the cache. Later its rows would be looked up all over
-                # the window.
-                (rows, mask), order = self._rows(row_groups, order), None
-            else:
-                rows, mask = self._rows(row_groups, None)
+        try:
+            with holding as held_bytes, self._stats.timed("decode_s"):
+                order = self._order.permutation(self._row - first_row, self.claim.index, number)
+                if self._reader.reorders:
+                    # Each column while it is in the cache. Later its rows would be looked up all
+                    # over the window.
+                    (rows, mask), order = self._rows(row_groups, order), None
+                else:
+                    rows, mask = self._rows(row_groups, None)
+        except DataFileError:
+            if is_shuffled or len(row_groups) == 1:
+                raise
+            # One by one: those before the one that cannot be read are delivered.
+            self._windows[number : number + 1] = [range(i, i + 1) for i in row_groups]
+            self._next, self._row = number, first_row
+            yield from self._read(self._windows[number])
+            return
         held_bytes = self._budget.exchange(held_bytes, size_bytes)
         if is_shuffled:
             self._budget.keep(held_bytes)
@@ -373,11 +385,28 @@ class SplitReader:
         """
         split, rows = self.claim.split, self._file.row_group_rows
         windows = split_windows(split, rows, self._order.window_rows)
+        if self._order.shuffle is None:
+            windows = list(self._joined(windows))
         if (found := sum(self._num_rows(window) for window in windows)) != split.num_rows:
             raise DataFileError(
                 f"{split.path}: expected {split.num_rows} rows, as the table says, found {found}"
             )
         return windows or [range(0)]
+
+    def _joined(self, row_groups: Iterable[range]) -> Iterator[range]:
+        """Small row groups, each of them given as a range, in ranges that are read together."""
+        most_bytes = min(_MOST_BYTES, self._budget.most_bytes // _WINDOWS_IN_BUDGET)
+        joined, joined_bytes = range(0), 0
+        for next_one in row_groups:
+            more_bytes = self._reader.size_bytes(next_one)
+            both = range(joined.start if joined else next_one.start, next_one.stop)
+            is_small = joined_bytes + more_bytes <= most_bytes
+            if joined and not (is_small and self._num_rows(both) <= MOST_ROWS):
+                yield joined
+                both, joined_bytes = next_one, 0
+            joined, joined_bytes = both, joined_bytes + more_bytes
+        if joined:
+            yield joined
 
     def _skip_delivered(self) -> None:
         """Skips windows that were delivered before, except the last one of the claim, with which

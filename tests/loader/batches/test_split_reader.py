@@ -3,16 +3,19 @@
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError
+from featstore.loader.batches import split_reader
 from featstore.loader.batches.filtering import WindowCache
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.split_reader import SplitReader, Window, Work
@@ -23,6 +26,13 @@ from tests.loader.conftest import data_file, request_of, rows_in, work_on
 
 NUM_ROWS = 70  # In row groups of 16.
 SCHEMA = pa.schema([("row", pa.int64())])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_row_group_alone() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split_reader, "MOST_ROWS", 16)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +93,59 @@ def test_a_claim_from_any_row_to_any_row_has_the_rows_of_the_whole_stream_from_t
     assert flat(rows_in(found)) == whole[found[0].first_row : end]
     assert found[0].first_row <= start < found[0].end_row
     assert [window.is_last for window in found] == [False] * (len(found) - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("most_rows", "max_bytes", "expected"),
+    [
+        (32, sys.maxsize, [32, 32, 6]),
+        (47, sys.maxsize, [32, 38]),
+        (48, sys.maxsize, [48, 22]),
+        (1 << 15, sys.maxsize, [70]),
+        (1 << 15, 8 * 8 * 33, [32, 32, 6]),
+        (1, sys.maxsize, [16, 16, 16, 16, 6]),
+    ],
+)
+def test_small_row_groups_are_read_together(
+    file: DataFile,
+    monkeypatch: pytest.MonkeyPatch,
+    most_rows: int,
+    max_bytes: int,
+    expected: list[int],
+) -> None:
+    monkeypatch.setattr(split_reader, "MOST_ROWS", most_rows)
+    found = windows_of(opened(work_on(file), budget=Budget(max_bytes)))
+    assert [window.num_rows for window in found] == expected
+    assert flat(rows_in(found)) == list(range(NUM_ROWS))
+    [last] = windows_of(opened(work_on(file, start_row=66), budget=Budget(max_bytes)))
+    assert last.end_row == NUM_ROWS
+
+
+def test_the_row_groups_before_a_damaged_one_are_read_although_all_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split_reader, "MOST_ROWS", 1 << 15)
+    path = tmp_path / "a.parquet"
+    file = data_file(path, pa.table({"row": range(NUM_ROWS)}))
+    column = pq.read_metadata(path).row_group(3).column(0)
+    data = bytearray(path.read_bytes())
+    first = column.dictionary_page_offset or column.data_page_offset
+    data[first : first + column.total_compressed_size] = bytes(column.total_compressed_size)
+    path.write_bytes(data)
+    budget, rows = Budget(1 << 20), list[int]()
+    reader = opened(work_on(file), budget=budget)
+
+    def read_to_end() -> None:
+        while not reader.is_finished:
+            for window in reader.read():
+                rows.extend(flat(rows_in([window])))
+                budget.exchange(window.held_bytes, 0)
+
+    with pytest.raises(DataFileError, match="row group 3"):
+        read_to_end()
+    assert rows == list(range(48))
+    assert budget.held_bytes == 0
+    reader.close()
 
 
 def test_rows_that_a_filter_leaves_out_are_counted_by_the_stream(file: DataFile) -> None:
