@@ -23,7 +23,13 @@ from featstore.reading.gather import (
 )
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
-from featstore.tensors.packed import PackedColumns, TensorPlace, tensor_of, torch_dtype
+from featstore.tensors.packed import (
+    PackedColumns,
+    TensorPlace,
+    TensorPlaces,
+    tensor_of,
+    torch_dtype,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +94,11 @@ def gather_batches(
             _spread(found[1], begins, offset_item.counts, buffers[offset_item.dtype])
     wanted.sort(key=lambda column: column.found is None)  # Lists first: they take longest.
     gather_columns(wanted, places, num_threads)
-    return [_packed(items, starts, buffers, bases, part) for part in range(places.num_parts)]
+    layouts = dict[int, TensorPlaces]()  # Of parts with so many rows, if there are no lists.
+    return [
+        _packed(items, starts, buffers, bases, part, {} if lists else layouts)
+        for part in range(places.num_parts)
+    ]
 
 
 def _offsets(
@@ -160,19 +170,36 @@ def _spread(offsets: Array, begins: Array, counts: Array, out: Array) -> None:
 
 
 def _packed(
-    items: list[_Item], starts: list[Array], buffers: Buffers, bases: Buffers, part: int
+    items: list[_Item],
+    starts: list[Array],
+    buffers: Buffers,
+    bases: Buffers,
+    part: int,
+    layouts: dict[int, TensorPlaces],
 ) -> PackedColumns:
     ranges = {dtype: (int(base[part]), int(base[part + 1])) for dtype, base in bases.items()}
     tensors = [tensor_of(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()]
-    numbers = {dtype: number for number, dtype in enumerate(ranges)}
-    places: dict[Key, tuple[TensorPlace, ...]] = {}
+    size = sum(end - first for first, end in ranges.values())
+    if size not in layouts:
+        layouts[size] = _places(items, starts, ranges, part)
+    return PackedColumns(buffers=tuple(tensors), places=layouts[size])
+
+
+def _places(
+    items: list[_Item],
+    starts: list[Array],
+    ranges: dict[np.dtype[Any], tuple[int, int]],
+    part: int,
+) -> TensorPlaces:
+    """Where the tensors of a part lie in its ranges of the buffers."""
+    numbers, places = {dtype: number for number, dtype in enumerate(ranges)}, TensorPlaces()
     for item, begins in zip(items, starts, strict=True):
-        count, row, number = int(item.counts[part]), item.row_shape, numbers[item.dtype]
-        shape = (count // max(1, int(np.prod(row))), *row) if row else (count,)
+        count, row = int(item.counts[part]), item.row_shape
+        shape = (count // max(1, prod(row)), *row)
         first = int(begins[part]) - ranges[item.dtype][0]
-        place = TensorPlace(number, tensors[number].dtype, first, shape)
+        place = TensorPlace(numbers[item.dtype], torch_dtype(item.dtype), first, shape)
         places[item.key] = (*places.get(item.key, ()), place)
-    return PackedColumns(buffers=tuple(tensors), places=places)
+    return places
 
 
 def joined(columns: Mapping[Key, Sequence[Values]], pool: BufferPool) -> PackedColumns:
@@ -183,7 +210,7 @@ def joined(columns: Mapping[Key, Sequence[Values]], pool: BufferPool) -> PackedC
     size_bytes = sum(map(_size_bytes, columns.values()))
     memory = pool.take(size_bytes)[:size_bytes]
     room = _Room(memory)
-    places = {key: _joined(parts, room) for key, parts in columns.items()}
+    places = TensorPlaces((key, _joined(parts, room)) for key, parts in columns.items())
     return PackedColumns(buffers=(torch.from_numpy(memory),), places=places)
 
 

@@ -80,6 +80,50 @@ class TensorPlace(NamedTuple):
     shape: tuple[int, ...]
 
 
+class _Cuts(NamedTuple):
+    """How all tensors are made with one split for each buffer and dtype.
+
+    Attributes:
+        buffers: For each split the number of its buffer, the dtype, the end of the last tensor in
+            elements of the dtype, and the number of elements of each part: of each tensor, and of
+            each gap before one.
+        columns: For each column the split, the part of it and the shape of each of its tensors.
+    """
+
+    buffers: list[tuple[int, torch.dtype, int, list[int]]]
+    columns: list[tuple[Key, list[tuple[int, int, tuple[int, ...]]]]]
+
+
+class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
+    """For each column, the places of its values and, if it is jagged, its offsets. Tensors of one
+    dtype lie in a buffer in this order. Batches that are laid out alike share one object.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorPlaces, (dict(self),)  # Without `cuts`.
+
+    @cached_property
+    def cuts(self) -> _Cuts:
+        """How `PackedColumns.made` splits the buffers."""
+        numbers, parts, ends = dict[tuple[int, torch.dtype], int](), list[list[int]](), list[int]()
+        columns = []
+        for key, places in self.items():
+            of_column = []
+            for buffer, dtype, first, shape in places:
+                number = numbers.setdefault((buffer, dtype), len(numbers))
+                if number == len(parts):
+                    parts.append([])
+                    ends.append(0)
+                if first > ends[number]:
+                    parts[number].append(first - ends[number])
+                of_column.append((number, len(parts[number]), shape))
+                parts[number].append(prod(shape))
+                ends[number] = first + prod(shape)
+            columns.append((key, of_column))
+        buffers = [(*of, ends[number], parts[number]) for of, number in numbers.items()]
+        return _Cuts(buffers, columns)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackedColumns:
     """Columns as views of buffers.
@@ -87,12 +131,11 @@ class PackedColumns:
     Attributes:
         buffers: One-dimensional, on any device; each is uint8, or has the dtype of all tensors in
             it.
-        places: For each column, the places of its values and, if it is jagged, its offsets. Tensors
-            of one dtype lie in a buffer in this order.
+        places: Where the tensors lie in the buffers.
     """
 
     buffers: tuple[torch.Tensor, ...]
-    places: Mapping[Key, tuple[TensorPlace, ...]]
+    places: TensorPlaces
 
     @property
     def keys(self) -> Keys:
@@ -107,28 +150,20 @@ class PackedColumns:
 
     def made(self) -> dict[Key, Column]:
         """The columns as views of the buffers. All tensors of a dtype are made by one split."""
-        # A gap between tensors becomes a tensor, too. `wanted` has the numbers of real ones.
-        sizes: dict[tuple[int, torch.dtype], list[int]] = {}
-        wanted: dict[tuple[int, torch.dtype], list[int]] = {}
-        ends: dict[tuple[int, torch.dtype], int] = {}
-        for places in self.places.values():
-            for buffer, dtype, first, shape in places:
-                key, count = (buffer, dtype), prod(shape)
-                parts = sizes.setdefault(key, [])
-                if first > (end := ends.get(key, 0)):
-                    parts.append(first - end)
-                wanted.setdefault(key, []).append(len(parts))
-                parts.append(count)
-                ends[key] = first + count
-        tensors = {}
-        for (buffer, dtype), parts in sizes.items():
-            end = ends[buffer, dtype] * dtype.itemsize // self.buffers[buffer].itemsize
-            flat = split(self.buffers[buffer][:end].view(dtype), parts)
-            tensors[buffer, dtype] = iter([flat[number] for number in wanted[buffer, dtype]])
+        cuts = self.places.cuts
+        parts = [
+            split(self._flat(buffer, dtype, end), sizes)
+            for buffer, dtype, end, sizes in cuts.buffers
+        ]
         return {
-            key: column_of([shaped(next(tensors[at[0], at[1]]), at.shape) for at in places])
-            for key, places in self.places.items()
+            key: column_of([shaped(parts[number][part], shape) for number, part, shape in tensors])
+            for key, tensors in cuts.columns
         }
+
+    def _flat(self, buffer: int, dtype: torch.dtype, end: int) -> torch.Tensor:
+        """The first `end` elements of a buffer as this dtype."""
+        flat = self.buffers[buffer]
+        return flat[: end * dtype.itemsize // flat.itemsize].view(dtype)
 
     def packed(self) -> "PackedColumns":
         """A copy that shares no memory with anything."""
@@ -150,7 +185,7 @@ class PackedColumns:
 class _Layout:
     """The layout of columns in one buffer, computed before the buffer is allocated."""
 
-    places: dict[Key, tuple[TensorPlace, ...]] = field(default_factory=dict)
+    places: TensorPlaces = field(default_factory=TensorPlaces)
     tensors: list[tuple[int, torch.Tensor]] = field(default_factory=list)
     num_bytes: int = 0
 

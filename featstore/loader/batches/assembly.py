@@ -219,8 +219,10 @@ class Assembler:
             rest.ascends,
         )
         num_rows = sum(rest.piece_rows)
-        for number, share in enumerate(shares):
-            at = np.flatnonzero(draws == number)
+        # The places of each share's rows, in their order.
+        by_share = np.argsort(draws, kind="stable")
+        ends = np.cumsum(np.bincount(draws, minlength=len(shares)))
+        for share, at in zip(shares, np.split(by_share, ends[:-1]), strict=True):
             if (converted := self._converted(share.window)) is None:
                 passes[at] = False
                 continue

@@ -117,8 +117,8 @@ class DrawnRows:
                 if passes is not None and not passes[at[begin:end]].all():
                     part = part._replace(places=np.flatnonzero(passes[at[begin:end]]))
                 found.append(part)
-            draws = numbers[of_source[delivered[first:cut]]] if len(found) > 1 else None
-            yield tuple(found), draws
+            rows = slice(first, cut) if passes is None else delivered[first:cut]
+            yield tuple(found), numbers[of_source[rows]] if len(found) > 1 else None
 
 
 def copied(packed: PackedColumns, pool: BufferPool) -> PackedColumns:

@@ -295,8 +295,12 @@ class _Mixer:
             min(expected, int(left.sum()), most_rows),
         )
         # Where each window has given its last row: the first of these ends the draws.
-        ends = [np.flatnonzero(draws == number)[num - 1 : num] for number, num in enumerate(left)]
-        draws = draws[: min([len(draws) - 1, *(int(end[0]) for end in ends if len(end))]) + 1]
+        drawn = np.bincount(draws, minlength=len(streams))
+        ends = [
+            int(np.flatnonzero(draws == number)[left[number] - 1])
+            for number in np.flatnonzero((drawn >= left) & (left > 0))
+        ]
+        draws = draws[: min([len(draws) - 1, *ends]) + 1]
         counts = np.bincount(draws, minlength=len(streams)).tolist()
         shares = [self._share(stream, count) for stream, count in zip(streams, counts, strict=True)]
         return shares, draws

@@ -72,15 +72,11 @@ class BlockSource(NamedTuple):
     def between(self, begin: int, end: int, num_rows: int) -> "BlockSource":
         """The source of rows `begin` to `end` of a block of `num_rows` rows."""
         first_row = self.through(begin, num_rows) if begin else self.first_row
+        end_row, is_last = self.through(end, num_rows), self.is_last and end == num_rows
         places = self.places
         if places is not None:
             places = places[begin:end] - (first_row - self.first_row)
-        return self._replace(
-            first_row=first_row,
-            end_row=self.through(end, num_rows),
-            places=places,
-            is_last=self.is_last and end == num_rows,
-        )
+        return BlockSource(self.claim, first_row, end_row, is_last, places)
 
     def row_at(self, position: int) -> int:
         """The first row of the block that is at or after `position` in the stream."""

@@ -1,12 +1,15 @@
 """Blocks of rows that say where they come from."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from featstore.dispatch.plan import Split
 from featstore.dispatch.terms import Claim
+from featstore.loader.batches import split_reader
 from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.progress import BlockSource
@@ -14,6 +17,14 @@ from featstore.reading.buffers import Ragged
 from featstore.tensors.column_arrays import SLOT
 
 KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
+
+
+@pytest.fixture(autouse=True, scope="package")
+def _row_groups_alone() -> Iterator[None]:
+    """No row groups of the tests' tables are read together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split_reader, "MOST_ROWS", 16)
+        yield
 
 
 class Unlimited(Budget):

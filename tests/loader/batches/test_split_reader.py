@@ -3,7 +3,6 @@
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -26,13 +25,6 @@ from tests.loader.conftest import data_file, request_of, rows_in, work_on
 
 NUM_ROWS = 70  # In row groups of 16.
 SCHEMA = pa.schema([("row", pa.int64())])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _each_row_group_alone() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split_reader, "MOST_ROWS", 16)
-        yield
 
 
 @pytest.fixture(scope="module")
