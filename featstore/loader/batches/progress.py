@@ -70,8 +70,10 @@ class BlockSource(NamedTuple):
         return Segment(self.claim, self.through(row, num_rows), is_complete)
 
     def between(self, begin: int, end: int, num_rows: int) -> "BlockSource":
-        """The source of rows `begin` to `end` of a block of `num_rows` rows."""
-        first_row = self.through(begin, num_rows) if begin else self.first_row
+        """The source of rows `begin` to `end` of a block of `num_rows` rows. Without rows it begins
+        after the last one, since the rows that are left out after that belong to it.
+        """
+        first_row = self.through(begin, num_rows) if begin < end else self.after(begin)
         end_row, is_last = self.through(end, num_rows), self.is_last and end == num_rows
         places = self.places
         if places is not None:

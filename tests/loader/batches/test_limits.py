@@ -131,6 +131,16 @@ def require_exact(blocks: Sequence[Block], batch_size: int, takes: Sequence[floa
     assert found.num_left_to_others == num_left
 
 
+def test_a_claim_is_complete_where_its_last_rows_are_filtered_out_and_others_took_some(
+    files: list[DataFile],
+) -> None:
+    """The third claim begins behind the last row of its file that passes, and waits as a part of a
+    batch that straddles files.
+    """
+    blocks = assembled(files, 17, width=None, starts=[48, 16, 6], where="row % 3 = 1")
+    require_exact(blocks, 17, [None, None, None, None, 0.9])
+
+
 TAKES = st.lists(st.sampled_from([None, None, 0.1, 0.4, 0.9, 1.0, 2.0]), max_size=30)
 WHERE = st.sampled_from([None, "row % 3 = 1", "row >= 1030", "row > 9000"])
 
