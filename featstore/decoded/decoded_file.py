@@ -88,7 +88,7 @@ def piece_of(batch: pa.RecordBatch, selection: Selection, file_name: str) -> Pie
     """
     table = pa.Table.from_batches([batch])
     columns = columns_of(batch.schema, selection)
-    rows = Rows(file_name=file_name, num_rows=batch.num_rows, table=table, columns=columns)
+    rows = Rows(file_name=file_name, num_rows=batch.num_rows, arrow=table, columns=columns)
     return Piece(
         rows=rows,
         slots={slot.name: rows.slot(slot) for slot in selection.slots},
@@ -224,7 +224,7 @@ class DecodedReader:
         rows = Rows(
             file_name=self._file.name,
             num_rows=sum(end - first for first, end in runs),
-            table=table,
+            arrow=table,
             columns=self.columns,
         )
         return rows if order is None else rows.take(order)

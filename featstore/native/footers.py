@@ -140,9 +140,9 @@ class CheckedFooter:
         numbers = self._numbers[np.array(row_groups, np.intp)[:, None], np.array(leaves, np.intp)]
         return Chunks._make(np.moveaxis(numbers, -1, 0))
 
-    def room_bytes(self, row_groups: Sequence[int], leaves: Sequence[int]) -> int:
-        """The memory to decode the largest of these column chunks: its stored and its decompressed
-        bytes.
+    def room_bytes(self, row_groups: Sequence[int], leaves: Sequence[int]) -> list[int]:
+        """The memory to decode the largest column chunk of each row group: its stored and its
+        decompressed bytes.
 
         Chunks with Zstandard count twice, since pages are copied once more before and after they
         are decompressed.
@@ -151,11 +151,10 @@ class CheckedFooter:
             row_groups: The indices of row groups.
             leaves: The indices of leaf columns.
         """
-        if not row_groups or not leaves:
-            return 0
         chunks = self.chunks_of(row_groups, leaves)
         both = chunks.stored_bytes + chunks.raw_bytes
-        return int((both << (chunks.codec == _ZSTD)).max())
+        found: list[int] = (both << (chunks.codec == _ZSTD)).max(axis=1, initial=0).tolist()
+        return found
 
     @cached_property
     def _numbers(self) -> Numbers:

@@ -104,7 +104,7 @@ class AlignedReader:
         return Rows(
             file_name=self._file.name,
             num_rows=num_rows,
-            table=pa.table(columns),
+            arrow=pa.table(columns),
             columns=self.columns,
         )
 

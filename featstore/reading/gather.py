@@ -193,9 +193,12 @@ def _for_kernels(column: GatheredColumn) -> tuple[Any, ...]:
     """The column as `kernels.gather_columns` takes it."""
     out, width = column.out, column.out.itemsize
     if column.found is None:
-        pieces = [piece for piece in column.pieces if not isinstance(piece, Ragged)]
-        row_bytes = prod(pieces[0].shape[1:]) * width
-        return tuple(map(np.ascontiguousarray, pieces)), row_bytes, column.starts * width, out
+        pieces = tuple(
+            piece if piece.flags.c_contiguous else np.ascontiguousarray(piece)
+            for piece in column.pieces
+            if not isinstance(piece, Ragged)
+        )
+        return pieces, prod(pieces[0].shape[1:]) * width, column.starts * width, out
     values = tuple(piece.values for piece in column.pieces if isinstance(piece, Ragged))
     return values, width, column.starts * width, out, *column.found, column.ends * width
 

@@ -1,6 +1,6 @@
 """An open data file: its checked footer, and access to the bytes of its columns."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +15,7 @@ from featstore.native.arrow import INT96_UNIT
 from featstore.native.bounds import CLAIMS_MORE, first_beyond
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import read_checked, read_on
+from featstore.reading.buffers import Array
 from featstore.reading.file_columns import ColumnCache, FileColumns, FileLeaf, Selection
 from featstore.reading.kept import KeptSpans
 
@@ -208,32 +209,21 @@ class OpenFile(Closing):
         if self.cancelled[0]:
             raise StateError(f"{self.name}: reading was cancelled before its end; iterate anew")
 
-    def decoded_bytes(self, row_group: int, columns: FileColumns) -> int:
-        """The memory that these columns of a row group take once they are decoded: values, offsets
-        of lists and text, and validity bits.
+    def decoded_bytes(self, columns: FileColumns) -> Array:
+        """The memory that these columns take once they are decoded: values, offsets of lists and
+        text, and validity bits. float64 (num_row_groups, num_leaves): exact below 2^53, and without
+        overflow for the numbers of a damaged footer.
         """
-        return sum(self._decoded_bytes([row_group], columns)[0])
-
-    def longest_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> int:
-        """The memory that the largest of these columns takes once these row groups of it are
-        decoded.
-        """
-        of_columns = zip(*self._decoded_bytes(row_groups, columns), strict=True)
-        return max(map(sum, of_columns), default=0)
-
-    def _decoded_bytes(self, row_groups: Sequence[int], columns: FileColumns) -> list[list[int]]:
-        """The memory of each row group's decoded column chunks, as Python's integers, since sums of
-        a damaged footer's numbers may not fit 64 bits.
-        """
+        row_groups = range(len(self.row_group_rows))
         places = columns.leaf_places
         chunks = self.footer.chunks_of(row_groups, places)
         leaves = [self.footer.leaves[place] for place in places]
-        widths = np.array([_WIDTHS.get(leaf.physical_type, 0) for leaf in leaves], np.int64)
-        text_bytes = np.where(widths == 0, chunks.raw_bytes + 4 * chunks.num_values, 0)
-        are_lists = np.array(["." in leaf.path for leaf in leaves], np.int64)
-        offset_bytes = np.outer([4 * self.row_group_rows[i] for i in row_groups], are_lists)
-        values_bytes = chunks.num_values * widths + text_bytes + chunks.num_values // 4
-        found: list[list[int]] = (values_bytes + offset_bytes).tolist()
+        widths = np.array([_WIDTHS.get(leaf.physical_type, 0) for leaf in leaves], float)
+        num_values, row_group_rows = chunks.num_values.astype(float), np.array(self.row_group_rows)
+        text_bytes = np.where(widths == 0, chunks.raw_bytes + 4 * num_values, 0)
+        are_lists = np.array(["." in leaf.path for leaf in leaves], float)
+        offset_bytes = np.outer(4.0 * row_group_rows, are_lists)
+        found: Array = num_values * widths + text_bytes + num_values // 4 + offset_bytes
         return found
 
     def inflated(self, columns: FileColumns, most_bytes: int) -> str | None:
@@ -242,7 +232,7 @@ class OpenFile(Closing):
         """
         row_groups, places = range(len(self.row_group_rows)), columns.leaf_places
         chunks = self.footer.chunks_of(row_groups, places)
-        declared = np.maximum(chunks.raw_bytes, self._decoded_bytes(row_groups, columns))
+        declared = np.maximum(chunks.raw_bytes, self.decoded_bytes(columns))
         found = np.argwhere(
             (declared > most_bytes) & (declared > _MOST_INFLATION * chunks.stored_bytes)
         ).tolist()

@@ -13,9 +13,9 @@ parquet.apache.org/docs/file-format.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from featstore.native import kernels
 from featstore.native.bounds import kernel_chunks, max_page_bytes
 from featstore.native.footers import Chunks
 from featstore.native.format import Numbers
-from featstore.reading.buffers import Array, missing_mark
+from featstore.reading.buffers import Array, Ragged, Values, missing_mark
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 
@@ -61,7 +61,7 @@ class _Column:
     """A column, described for the kernels.
 
     Attributes:
-        name: Its name in the file.
+        field: Its field in the file.
         place: The number of its leaf column.
         type: The Arrow type as which it is decoded.
         mark: Bytes of the slot's missing mark; of a column that is no slot as many zeros, which are
@@ -74,7 +74,7 @@ class _Column:
             a slot.
     """
 
-    name: str
+    field: pa.Field
     place: int
     type: pa.DataType
     mark: bytes
@@ -121,7 +121,7 @@ class PageReader:
 
     def read(
         self, row_groups: Sequence[int], num_threads: int = 1, order: Array | None = None
-    ) -> dict[str, pa.Array]:
+    ) -> "dict[str, DecodedColumn]":
         """Decodes columns of these row groups.
 
         Args:
@@ -146,10 +146,8 @@ class PageReader:
         for out, num_values in found:
             if num_values < _NOT_READ:
                 raise self._file.beyond_bounds(row_groups[_BEYOND_FIRST - num_values], out.name)
-        arrays = {
-            out.name: out.array(num_values) for out, num_values in found if num_values != _NOT_READ
-        }
-        return {name: array for name, array in arrays.items() if array is not None}
+        columns = [out.decoded(num) for out, num in found if num != _NOT_READ]
+        return {column.field.name: column for column in columns if column.is_complete}
 
     def _decoded(
         self, row_groups: Sequence[int], num_threads: int, order: Array | None
@@ -228,7 +226,7 @@ def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
     if is_list is not slot.is_list or element.type != wanted or not is_as_said:
         return None
     return _Column(
-        name=name,
+        field=field,
         place=place,
         type=field.type,
         mark=missing_mark(slot),
@@ -250,7 +248,7 @@ def _other_column(file: OpenFile, field: pa.Field, columns: FileColumns) -> _Col
     if leaf.path != name or leaf.physical_type != physical or levels != (0, max_definition):
         return None
     return _Column(
-        name=name,
+        field=found,
         place=place,
         type=type_,
         mark=bytes(type_.byte_width),
@@ -278,7 +276,7 @@ class _Out:
 
     @property
     def name(self) -> str:
-        return self._column.name
+        return str(self._column.field.name)
 
     @property
     def size_bytes(self) -> int:
@@ -293,11 +291,45 @@ class _Out:
         views = memory.offsets_view, memory.values_view
         return of.mark, of.max_repetition, of.max_definition, of.null_below, *views
 
-    def array(self, num_values: int) -> pa.Array | None:
-        """The column, once `num_values` values are decoded; None if it is no slot and has nulls, or
-        values that its type does not hold.
+    def decoded(self, num_values: int) -> "DecodedColumn":
+        """The column, once `num_values` values are decoded."""
+        return DecodedColumn(self._column, self._num_rows, num_values, self._memory)
+
+
+class DecodedColumn:
+    """A column that the kernels have decoded, without nulls.
+
+    Attributes:
+        field: Its field in the file.
+    """
+
+    def __init__(
+        self, column: _Column, num_rows: int, num_values: int, memory: ColumnMemory
+    ) -> None:
+        self.field, self._column, self._memory = column.field, column, memory
+        self._num_rows, self._num_values = num_rows, num_values
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is all of the column: not if it is no slot and has nulls, or values that its
+        type does not hold.
         """
-        column = self._column
+        return self._column.other is None or self.array is not None
+
+    @property
+    def values(self) -> Values:
+        """The values of a slot, views of the column's memory."""
+        column, memory = self._column, self._memory
+        dtype = np.float32 if len(column.mark) == 4 else np.int64
+        values = np.frombuffer(memory.values_view, dtype, self._num_values)
+        if not column.max_repetition:
+            return values
+        return Ragged(values, np.frombuffer(memory.offsets_view, np.int32))
+
+    @cached_property
+    def array(self) -> Any:
+        """The column as an Arrow array; None unless it `is_complete`."""
+        column, num_values = self._column, self._num_values
         value_type = column.type.value_type if column.max_repetition else column.type
         if column.other is not None and num_values != self._num_rows:
             return None

@@ -1,9 +1,9 @@
 """Reads row groups of one open data file as Arrow columns under the names of the table."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from featstore.ops.arrays import array_of
 from featstore.reading.buffers import Array, Values, as_type, missing_values, slot_values
 from featstore.reading.file_columns import FileColumns, FileLeaf, Selection
 from featstore.reading.open_file import OpenFile
-from featstore.reading.pages import PageReader, Take
+from featstore.reading.pages import DecodedColumn, PageReader, Take
 
 # How much of a column chunk is read at once in slices. Less takes more requests of a remote store.
 _SLICE_BUFFER_BYTES = 1 << 20
@@ -33,14 +33,28 @@ class Rows:
     Attributes:
         file_name: The file's name in errors.
         num_rows: Number of rows.
-        table: The columns under their names in the file.
+        arrow: The columns under their names in the file.
         columns: Which of them is which selected column.
+        decoded: Further columns, which the kernels have decoded. Then each column, also of those
+            above, is one contiguous array.
     """
 
     file_name: str
     num_rows: int
-    table: pa.Table
+    arrow: pa.Table
     columns: FileColumns
+    decoded: Mapping[str, DecodedColumn] = field(default_factory=dict)
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """All columns under their names in the file."""
+        if not self.decoded:
+            return self.arrow
+        found = {name: (each.field, each.array) for name, each in self.decoded.items()}
+        for field_, column in zip(self.arrow.schema, self.arrow.columns, strict=True):
+            found[field_.name] = field_, column
+        fields, columns = zip(*(found[name] for name in self.columns.places), strict=True)
+        return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
     @property
     def size_bytes(self) -> int:
@@ -53,6 +67,8 @@ class Rows:
         name = self.columns.slots[slot.name]
         if name is None:
             return missing_values(slot, self.num_rows)
+        if name in self.decoded:
+            return self.decoded[name].values
         with self._expecting(slot.arrow_type(), name):
             return slot_values(self.table.column(name), slot)
 
@@ -82,15 +98,16 @@ class Rows:
 
     def take(self, indices: np.ndarray) -> "Rows":
         """The rows of these indices, in this order."""
-        return replace(self, num_rows=len(indices), table=self.table.take(array_of(indices)))
+        table = self.table.take(array_of(indices))
+        return replace(self, num_rows=len(indices), arrow=table, decoded={})
 
     def pieces(self) -> list["Rows"]:
         """The same rows in pieces, in each of which every column is one contiguous Arrow array."""
-        if not self.table.num_columns:
+        if self.decoded or not self.arrow.num_columns:
             return [self]
-        tables = [pa.Table.from_batches([batch]) for batch in self.table.to_batches()]
+        tables = [pa.Table.from_batches([batch]) for batch in self.arrow.to_batches()]
         return [
-            replace(self, num_rows=table.num_rows, table=table) for table in tables or [self.table]
+            replace(self, num_rows=table.num_rows, arrow=table) for table in tables or [self.arrow]
         ]
 
 
@@ -132,8 +149,6 @@ class RowGroupReader:
         # interpreter's end too. The bytes of files that are not local are Python's.
         most_threads = min(num_threads or pa.cpu_count(), _MOST_THREADS)
         self._most_threads = most_threads if file.is_local else 1
-        # Asked for before each window and after it.
-        self._size_bytes = cache(partial(file.decoded_bytes, columns=self.columns))
         self._pages = PageReader(
             file,
             selection.slots if as_values else (),
@@ -172,16 +187,14 @@ class RowGroupReader:
             # One by one: no two of them are in memory in both orders.
             for place, field in enumerate(table.schema):
                 table = table.set_column(place, field, table.column(place).take(indices))
-        table = self._merged(table, found) if found else table
         num_rows = sum(self.file.row_group_rows[index] for index in row_groups)
-        return Rows(file_name=self.file.name, num_rows=num_rows, table=table, columns=self.columns)
-
-    def _merged(self, table: pa.Table, found: dict[str, pa.Array]) -> pa.Table:
-        """All columns, with the fields that Arrow's table has: tables of row groups are joined."""
-        columns = dict[str, pa.Array | pa.ChunkedArray](found)
-        columns |= zip(table.column_names, table.combine_chunks().columns, strict=True)
-        arrays = [columns[name] for name in self.columns.places]
-        return pa.Table.from_arrays(arrays, schema=self._schema)
+        return Rows(
+            file_name=self.file.name,
+            num_rows=num_rows,
+            arrow=table.combine_chunks() if found else table,
+            columns=self.columns,
+            decoded=found,
+        )
 
     @cached_property
     def _schema(self) -> pa.Schema:
@@ -207,7 +220,7 @@ class RowGroupReader:
                 yield Rows(
                     file_name=self.file.name,
                     num_rows=batch.num_rows,
-                    table=table,
+                    arrow=table,
                     columns=self.columns,
                 )
 
@@ -215,7 +228,21 @@ class RowGroupReader:
         """The memory that the decoded columns of these row groups take, computed from their numbers
         of values. For text columns it is an estimate.
         """
-        return sum(map(self._size_bytes, row_groups))
+        return sum(self._size_bytes[index] for index in row_groups)
+
+    @cached_property
+    def _decoded_bytes(self) -> Array:
+        return self.file.decoded_bytes(self.columns)
+
+    @cached_property
+    def _size_bytes(self) -> list[int]:
+        return list(map(int, self._decoded_bytes.sum(axis=1)))
+
+    @cached_property
+    def _stored_bytes(self) -> list[int]:
+        """The working memory of decoding the largest column chunk of each row group."""
+        row_groups = range(len(self.file.row_group_rows))
+        return self.file.footer.room_bytes(row_groups, self.columns.leaf_places)
 
     def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int:
         """The working memory of reading these row groups, beyond their decoded columns.
@@ -229,8 +256,11 @@ class RowGroupReader:
 
     def _room_bytes(self, row_groups: list[int], *, in_order: bool) -> int:
         """The working memory of one thread. Columns that are put in order are decoded there."""
-        room_bytes = self.file.footer.room_bytes(row_groups, self.columns.leaf_places)
-        return room_bytes + in_order * self.file.longest_bytes(row_groups, self.columns)
+        room_bytes = max((self._stored_bytes[index] for index in row_groups), default=0)
+        if not in_order:
+            return room_bytes
+        of_columns = self._decoded_bytes[row_groups].sum(axis=0)
+        return room_bytes + int(of_columns.max(initial=0))
 
     def _num_threads(self, room_bytes: int) -> int:
         """How many threads decode if each takes `room_bytes` of working memory; at least one."""

@@ -185,6 +185,6 @@ def _only(rows: Rows, request: Request) -> Rows:
     return Rows(
         file_name=rows.file_name,
         num_rows=rows.num_rows,
-        table=rows.table.select(names),
+        arrow=rows.table.select(names),
         columns=rows.columns,
     )

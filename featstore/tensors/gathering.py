@@ -3,10 +3,9 @@ they are delivered, and joins columns that come in parts, as of a batch that str
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,8 +31,7 @@ from featstore.tensors.packed import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Item:
+class _Item(NamedTuple):
     """One tensor of each batch.
 
     Attributes:
@@ -71,10 +69,11 @@ def gather_batches(
         if isinstance(pieces[0], Ragged)
     }
     offsets = _offsets(lists, places, scratch)
+    part_rows = places.part_rows
     items = [
         item
         for key, pieces in columns.items()
-        for item in _items(key, pieces[0], places, offsets[key][1] if key in offsets else None)
+        for item in _items(key, pieces[0], part_rows, offsets[key][1] if key in offsets else None)
     ]
     buffers, bases, starts = _layout(items, pool)
     waiting, wanted = iter(zip(items, starts, strict=True)), list[GatheredColumn]()
@@ -119,21 +118,17 @@ def _offsets(
     return found
 
 
-def _items(key: Key, first: Values, places: Places, offsets: Array | None) -> Iterator[_Item]:
-    rows = places.part_rows
+def _items(key: Key, first: Values, part_rows: Array, offsets: Array | None) -> Iterator[_Item]:
     if isinstance(first, Ragged):
         assert offsets is not None
-        ends = np.cumsum(rows + 1) - 1
-        yield _Item(key=key, dtype=first.values.dtype, counts=offsets[ends])
-        yield _Item(key=key, dtype=offsets.dtype, counts=rows + 1)
+        ends = np.cumsum(part_rows + 1) - 1
+        yield _Item(key, first.values.dtype, offsets[ends])
+        yield _Item(key, offsets.dtype, part_rows + 1)
+    elif first.ndim == 1:
+        yield _Item(key, first.dtype, part_rows)
     else:
         shape = first.shape[1:]
-        yield _Item(
-            key=key,
-            dtype=first.dtype,
-            counts=rows * int(np.prod(shape, dtype=np.int64)),
-            row_shape=shape,
-        )
+        yield _Item(key, first.dtype, part_rows * prod(shape), shape)
 
 
 Buffers = dict[np.dtype[Any], Array]

@@ -100,7 +100,12 @@ class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TensorPlaces, (dict(self),)  # Without `cuts`.
+        return TensorPlaces, (dict(self),)  # Without what is cached.
+
+    @cached_property
+    def columns(self) -> Keys:
+        """The keys, as one object for all batches."""
+        return Keys(self)
 
     @cached_property
     def cuts(self) -> _Cuts:
@@ -139,7 +144,7 @@ class PackedColumns:
 
     @property
     def keys(self) -> Keys:
-        return Keys(self.places)
+        return self.places.columns
 
     @property
     def num_rows(self) -> int:

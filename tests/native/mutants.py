@@ -13,7 +13,7 @@ import struct
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from featstore.native.format import (
 from featstore.reading.buffers import Ragged, slot_values
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
-from featstore.reading.pages import PageReader
+from featstore.reading.pages import DecodedColumn, PageReader
 from featstore.reading.reader import RowGroupReader
 from tests.native.oracles.thrift import ThriftReader
 
@@ -437,9 +437,11 @@ def outcome(path: Path, slot: Slot) -> str:
             try:
                 order = np.arange(footer.row_group_rows[0])[::-1]
                 ours, portable, backwards = (
-                    PageReader(footer, [slot], columns, is_portable=is_portable)
-                    .read([0], order=rows)
-                    .get("x")
+                    _array(
+                        PageReader(footer, [slot], columns, is_portable=is_portable).read(
+                            [0], order=rows
+                        )
+                    )
                     for is_portable, rows in ((False, None), (True, None), (False, order))
                 )
                 if len({found is None for found in (ours, portable, backwards)}) > 1:
@@ -479,6 +481,10 @@ def outcome(path: Path, slot: Slot) -> str:
         return "no footer"
 
 
+def _array(found: Mapping[str, DecodedColumn]) -> pa.Array | None:
+    return found["x"].array if "x" in found else None
+
+
 def difference_as_no_slot(path: Path) -> str | None:
     """How the kernels' column, read as one that is no slot, differs from Arrow's; None if it does
     not, or is left to Arrow.
@@ -487,7 +493,7 @@ def difference_as_no_slot(path: Path) -> str | None:
         with OpenFile(path) as footer:
             field = footer.schema.field("x")
             columns = footer.resolve(Selection(others=(field,)))
-            ours = PageReader(footer, (), columns, others=(field,)).read([0]).get("x")
+            ours = _array(PageReader(footer, (), columns, others=(field,)).read([0]))
             if ours is None:
                 return None
             arrows = (

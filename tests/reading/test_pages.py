@@ -134,7 +134,7 @@ def _together(path: Any, slot: Any) -> Any:
         found = PageReader(footer, [slot], footer.resolve(Selection(slots=(slot,)))).read(
             row_groups
         )
-        return found[slot.name], footer.arrow_file(None).read_row_groups(row_groups).column(
+        return found[slot.name].array, footer.arrow_file(None).read_row_groups(row_groups).column(
             slot.name
         )
 
@@ -147,8 +147,11 @@ def _row_groups(path: Any, slot: Any, *, is_portable: bool = False) -> Iterator[
         columns = footer.resolve(Selection(slots=(slot,)))
         reader = PageReader(footer, [slot], columns, is_portable=is_portable)
         for index in range(len(footer.row_group_rows)):
+            found = reader.read([index]).get(slot.name)
+            if found is not None:
+                assert_equal(found.values, slot_values(pa.chunked_array([found.array]), slot))
             yield (
-                reader.read([index]).get(slot.name),
+                None if found is None else found.array,
                 footer.arrow_file(None).read_row_group(index).column(slot.name),
             )
 
@@ -214,7 +217,7 @@ def test_several_threads_decode_all_columns(tmp_path: Path) -> None:
     with OpenFile(tmp_path / "file.parquet") as footer:
         reader = PageReader(footer, slots, footer.resolve(Selection(slots=tuple(slots))))
         found = reader.read([0], num_threads=3)
-    assert {name: column.to_pylist() for name, column in found.items()} == {
+    assert {name: column.array.to_pylist() for name, column in found.items()} == {
         name: [[number], [0], []] for number, name in enumerate(names)
     }
 
@@ -252,11 +255,9 @@ def _chunk(path: Path) -> tuple[int, int]:
 def _decoded(path: Path) -> pa.Array | None:
     """The column as the kernels decode it, None where they do not, or say that nobody may."""
     with OpenFile(path) as footer, contextlib.suppress(DataFileError):
-        return (
-            PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))))
-            .read([0])
-            .get("x")
-        )
+        reader = PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))))
+        found = reader.read([0]).get("x")
+        return None if found is None else found.array
     return None
 
 
@@ -264,7 +265,7 @@ def test_a_shortened_file_is_left_to_arrow(tmp_path: Path) -> None:
     path = put_parquet(tmp_path / "file.parquet", {"x": [[1, 2, 3]] * 50})
     with OpenFile(path) as footer:
         reader = PageReader(footer, [ID_LIST], footer.resolve(Selection(slots=(ID_LIST,))))
-        assert reader.read([0])["x"].to_pylist() == [[1, 2, 3]] * 50
+        assert reader.read([0])["x"].array.to_pylist() == [[1, 2, 3]] * 50
         path.write_bytes(b"")
         assert reader.read([0]) == {}
 

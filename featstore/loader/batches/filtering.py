@@ -248,7 +248,7 @@ def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
     return Rows(
         file_name=rest.file_name,
         num_rows=rest.num_rows,
-        table=pa.table(both),
+        arrow=pa.table(both),
         columns=FileColumns(
             slots={**rest.columns.slots, **columns.slots},
             others={**rest.columns.others, **columns.others},

@@ -15,7 +15,7 @@ from featstore.reading.buffers import Ragged, Values
 from featstore.tensors.batch import Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
-from featstore.tensors.packed import PackedColumns, UnpackedColumns
+from featstore.tensors.packed import PackedColumns, TensorPlaces, UnpackedColumns
 from tests.loader.batches.conftest import KEY, TAGS, block, claim_on
 
 
@@ -111,7 +111,7 @@ def test_of_packed_columns_that_are_cut_off_only_the_rows_before_come() -> None:
         assert isinstance(row, torch.Tensor)
         assert isinstance(tags, Jagged)
         assert (row.tolist(), [each.tolist() for each in tags]) == ([0, 1, 2], [[], [1], [2, 2]])
-    assert PackedColumns(buffers=(), places={}).num_rows == 0
+    assert PackedColumns(buffers=(), places=TensorPlaces()).num_rows == 0
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
