@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from fuzz.sanitize import MODULE
 
@@ -34,9 +33,7 @@ def separate(sizes: Sequence[tuple[int, int]], take: pages.Take | None) -> list[
 
 
 def _separate(offsets: Array, values: Array) -> pages.ColumnMemory:
-    return pages.ColumnMemory(
-        offsets.data, values.data, pa.py_buffer(offsets), pa.py_buffer(values)
-    )
+    return pages.ColumnMemory(offsets.data, values.data)
 
 
 pages.allocated = separate

@@ -260,12 +260,10 @@ def _other_column(file: OpenFile, field: pa.Field, columns: FileColumns) -> _Col
 
 
 class ColumnMemory(NamedTuple):
-    """Memory of a column's offsets and values, as writable views and as Arrow buffers."""
+    """Writable memory of a column's offsets and values."""
 
-    offsets_view: memoryview
-    values_view: memoryview
-    offsets: pa.Buffer
-    values: pa.Buffer
+    offsets: memoryview
+    values: memoryview
 
 
 class _Out:
@@ -282,14 +280,13 @@ class _Out:
     def size_bytes(self) -> int:
         """The memory of its offsets and values, each in whole 64 bytes, and of aligning them."""
         memory = self._memory
-        return aligned(memory.offsets.size) + aligned(memory.values.size) + aligned(1)
+        return aligned(memory.offsets.nbytes) + aligned(memory.values.nbytes) + aligned(1)
 
     @property
     def buffers(self) -> tuple[bytes, int, int, int, memoryview, memoryview]:
         """The column's description for the kernels, and the memory into which they decode."""
-        of, memory = self._column, self._memory
-        views = memory.offsets_view, memory.values_view
-        return of.mark, of.max_repetition, of.max_definition, of.null_below, *views
+        of = self._column
+        return of.mark, of.max_repetition, of.max_definition, of.null_below, *self._memory
 
     def decoded(self, num_values: int) -> "DecodedColumn":
         """The column, once `num_values` values are decoded."""
@@ -321,10 +318,10 @@ class DecodedColumn:
         """The values of a slot, views of the column's memory."""
         column, memory = self._column, self._memory
         dtype = np.float32 if len(column.mark) == 4 else np.int64
-        values = np.frombuffer(memory.values_view, dtype, self._num_values)
+        values = np.frombuffer(memory.values, dtype, self._num_values)
         if not column.max_repetition:
             return values
-        return Ragged(values, np.frombuffer(memory.offsets_view, np.int32))
+        return Ragged(values, np.frombuffer(memory.offsets, np.int32))
 
     @cached_property
     def array(self) -> Any:
@@ -333,7 +330,8 @@ class DecodedColumn:
         value_type = column.type.value_type if column.max_repetition else column.type
         if column.other is not None and num_values != self._num_rows:
             return None
-        values = pa.Array.from_buffers(value_type, num_values, [None, self._memory.values], 0)
+        offsets, of_values = map(pa.py_buffer, self._memory)
+        values = pa.Array.from_buffers(value_type, num_values, [None, of_values], 0)
         if column.other not in (None, column.type):
             try:
                 return values.cast(column.other)
@@ -342,7 +340,7 @@ class DecodedColumn:
         if not column.max_repetition:
             return values
         return pa.Array.from_buffers(
-            column.type, self._num_rows, [None, self._memory.offsets], 0, children=[values]
+            column.type, self._num_rows, [None, offsets], 0, children=[values]
         )
 
 
@@ -357,30 +355,16 @@ def allocated(sizes: Sequence[tuple[int, int]], take: Take | None) -> list[Colum
         sizes: Bytes of offsets and bytes of values.
         take: As of `PageReader`.
     """
+    ends = list(accumulate(aligned(offsets) + aligned(values) for offsets, values in sizes))
     if take is None:
-        buffers = [pa.allocate_buffer(aligned(offsets) + values) for offsets, values in sizes]
-        parts = [(memoryview(buffer), buffer) for buffer in buffers]
+        parts = [memoryview(pa.allocate_buffer(aligned(of) + values)) for of, values in sizes]
     else:
-        ends = list(accumulate(aligned(offsets) + aligned(values) for offsets, values in sizes))
-        memory = take(ends[-1])
-        shared = pa.py_buffer(memory)
-        parts = [
-            (memory.data[begin:end], shared.slice(begin, end - begin))
-            for begin, end in pairwise([0, *ends])
-        ]
-    return [_column_memory(*part, *of) for part, of in zip(parts, sizes, strict=True)]
-
-
-def _column_memory(
-    view: memoryview, buffer: pa.Buffer, offset_bytes: int, value_bytes: int
-) -> ColumnMemory:
-    first = aligned(offset_bytes)
-    return ColumnMemory(
-        view[:offset_bytes],
-        view[first : first + value_bytes],
-        buffer.slice(0, offset_bytes),
-        buffer.slice(first, value_bytes),
-    )
+        memory = take(ends[-1]).data
+        parts = [memory[begin:end] for begin, end in pairwise([0, *ends])]
+    return [
+        ColumnMemory(part[:offsets], part[aligned(offsets) : aligned(offsets) + values])
+        for part, (offsets, values) in zip(parts, sizes, strict=True)
+    ]
 
 
 def _room_bytes(chunks: Chunks, widths: Numbers, max_bytes: Numbers) -> Numbers:
