@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from statistics import median
 
@@ -36,8 +37,9 @@ from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch, Jagged
 
 # Bytes of the selected columns in an epoch, as stored, for each core up to the most threads of a
-# loader. One core takes about a second for them.
+# loader. One core takes some 0.3 to 1.5 seconds for them.
 _CORE_BYTES, _MOST_CORES = 64 << 20, 16
+_LEAST_EPOCHS = 3  # that have a median and a range
 _NOISE = 1.15  # the fastest over the slowest epoch, from which on it is told
 # What belongs to a run, and to no single reading: of a config these are left out.
 _OF_RUNS = (
@@ -195,7 +197,7 @@ def bench(
         table: The table, also in place of that of the config.
         config: Path or URL of a training config.
         slots: The slots to read where there is no config.
-        seconds: How long each of them is measured: whole epochs, at least one.
+        seconds: How long each of them is measured, in whole epochs, at least three.
         max_cores: The most cores; None is all that this process may use.
         rows_per_s: What an accelerator takes.
         tell: Called with what is measured next.
@@ -381,10 +383,11 @@ def epochs_in_turn(
     runs: Mapping[str, Callable[[], Iterator[object]]], seconds: float
 ) -> dict[str, list[float]]:
     """The seconds of each epoch of each run, one after the other, until all have taken this long
-    each; at least one.
+    each; at least three.
     """
     taken: dict[str, list[float]] = {name: [] for name in runs}
-    while sum(map(sum, taken.values())) < seconds * len(runs):
+    ended = count()
+    while next(ended) < _LEAST_EPOCHS or sum(map(sum, taken.values())) < seconds * len(runs):
         for name, run in runs.items():
             started = time.perf_counter()
             deque(run(), maxlen=0)

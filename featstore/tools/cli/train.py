@@ -73,7 +73,7 @@ def check(config: str, table: str | None, head: int, as_json: bool) -> None:
     type=click.FloatRange(min=0, min_open=True),
     default=5.0,
     show_default=True,
-    help="How long each number of cores is measured, in whole epochs.",
+    help="How long each number of cores is measured: whole epochs, at least three.",
 )
 @click.option(
     "--max-cores",
