@@ -2,7 +2,6 @@
 prints.
 """
 
-import math
 import multiprocessing
 import os
 import time
@@ -11,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +18,6 @@ import numpy as np
 from featstore.base.errors import ConfigError, StagingError
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
-from featstore.base.text_table import Printed, text_table
 from featstore.decoded.file_sources import (
     FileSource,
     SourcesAhead,
@@ -32,6 +29,7 @@ from featstore.loader.description import LoaderDescription, described
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.loader.plan.roofline import FilePart, arrow_loop, limit_of, parts_read
 from featstore.loader.request.train_config import load_train_config
+from featstore.loader.speeds import Bench, Epoch, Speed, cores_needed
 from featstore.loader.table_source import TableSource
 from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch, Jagged
@@ -40,14 +38,12 @@ from featstore.tensors.batch import Batch, Jagged
 # loader. One core takes some 0.3 to 1.5 seconds for them.
 _CORE_BYTES, _MOST_CORES = 64 << 20, 16
 _LEAST_EPOCHS = 3  # that have a median and a range
-_NOISE = 1.15  # the fastest over the slowest epoch, from which on it is told
 # What belongs to a run, and to no single reading: of a config these are left out.
 _OF_RUNS = (
     *("tables", "stop", "order", "num_epochs", "follow", "tail"),
     *("on_stats", "on_bad_file", "progress"),
 )
 _FLOOR, _LOADER = "floor", "loader"
-_HEADERS = ("cores", "rows/s", "slowest to fastest", "epochs", "of the floor", "of the limit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,125 +52,13 @@ class Measured:
 
     Attributes:
         num_rows: Rows of one epoch.
-        seconds: The seconds of each epoch, of the loader and of Arrow's loop.
+        epochs: The epochs of the loader and of Arrow's loop.
         limit_s: The limit of one epoch on one core; None if it was not measured.
     """
 
     num_rows: int
-    seconds: Mapping[str, Sequence[float]]
+    epochs: Mapping[str, Sequence[Epoch]]
     limit_s: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """A speed by the median epoch.
-
-    Attributes:
-        num_cores: The cores that read.
-        rows_per_s: Of the median epoch.
-        least_rows_per_s: Of the slowest one.
-        most_rows_per_s: Of the fastest one.
-        num_epochs: The epochs that were measured.
-        share_of_floor: Over that of Arrow's bare loop on as many cores, if it were divided evenly.
-        share_of_limit: Over what as many cores could do at best.
-    """
-
-    num_cores: int
-    rows_per_s: float
-    least_rows_per_s: float
-    most_rows_per_s: float
-    num_epochs: int
-    share_of_floor: float
-    share_of_limit: float
-
-    @classmethod
-    def of(
-        cls, num_cores: int, num_rows: int, seconds: Sequence[float], floor_s: float, limit_s: float
-    ) -> "Speed":
-        """The speed of epochs that took so many seconds."""
-        core_s = num_cores * median(seconds)
-        return cls(
-            num_cores=num_cores,
-            rows_per_s=num_rows / median(seconds),
-            least_rows_per_s=num_rows / max(seconds),
-            most_rows_per_s=num_rows / min(seconds),
-            num_epochs=len(seconds),
-            share_of_floor=floor_s / core_s,
-            share_of_limit=limit_s / core_s,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bench(Printed):
-    """How fast a table is read.
-
-    Attributes:
-        table: The table, without secrets.
-        num_files: The data files of an epoch that was measured, the first ones.
-        num_all_files: The data files that a run reads.
-        num_rows: The rows of an epoch that was measured.
-        batch_size: Rows of a batch.
-        is_shuffled: Whether rows were shuffled.
-        limit_rows_per_s: What one core could do at best.
-        floor: Arrow's bare loop on one core.
-        speeds: The loader, by numbers of cores.
-        wanted_rows_per_s: What an accelerator takes; None: not asked for.
-        num_cores_needed: The cores for that.
-    """
-
-    table: str
-    num_files: int
-    num_all_files: int
-    num_rows: int
-    batch_size: int
-    is_shuffled: bool
-    limit_rows_per_s: float
-    floor: Speed
-    speeds: tuple[Speed, ...]
-    wanted_rows_per_s: float | None
-    num_cores_needed: int | None
-
-    def text(self, width: int | None = None) -> str:
-        """The speeds as text, with a table of `width` characters at most if given."""
-        named = [(_FLOOR, self.floor), *((str(speed.num_cores), speed) for speed in self.speeds)]
-        rows = [
-            (
-                name,
-                f"{speed.rows_per_s:,.0f}",
-                f"{speed.least_rows_per_s:,.0f} to {speed.most_rows_per_s:,.0f}",
-                speed.num_epochs,
-                f"{speed.share_of_floor:.2f}",
-                f"{speed.share_of_limit:.2f}",
-            )
-            for name, speed in named
-        ]
-        align = ("left", *["right"] * (len(_HEADERS) - 1))
-        table = text_table(rows, _HEADERS, align=align, width=width)
-        return "\n".join([table, "", *self._notes()])
-
-    def _notes(self) -> Iterator[str]:
-        yield (
-            f"An epoch: {self.num_rows:,} rows of {self.num_files:,} of {self.num_all_files:,} "
-            f"files, {'shuffled' if self.is_shuffled else 'in order'}, in batches of "
-            f"{self.batch_size:,}."
-        )
-        yield (
-            "floor: a bare loop of pyarrow's read_row_group over the same columns, on one core. "
-            f"limit: {self.limit_rows_per_s:,.0f} rows/s on one core that only copies and "
-            "decompresses. Shares are of as many cores."
-        )
-        every = (self.floor, *self.speeds)
-        noise = max(speed.most_rows_per_s / speed.least_rows_per_s for speed in every)
-        if noise > _NOISE:
-            yield (
-                f"Epochs differ by {noise - 1:.0%}: the cores do other work, too, or are limited; "
-                "measure on a quiet machine, or with more --seconds."
-            )
-        if self.num_cores_needed is not None:
-            needed, most = self.num_cores_needed, self.speeds[-1].num_cores
-            cores = "1 core" if needed == 1 else f"{needed:,} cores"
-            beyond = f", if each reads as much as one of {most}" if needed > most else ""
-            yield f"{self.wanted_rows_per_s:,.0f} rows/s need {cores}{beyond}."
 
 
 def bench(
@@ -216,9 +100,9 @@ def bench(
             found[number] = _on_cores(number, staged, parts if number == 1 else (), seconds)
     one = found[1]
     assert one.limit_s is not None
-    floor_s, limit_s = median(one.seconds[_FLOOR]), one.limit_s
+    floor_s, limit_s = median(epoch.seconds for epoch in one.epochs[_FLOOR]), one.limit_s
     speeds = [
-        Speed.of(number, each.num_rows, each.seconds[_LOADER], floor_s, limit_s)
+        Speed.of(number, each.num_rows, each.epochs[_LOADER], floor_s, limit_s)
         for number, each in found.items()
     ]
     return Bench(
@@ -229,7 +113,7 @@ def bench(
         batch_size=made.job.batch_size,
         is_shuffled=made.job.shuffle is not None,
         limit_rows_per_s=one.num_rows / limit_s,
-        floor=Speed.of(1, one.num_rows, one.seconds[_FLOOR], floor_s, limit_s),
+        floor=Speed.of(1, one.num_rows, one.epochs[_FLOOR], floor_s, limit_s),
         speeds=tuple(speeds),
         wanted_rows_per_s=rows_per_s,
         num_cores_needed=None if rows_per_s is None else cores_needed(speeds, rows_per_s),
@@ -246,21 +130,6 @@ def core_counts(available: int, most: int | None) -> list[int]:
     if most > available:
         raise ConfigError(f"max_cores: expected at most the {available} cores here, found {most}")
     return [1 << power for power in range((most - 1).bit_length())] + [most]
-
-
-def cores_needed(speeds: Sequence[Speed], rows_per_s: float) -> int:
-    """How many cores read so many rows in a second. Pure.
-
-    Between two numbers of cores that were measured, and below the first, the speed grows evenly.
-    Beyond the last, each core adds what each of those did.
-    """
-    cores, speed = 0, 0.0
-    for each in speeds:
-        if each.rows_per_s >= rows_per_s:
-            share = (rows_per_s - speed) / (each.rows_per_s - speed)
-            return math.ceil(cores + share * (each.num_cores - cores))
-        cores, speed = each.num_cores, each.rows_per_s
-    return math.ceil(rows_per_s * cores / speed)
 
 
 def _described(table: str, config: str | None, slots: Sequence[str]) -> LoaderDescription:
@@ -376,22 +245,23 @@ def measure(made: LoaderDescription, parts: Sequence[FilePart], seconds: float) 
             runs[_FLOOR] = lambda: arrow_loop(parts)
         taken = epochs_in_turn(runs, seconds)
     limit_s = limit_of(parts, tensor_bytes).seconds if parts else None
-    return Measured(num_rows=num_rows, seconds=taken, limit_s=limit_s)
+    return Measured(num_rows=num_rows, epochs=taken, limit_s=limit_s)
 
 
 def epochs_in_turn(
     runs: Mapping[str, Callable[[], Iterator[object]]], seconds: float
-) -> dict[str, list[float]]:
-    """The seconds of each epoch of each run, one after the other, until all have taken this long
-    each; at least three.
+) -> dict[str, list[Epoch]]:
+    """The epochs of each run, one after the other, until all have taken this long each; at least
+    three.
     """
-    taken: dict[str, list[float]] = {name: [] for name in runs}
-    ended = count()
-    while next(ended) < _LEAST_EPOCHS or sum(map(sum, taken.values())) < seconds * len(runs):
+    taken: dict[str, list[Epoch]] = {name: [] for name in runs}
+    end = time.perf_counter() + seconds * len(runs)
+    while min(map(len, taken.values())) < _LEAST_EPOCHS or time.perf_counter() < end:
         for name, run in runs.items():
-            started = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             deque(run(), maxlen=0)
-            taken[name].append(time.perf_counter() - started)
+            took = time.perf_counter() - began, time.process_time() - cpu_began
+            taken[name].append(Epoch(*took))
     return taken
 
 
