@@ -80,7 +80,8 @@ def test_epochs_are_timed_in_turn_for_so_long_and_at_least_thrice() -> None:
 
 def test_epochs_are_timed_by_the_clock_and_of_all_cores() -> None:
     def sleep() -> Iterator[object]:
-        yield time.sleep(0.05)
+        time.sleep(0.05)
+        yield None
 
     for epoch in epochs_in_turn({"sleep": sleep}, 1e-9)["sleep"]:
         assert epoch.seconds >= 0.05 > 2 * epoch.cpu_s
