@@ -37,7 +37,7 @@ from loader_parts.peers import PEERS
 from loader_parts.plain_workload import PlainWorkload
 from loader_parts.profile import profile
 from loader_parts.reading import Reader, checksum, columns_of, featstore, floor, from_arrow
-from loader_parts.roofline import costs_of, limit_of
+from loader_parts.roofline import costs_of, in_units, limit_of_case, part, share
 from loader_parts.workload import NARROW, RECORDS, WIDE
 from shared_parts.machine import print_result
 
@@ -195,18 +195,18 @@ def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
     shares = measuring.ratios(seconds, over="floor")
     are_equal = {name: found == expected for name, found in sums.items()}
     one_epoch = partial(readers["featstore"], paths, columns, case.batch_size)
-    limit = limit_of(paths, columns, one_epoch())
+    limit = limit_of_case(paths, columns, one_epoch())
     return {
         **shares,
         "share_of_limit": {
-            name: round(limit.share(statistics.median(taken), case.num_cores), 3)
+            name: round(share(limit, statistics.median(taken), case.num_cores), 3)
             for name, taken in seconds.items()
         },
         "share_of_limit_by_cpu_time": {
-            name: round(limit.share(statistics.median(taken), num_cores=1), 3)
+            name: round(share(limit, statistics.median(taken), num_cores=1), 3)
             for name, taken in cpu_seconds.items()
         },
-        "limit": limit.to_dict(),
+        "limit": in_units(limit),
         "costs": costs_of(one_epoch, paths),
         "profile": profile(one_epoch),
         "by_cpu_time": {
@@ -261,9 +261,9 @@ def _dataloader(arguments: argparse.Namespace, workload: Source) -> Figures:
     """
     measuring.limit_cores(2)
     paths, columns, _ = _files(workload, arguments)
-    limit = limit_of(paths, columns, from_arrow(floor(paths, columns, 0)))
+    limit = limit_of_case(paths, columns, from_arrow(floor(paths, columns, 0)))
     found = dataloader.compare(paths, columns, repeats=arguments.repeats)
-    return found | {"share_of_limit": round(limit.share(found["median_s"], 2), 3)}
+    return found | {"share_of_limit": round(share(limit, found["median_s"], 2), 3)}
 
 
 def _is_ahead(shares: dict[str, dict[str, float]]) -> bool:
@@ -332,14 +332,14 @@ def _first_batch(arguments: argparse.Namespace, workload: Source) -> Figures:
     ratio = statistics.median(
         seconds / of_floor for seconds, of_floor in zip(own, bare, strict=True)
     )
-    limit = limit_of(paths[:1], columns, from_arrow(floor(paths[:1], columns, 0)))
+    limit = limit_of_case(paths[:1], columns, from_arrow(floor(paths[:1], columns, 0)))
     with pq.ParquetFile(paths[0]) as file:
         rows = file.metadata.row_group(0).num_rows / file.metadata.num_rows
     return {
         "floor": round(statistics.median(bare), 4),
         "featstore": round(statistics.median(own), 4),
         "share_of_limit": round(
-            limit.part(rows).share(statistics.median(own), os.cpu_count() or 1), 3
+            share(part(limit, rows), statistics.median(own), os.cpu_count() or 1), 3
         ),
         "ratio": round(ratio, 3),
         "most": MAX_FIRST_RATIO,

@@ -11,7 +11,7 @@ from featstore.tools.cli.features import demo, extract, replay, spark, spark_job
 from featstore.tools.cli.importing import import_
 from featstore.tools.cli.spec import schema, spec
 from featstore.tools.cli.table import report, table, whatis
-from featstore.tools.cli.train import dispatch, stage, train
+from featstore.tools.cli.train import bench, dispatch, stage, train
 from featstore.tools.programs import run_program
 
 
@@ -27,7 +27,7 @@ def cli() -> None:
 
 commands = (
     *(demo, import_, extract, replay, report, spec, table, whatis, train),
-    *(dispatch, stage, schema, spark, spark_job),
+    *(bench, dispatch, stage, schema, spark, spark_job),
 )
 for command in commands:
     cli.add_command(command)

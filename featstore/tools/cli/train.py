@@ -1,5 +1,6 @@
-"""`featstore train ... | stage ... | dispatch ...`: training configs, the caches that their runs
-stage to, and the stores through which their workers share an epoch.
+"""`featstore train ... | bench | stage ... | dispatch ...`: training configs, how fast their tables
+are read, the caches that their runs stage to, and the stores through which their workers share an
+epoch.
 """
 
 import contextlib
@@ -12,12 +13,16 @@ from featstore.tools.cli.command import (
     CONFIG,
     DIRECTORY,
     STORE,
+    TABLE,
+    Command,
     CommandGroup,
     json_option,
     load,
+    slots_option,
     subjects,
 )
 from featstore.tools.cli.output import show, terminal_width, to_json
+from featstore.tools.programs import require_one_of
 
 
 @click.group(cls=CommandGroup, examples=["featstore train check --config train.yaml --head 3"])
@@ -48,6 +53,72 @@ def check(config: str, table: str | None, head: int, as_json: bool) -> None:
     """
     found = load("featstore.loader.train_check").check(config, head=head, table=table)
     show(found, as_json=as_json)
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        "featstore bench s3://features/ctr --config train.yaml --rows-per-s 2e6",
+        "featstore bench --table /data/ctr --slots user --slots 'price*' --max-cores 4",
+        "featstore bench /data/ctr --config train.yaml --json | jq '.speeds[-1].rows_per_s'",
+    ],
+)
+@subjects(TABLE)
+@click.option(
+    "--config", metavar="URL", help="A training config; the table is read in place of its own."
+)
+@slots_option
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="How long each number of cores is measured: whole epochs, at least three.",
+)
+@click.option(
+    "--max-cores",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="The most cores; all that this process may use if not given.",
+)
+@click.option(
+    "--rows-per-s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="ROWS",
+    help="What an accelerator takes: also print how many cores it needs.",
+)
+@json_option
+def bench(
+    table: str,
+    config: str | None,
+    slots: tuple[str, ...],
+    seconds: float,
+    max_cores: int | None,
+    rows_per_s: float | None,
+    as_json: bool,
+) -> None:
+    """Measure how many rows a second a training loop gets of a table on this machine, on one core
+    to all, beside a bare loop of Arrow and the machine's limit.
+
+    It reads only. What is not local is staged first, as in training.
+    """
+    require_one_of({"--config": config, "--slots": slots or None})
+    found = load("featstore.loader.bench").bench(
+        table,
+        config=config,
+        slots=slots,
+        seconds=seconds,
+        max_cores=max_cores,
+        rows_per_s=rows_per_s,
+        tell=_told,
+    )
+    show(found, as_json=as_json)
+
+
+def _told(text: str) -> None:
+    """Says on standard error what goes on, if that is a terminal."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
 
 
 @click.group(

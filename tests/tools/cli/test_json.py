@@ -118,6 +118,7 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
         "spec show": ask("spec", "show", "spec.yaml"),
         "spec diff": ask("spec", "diff", "spec.yaml", "new.yaml"),
         "train check": ask("train", "check", "train.yaml", "--head", "1"),
+        "bench": ask("bench", "table", "--slots", "user", "--seconds", "0.01", "--max-cores", "1"),
         "whatis": ask("whatis", str(user_sign()), "--table", "table"),
         "dispatch status": ask("dispatch", "status", store),
         "dispatch receipt": ask("dispatch", "receipt", store, "--run-id", "run", code=1),
