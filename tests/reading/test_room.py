@@ -68,7 +68,7 @@ def test_a_thread_that_puts_rows_in_order_takes_the_decoded_column_as_well(tmp_p
     path = _written(tmp_path / "file.parquet")
     order = np.arange(NUM_ROWS)[::-1].copy()
     with OpenFile(path) as footer:
-        most = footer.decoded_bytes(footer.resolve(SELECTION))[[0, 1]].sum(axis=0).max()
+        most = int(footer.decoded_bytes(footer.resolve(SELECTION))[[0, 1]].sum(axis=0).max())
         assert 8 * NUM_ROWS <= most < 9 * NUM_ROWS
         reader = RowGroupReader(footer, SELECTION, num_threads=1, as_values=True)
         needed = reader.room_bytes([0, 1]) + most
