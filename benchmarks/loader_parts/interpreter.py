@@ -6,13 +6,17 @@ is told apart, as the training loop asks for them.
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import featstore
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
 from loader_parts.profile import library_of, part_of, reported, shares_of
 from loader_parts.python_profile import python_profile
 from loader_parts.reading import columns_of
+
+_PACKAGE = Path(featstore.__file__).parent
 
 
 def interpreter_share(
@@ -24,7 +28,7 @@ def interpreter_share(
     most: float,
     cpu_s: float,
 ) -> dict[str, Any]:
-    """The share, and the CPU time by library, by part, and by thread and Python function.
+    """The share, and the CPU time by library, by part, and by Python function.
 
     Args:
         table: What is read.
@@ -43,7 +47,7 @@ def interpreter_share(
         return {
             **judged(reported(lambda: iter(loader), cpu_s), most),
             "tensors": tensors,
-            "functions": python_profile(lambda: iter(loader), cpu_s),
+            "functions": python_profile(lambda: iter(loader), cpu_s, _PACKAGE),
         }
 
 

@@ -1,86 +1,71 @@
 """In which Python functions the threads of this process spend CPU time.
 
-A thread looks every few milliseconds at the innermost function of each other thread, and counts for
-it the CPU time that this thread has taken since the last look, as the kernel tells it. What the
-function calls outside Python is part of that. Not seen: threads that Python does not know, and what
-a thread takes between the last look and its end.
+The kernel sends a signal every few milliseconds of CPU time to the thread that takes it, and
+`faulthandler` writes the stack of this thread, from C. (A thread that looks at `_current_frames()`
+sees others only where they give up the interpreter's lock.) A sample counts for its innermost
+function of one package, with what that calls outside of it: C, numpy, the standard library. Threads
+that Python does not know are not seen.
 """
 
-import sys
-import threading
+import faulthandler
+import re
+import signal
+import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
-# So short, as a thread that runs Python is seen where it gives up the interpreter's lock.
-_PERIOD_S, _SWITCH_S = 0.003, 2e-5
+_PERIOD_S = 0.001  # Linux makes it a tick of its clock, such as 4 ms.
+_NUM_FUNCTIONS = 20
+_BEGIN = "Stack (most recent call first):"
+_FRAME = re.compile(r'  File "(?P<path>.*)", line \d+ in (?P<name>.*)')
 
 
 def python_profile(
-    epoch: Callable[[], Iterator[Any]], cpu_s: float, num_functions: int = 20
+    epoch: Callable[[], Iterator[Any]], cpu_s: float, package: Path
 ) -> dict[str, float]:
-    """Shares of the CPU time that the functions take, of all that was seen, the largest first.
+    """Shares of the samples by function, the largest first.
 
     Args:
         epoch: Reads all batches; it is run until so much CPU time is spent.
         cpu_s: Seconds.
-        num_functions: The most that are told.
+        package: The folder of the package whose functions are told.
 
     Returns:
-        By `thread file:function`.
+        By `file:function`, with the file's path in the package; `outside` is what none of its
+        functions called.
     """
-    spent_ns: defaultdict[str, int] = defaultdict(int)
-    is_over = threading.Event()
-    looks = threading.Thread(target=_look, args=(spent_ns, is_over))
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_S)
-    looks.start()
-    try:
-        end = time.process_time() + cpu_s
-        while time.process_time() < end:
-            for _ in epoch():
-                pass
-    finally:
-        is_over.set()
-        looks.join()
-        sys.setswitchinterval(before)
-    largest_first = sorted(spent_ns.items(), key=lambda of: -of[1])[:num_functions]
-    total = sum(spent_ns.values())
-    return {name: round(ns / total, 3) for name, ns in largest_first}
+    with tempfile.TemporaryFile("w+") as stacks:
+        signal.signal(signal.SIGPROF, signal.SIG_IGN)  # for one that comes after the last sample
+        faulthandler.register(signal.SIGPROF, file=stacks, all_threads=False)
+        signal.setitimer(signal.ITIMER_PROF, _PERIOD_S, _PERIOD_S)
+        try:
+            end = time.process_time() + cpu_s
+            while time.process_time() < end:
+                for _ in epoch():
+                    pass
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            faulthandler.unregister(signal.SIGPROF)
+        stacks.seek(0)
+        return functions_of(stacks, package)
 
 
-def _look(spent_ns: defaultdict[str, int], is_over: threading.Event) -> None:
-    before: dict[int, int] = {}
-    while not is_over.wait(_PERIOD_S):
-        now = {}
-        for tid, where in _functions().items():
-            if (taken_ns := _taken_ns(tid)) is not None:
-                spent_ns[where] += taken_ns - before.get(tid, 0 if before else taken_ns)
-                now[tid] = taken_ns
-        before = now
-
-
-def _functions() -> dict[int, str]:
-    """Where each other thread is, by its id at the kernel."""
-    own, frames = threading.get_ident(), sys._current_frames()
-    return {
-        thread.native_id: f"{thread.name} {_named(frames[thread.ident].f_code)}"
-        for thread in threading.enumerate()
-        if thread.ident in frames and thread.ident != own and thread.native_id
-    }
-
-
-def _named(code: CodeType) -> str:
-    """The file, in its folder, and the function."""
-    return f"{'/'.join(Path(code.co_filename).parts[-2:])}:{code.co_qualname}"
-
-
-def _taken_ns(tid: int) -> int | None:
-    """None where the thread has ended."""
-    try:
-        return int(Path(f"/proc/self/task/{tid}/schedstat").read_text().split()[0])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+def functions_of(lines: Iterable[str], package: Path) -> dict[str, float]:
+    """The shares that stacks as `faulthandler` writes them tell; see `python_profile`."""
+    samples: Counter[str] = Counter()
+    is_placed = True
+    for line in lines:
+        if line.startswith(_BEGIN):
+            samples["outside"] += 1
+            is_placed = False
+        found = _FRAME.match(line)
+        if found and not is_placed and Path(found["path"]).is_relative_to(package):
+            where = Path(found["path"]).relative_to(package)
+            samples["outside"] -= 1
+            samples[f"{where}:{found['name']}"] += 1
+            is_placed = True
+    total = samples.total()
+    return {name: round(n / total, 3) for name, n in samples.most_common(_NUM_FUNCTIONS)}
