@@ -77,7 +77,7 @@ def _parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--small", action="store_true", help="a quarter of the files, fewer repeats"
+        "--small", action="store_true", help="a quarter of the files, fewer repeats, no profiles of speed"
     )
     parser.add_argument("--directory", help="keep the data here, and use it again")
     parser.add_argument("--case", action="append", choices=CASES, help="only this one")
@@ -149,7 +149,7 @@ def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
         },
         "limit": limit.to_dict(),
         "costs": costs_of(one_epoch, paths),
-        "profile": profile(one_epoch),
+        **({} if arguments.small else {"profile": profile(one_epoch)}),
         "by_cpu_time": {
             name: share["median"]
             for name, share in measuring.ratios(cpu_seconds, over="floor").items()
