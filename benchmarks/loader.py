@@ -77,7 +77,9 @@ def _parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--small", action="store_true", help="a quarter of the files, fewer repeats, no profiles of speed"
+        "--small",
+        action="store_true",
+        help="a quarter of the files, fewer repeats, no profiles of speed",
     )
     parser.add_argument("--directory", help="keep the data here, and use it again")
     parser.add_argument("--case", action="append", choices=CASES, help="only this one")
