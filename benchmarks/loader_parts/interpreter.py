@@ -55,7 +55,7 @@ def judged(report: Sequence[str] | str, most: float) -> dict[str, Any]:
     """The share of a report of perf, and by library and part. What was not measured is not met."""
     libraries = report if isinstance(report, str) else shares_of(report, library_of)
     if isinstance(libraries, str):
-        return {"not_measured": libraries, "most": most, "ok": False}
+        return {"share": None, "not_measured": libraries, "most": most, "ok": False}
     share = round(libraries.get("interpreter", 0.0) + libraries.get("numpy", 0.0), 3)
     parts = shares_of(report, part_of)
     return {

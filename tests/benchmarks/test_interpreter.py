@@ -24,6 +24,7 @@ def test_the_share_is_the_interpreters_and_numpys() -> None:
 
 def test_a_share_that_was_not_measured_is_not_met() -> None:
     assert judged("perf is not installed", most=0.1) == {
+        "share": None,
         "not_measured": "perf is not installed",
         "most": 0.1,
         "ok": False,
