@@ -1,13 +1,13 @@
 """How near the loader comes to a bare loop of `read_row_group`: unshuffled, shuffled, few columns
 of many, on one core and two.
 
-There are two workloads, written apart from each other: loader_parts/workload.py and, in the cases
-named plain-..., loader_parts/plain_workload.py. Each case runs in a process of its own, on its
-cores; in it, floor and loader read the same warm files in turn, and every column of every batch is
-made. A figure is the median of the ratios of neighbouring runs. Checksums of what both read must be
-equal. Each figure is also told as a share of what the machine could do (loader_parts/roofline.py).
-Then what it takes to the first batch, to start and end, the training thread's share of the
-CPU, and the memory.
+There are three workloads: loader_parts/workload.py and, written apart from it, in the cases named
+plain-... and dlrm-..., those of loader_parts/plain_workload.py. Each case runs in a process of its
+own, on its cores; in it, floor and loader read the same warm files in turn, and every column of
+every batch is made. A figure is the median of the ratios of neighbouring runs. Checksums of what
+both read must be equal. Each figure is also told as a share of what the machine could do (loader_parts/roofline.py).
+Then the training thread's share of the CPU and that of the interpreter and numpy, what it takes to
+the first batch, to start and end, and the memory.
 
     python benchmarks/loader.py [--small] [--directory DIR] [--case NAME ...]
 """
@@ -22,10 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -33,88 +32,30 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
 from loader_parts import dataloader, measuring, records
+from loader_parts.cases import (
+    DLRM_BATCH_SIZE,
+    INTERPRETER,
+    SERIAL,
+    SPEEDS,
+    WINDOW_ROWS,
+    Interpreter,
+    Serial,
+    Source,
+    Speed,
+)
+from loader_parts.interpreter import interpreter_share
 from loader_parts.peers import PEERS
-from loader_parts.plain_workload import PlainWorkload
+from loader_parts.plain_workload import DLRM, PLAIN
 from loader_parts.profile import profile
 from loader_parts.reading import Reader, checksum, columns_of, featstore, floor, from_arrow
 from loader_parts.roofline import costs_of, in_units, limit_of_case, part, share
-from loader_parts.workload import NARROW, RECORDS, WIDE
+from loader_parts.workload import NARROW, RECORDS
 from shared_parts.machine import print_result
 
-WINDOW_ROWS = 100_000
+BATCH_SIZE = 4096
 _FIRST_BATCHES = 61  # pairs; each takes some 40 ms, so single ratios vary much
 MAX_FIRST_RATIO, MAX_START_END_S, MAX_EXTRA_BYTES = 1.2, 0.05, 300 << 20
-PLAIN = PlainWorkload()
-PLAIN_WIDE = PlainWorkload(num_files=4, rows_per_file=25_000, num_columns=2_000)
 Figures = dict[str, Any]
-
-
-class Source(Protocol):
-    """What a workload must offer: files and the columns of them that are read."""
-
-    @property
-    def num_rows(self) -> int: ...
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of slots and, last, the label."""
-
-    def smaller(self, times: int) -> "Source":
-        """The same with so many times fewer files."""
-
-    def write(self, directory: Path) -> list[str]:
-        """Writes the files into a folder of `directory` unless they are there; their paths."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """A case of speed, and the share of the floor's that it must reach."""
-
-    workload: Source
-    required: float
-    num_cores: int = 2
-    batch_size: int = 4096
-    shuffle_rows: int | None = None
-    has_peers: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Serial:
-    """A case of the training thread's share of the CPU, and the most that it may be."""
-
-    workload: Source
-    batch_size: int
-    most: float
-
-
-def _on_cores(name: str, case: Speed, one_core: float) -> dict[str, Speed]:
-    """The case on two cores and on one, with what is required there."""
-    return {f"{name}-2": case, f"{name}-1": replace(case, num_cores=1, required=one_core)}
-
-
-def _speeds(workload: Source, wide: Source, prefix: str = "") -> dict[str, Speed]:
-    in_order = Speed(workload=workload, required=1.3)
-    short = replace(in_order, batch_size=512, required=0.95)
-    shuffled = replace(in_order, shuffle_rows=WINDOW_ROWS, required=0.8)
-    return {
-        **_on_cores(f"{prefix}unshuffled", in_order, 1.5),
-        **_on_cores(f"{prefix}batch-512", short, 1.1),
-        **_on_cores(f"{prefix}shuffled", shuffled, 0.85),
-        **_on_cores(f"{prefix}wide", Speed(workload=wide, required=1.4), 1.5),
-    }
-
-
-SPEEDS = {
-    **_speeds(NARROW, WIDE),
-    **_speeds(PLAIN, PLAIN_WIDE, "plain-"),
-    "peers": Speed(workload=NARROW, required=1.3, has_peers=True),
-}
-SERIAL = {
-    "serial-41": Serial(workload=NARROW, batch_size=4096, most=0.06),
-    "plain-serial-41": Serial(workload=PLAIN, batch_size=4096, most=0.06),
-    "serial-400": Serial(workload=WIDE, batch_size=512, most=0.20),
-    "plain-serial-400": Serial(workload=PLAIN_WIDE, batch_size=512, most=0.20),
-}
 
 
 def main() -> int:
@@ -136,7 +77,9 @@ def _parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--small", action="store_true", help="a quarter of the files, fewer repeats"
+        "--small",
+        action="store_true",
+        help="a quarter of the files, fewer repeats, no profiles of speed",
     )
     parser.add_argument("--directory", help="keep the data here, and use it again")
     parser.add_argument("--case", action="append", choices=CASES, help="only this one")
@@ -208,7 +151,7 @@ def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
         },
         "limit": in_units(limit),
         "costs": costs_of(one_epoch, paths),
-        "profile": profile(one_epoch),
+        **({} if arguments.small else {"profile": profile(one_epoch)}),
         "by_cpu_time": {
             name: share["median"]
             for name, share in measuring.ratios(cpu_seconds, over="floor").items()
@@ -239,10 +182,11 @@ def _records(arguments: argparse.Namespace) -> Figures:
     }
     expected = checksum(from_arrow(floor(first, columns, 0)))
     are_equal = {
-        name: checksum(reader(first, columns, 4096)) == expected for name, reader in readers.items()
+        name: checksum(reader(first, columns, BATCH_SIZE)) == expected
+        for name, reader in readers.items()
     }
     runs: dict[str, measuring.Run] = {
-        name: partial(reader, first, columns, 4096) for name, reader in readers.items()
+        name: partial(reader, first, columns, BATCH_SIZE) for name, reader in readers.items()
     }
     seconds = measuring.in_turn(
         {"floor": partial(floor, paths, columns, 0), **runs}, arguments.repeats
@@ -255,14 +199,16 @@ def _records(arguments: argparse.Namespace) -> Figures:
     return {"shares": shares, "equal_checksums": are_equal, "ok": all(are_equal.values())}
 
 
-def _dataloader(arguments: argparse.Namespace, workload: Source) -> Figures:
+def _dataloader(
+    arguments: argparse.Namespace, workload: Source, batch_size: int = BATCH_SIZE
+) -> Figures:
     """Rows per second of a DataLoader with two workers that persist, as a share of the floor's on
     two cores.
     """
     measuring.limit_cores(2)
     paths, columns, _ = _files(workload, arguments)
     limit = limit_of_case(paths, columns, from_arrow(floor(paths, columns, 0)))
-    found = dataloader.compare(paths, columns, repeats=arguments.repeats)
+    found = dataloader.compare(paths, columns, batch_size, repeats=arguments.repeats)
     return found | {"share_of_limit": round(share(limit, found["median_s"], 2), 3)}
 
 
@@ -309,7 +255,23 @@ def _serial_share(read: Callable[[], Iterator[object]], arguments: argparse.Name
     }
 
 
-def _first_batch(arguments: argparse.Namespace, workload: Source) -> Figures:
+def _interpreter(arguments: argparse.Namespace, case: Interpreter) -> Figures:
+    """The share of the CPU that the interpreter and numpy take, and where the rest goes."""
+    measuring.limit_cores(2)
+    _, columns, table = _files(case.workload, arguments)
+    return interpreter_share(
+        table,
+        columns,
+        batch_size=case.batch_size,
+        shuffle_rows=case.shuffle_rows,
+        most=case.most,
+        cpu_s=1.0 if arguments.small else 4.0,
+    )
+
+
+def _first_batch(
+    arguments: argparse.Namespace, workload: Source, batch_size: int = BATCH_SIZE
+) -> Figures:
     """Seconds from the iteration's begin to the first batch, over those of opening the first file
     and its first row group.
     """
@@ -321,7 +283,7 @@ def _first_batch(arguments: argparse.Namespace, workload: Source) -> Figures:
         next(floor(paths, columns, 0))
         bare.append(time.perf_counter() - started)
         with FeatureLoader(
-            table, slots=columns[:-1], labels=columns[-1:], batch_size=4096
+            table, slots=columns[:-1], labels=columns[-1:], batch_size=batch_size
         ) as loader:
             started = time.perf_counter()
             columns_of(next(iter(loader)))
@@ -358,7 +320,7 @@ def _start_end(arguments: argparse.Namespace) -> Figures:
         next(floor(paths, columns, 0))
         decoded = time.perf_counter()
         with FeatureLoader(
-            table, slots=columns[:-1], labels=columns[-1:], batch_size=4096
+            table, slots=columns[:-1], labels=columns[-1:], batch_size=BATCH_SIZE
         ) as loader:
             next(iter(loader))
         seconds.append(time.perf_counter() - decoded - (decoded - started))
@@ -367,7 +329,10 @@ def _start_end(arguments: argparse.Namespace) -> Figures:
 
 
 def _memory(
-    arguments: argparse.Namespace, workload: Source, shuffle_rows: int | None = None
+    arguments: argparse.Namespace,
+    workload: Source,
+    shuffle_rows: int | None = None,
+    batch_size: int = BATCH_SIZE,
 ) -> Figures:
     """The loader's peak above the floor's, both in this process, the floor first; and what ten
     epochs add.
@@ -375,7 +340,7 @@ def _memory(
     paths, columns, table = _files(workload, arguments)
     read = featstore(table, shuffle_rows=shuffle_rows)
     peaks = []
-    for run in (lambda: floor(paths, columns, 0), *[lambda: read(paths, columns, 4096)] * 10):
+    for run in (lambda: floor(paths, columns, 0), *[lambda: read(paths, columns, batch_size)] * 10):
         measuring.forget_peak()
         for _ in run():  # type: ignore[no-untyped-call]
             pass
@@ -395,15 +360,22 @@ CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     **{name: partial(_speed, case=case) for name, case in SPEEDS.items()},
     "dataloader": partial(_dataloader, workload=NARROW),
     "plain-dataloader": partial(_dataloader, workload=PLAIN),
+    "dlrm-dataloader": partial(_dataloader, workload=DLRM, batch_size=DLRM_BATCH_SIZE),
     **{name: partial(_serial, case=case) for name, case in SERIAL.items()},
+    **{name: partial(_interpreter, case=case) for name, case in INTERPRETER.items()},
     "records": _records,
     "first-batch": partial(_first_batch, workload=NARROW),
     "plain-first-batch": partial(_first_batch, workload=PLAIN),
+    "dlrm-first-batch": partial(_first_batch, workload=DLRM, batch_size=DLRM_BATCH_SIZE),
     "start-end": _start_end,
     "memory": partial(_memory, workload=NARROW),
     "memory-shuffled": partial(_memory, workload=NARROW, shuffle_rows=WINDOW_ROWS),
     "plain-memory": partial(_memory, workload=PLAIN),
     "plain-memory-shuffled": partial(_memory, workload=PLAIN, shuffle_rows=WINDOW_ROWS),
+    "dlrm-memory": partial(_memory, workload=DLRM, batch_size=DLRM_BATCH_SIZE),
+    "dlrm-memory-shuffled": partial(
+        _memory, workload=DLRM, shuffle_rows=WINDOW_ROWS, batch_size=DLRM_BATCH_SIZE
+    ),
 }
 
 if __name__ == "__main__":

@@ -19,17 +19,18 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch
 from loader_parts.reading import Columns, checksum, columns_of, floor, from_arrow
 
-REQUIRED = 0.9
-BATCH_SIZE, NUM_WORKERS = 4096, 2
+REQUIRED, NUM_WORKERS = 1.1, 2
 
 
-def compare(paths: Sequence[str], columns: Sequence[str], *, repeats: int) -> dict[str, Any]:
+def compare(
+    paths: Sequence[str], columns: Sequence[str], batch_size: int, *, repeats: int
+) -> dict[str, Any]:
     """The DataLoader's speed as a share of the floor's; `columns` are slots and, last, the
     label.
     """
     expected = checksum(from_arrow(floor(paths, columns, 0)))
     floors, seconds = [], []
-    with batches_of(paths, columns) as batches:
+    with batches_of(paths, columns, batch_size) as batches:
         is_equal = checksum(map(columns_of, batches)) == expected
         for _ in range(repeats):
             floors.append(_seconds(floor(paths, columns, 0)))
@@ -48,11 +49,13 @@ def compare(paths: Sequence[str], columns: Sequence[str], *, repeats: int) -> di
 
 
 @contextmanager
-def batches_of(paths: Sequence[str], columns: Sequence[str]) -> Iterator["DataLoader[Batch]"]:
+def batches_of(
+    paths: Sequence[str], columns: Sequence[str], batch_size: int
+) -> Iterator["DataLoader[Batch]"]:
     """Each iteration is an epoch."""
     table = str(Path(paths[0]).parent)
     with FeatureLoader(
-        table, slots=columns[:-1], labels=columns[-1:], batch_size=BATCH_SIZE
+        table, slots=columns[:-1], labels=columns[-1:], batch_size=batch_size
     ) as loader:
         batches = DataLoader(
             loader, batch_size=None, num_workers=NUM_WORKERS, persistent_workers=True

@@ -1,5 +1,7 @@
-"""The second workload of the loader's benchmark is what its page says."""
+"""The plain workloads of the loader's benchmark are what its page says."""
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.table.open import open_snapshot
-from loader_parts.plain_workload import CARDINALITIES, LABEL, PlainWorkload
+from loader_parts.plain_workload import CARDINALITIES, DLRM, LABEL, PlainWorkload
 from loader_parts.reading import checksum, featstore, floor, from_arrow
 
 
@@ -40,6 +42,22 @@ def test_pages_of_lists_with_many_ids_fall_back_to_plain(paths: list[str]) -> No
     assert {name.partition(".")[0] for name in overflowed} & read
     # A plain page holds eight bytes a value, indices at most two and a half.
     assert all(sizes[name] > 6 * 8 * 50_000 for name in overflowed)
+
+
+def test_dlrm_has_200_flat_columns_in_row_groups_of_8192_and_reads_40(tmp_path: Path) -> None:
+    assert DLRM.num_rows > 1_000_000
+    (path,) = replace(DLRM, num_files=1, rows_per_file=20_000).write(tmp_path)
+    metadata, schema = pq.read_metadata(path), pq.read_schema(path)
+    sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    assert sizes == [8_192, 8_192, 20_000 - 2 * 8_192]
+    assert len(schema) == 200
+    assert {str(field.type) for field in schema} == {"int64", "float"}
+    *slots, label = DLRM.columns
+    assert Counter(str(schema.field(name).type) for name in slots) == {"int64": 26, "float": 13}
+    assert (label, schema.field(label).type) == (LABEL, pa.float32())
+    chunks = [metadata.row_group(0).column(number) for number in range(200)]
+    assert {chunk.compression for chunk in chunks} == {"SNAPPY"}
+    assert all(chunk.has_dictionary_page for chunk in chunks)
 
 
 def test_files_are_the_same_each_time_and_smaller_is_fewer_files(tmp_path: Path) -> None:
