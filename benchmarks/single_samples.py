@@ -103,7 +103,7 @@ KINDS = {
         of_payload=json.loads,
     ),
     "images": Kind(
-        num_samples=50_000,
+        num_samples=20_000,
         fields={"image": "bytes"},
         sample=_image,
         payload=lambda sample: sample["image"],
