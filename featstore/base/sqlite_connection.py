@@ -4,8 +4,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 
 class ForkSafeConnection:
@@ -16,29 +15,36 @@ class ForkSafeConnection:
     fork, and opened again at the next use, on both sides. No transaction may be left open where
     code of others runs, which may fork.
 
+        with connections.lock:  # for this thread alone until the end of the block
+            connections.opened()
+
     Args:
         connect: Opens the connection. It must hold no reference to whoever holds this object.
+        closed: Makes the error that `opened` raises after `close`, and holds none either.
     """
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        self._connect, self._is_closed = connect, False
+    def __init__(
+        self, connect: Callable[[], sqlite3.Connection], closed: Callable[[], Exception]
+    ) -> None:
+        self._connect, self._closed, self._is_closed = connect, closed, False
         with _making:
             self._link = _Link()
+        self.lock = self._link.lock
         # Dropped without `close()`, perhaps by the garbage collector in another thread.
         weakref.finalize(self, self._link.drop).atexit = False
 
-    @contextmanager
-    def use(self) -> Iterator[sqlite3.Connection | None]:
-        """The connection, for this thread alone until the end of the block; None once closed."""
-        with self._link.lock:
-            if not self._is_closed and self._link.connection is None:
-                self._link.connection = self._connect()
-            yield None if self._is_closed else self._link.connection
+    def opened(self) -> sqlite3.Connection:
+        """The connection, for as long as the caller holds `lock`."""
+        if self._link.connection is None:
+            if self._is_closed:
+                raise self._closed()
+            self._link.connection = self._connect()
+        return self._link.connection
 
     @staticmethod
     def disconnect_all() -> None:
         """Closes all connections of this process, once nobody uses them. They are opened again at
-        their next use. Not to be called within `use`.
+        their next use. Not to be called by who holds a `lock`.
         """
         with _making:
             try:
@@ -48,7 +54,7 @@ class ForkSafeConnection:
 
     def close(self) -> None:
         """Closes the connection for good, in this process."""
-        with self._link.lock:
+        with self.lock:
             self._is_closed = True
             self._link.disconnect()
 

@@ -6,7 +6,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -130,10 +130,10 @@ def _first(views: Iterable[memoryview], num_bytes: int) -> Iterator[memoryview]:
             return
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileState:
+class FileState(NamedTuple):
     """What changes whenever somebody writes to a file, or truncates it. If it is as it was when the
-    bytes were checked, they need not be checked again.
+    bytes were checked, they need not be checked again. A tuple, since reading samples makes one for
+    each data file.
 
     Attributes:
         inode: The file.

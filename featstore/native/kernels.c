@@ -1,7 +1,8 @@
 /* The kernels as a Python module, on anything that has a buffer (numpy arrays, Arrow buffers).
 
-   Each function checks that lengths and offsets fit, raises ValueError where they do not, and works without the interpreter's
-   lock. Buffers are contiguous; those that numbers are written to are aligned to them, and overlap nothing that is read. */
+   Each function of buffers checks that lengths and offsets fit, raises ValueError where they do not, and works without the
+   interpreter's lock. Buffers are contiguous; those that numbers are written to are aligned to them, and overlap nothing that is
+   read. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -13,6 +14,7 @@
 #include "xxh64.h"
 
 #define MAX_MEMBERS 64
+#define FEW_BYTES 65536 /* that take less time than another thread, which must give the interpreter's lock back */
 
 static PyObject* wrong(const char* what) {
   PyErr_SetString(PyExc_ValueError, what);
@@ -503,6 +505,54 @@ static PyObject* py_crc32(PyObject* self, PyObject* args) {
   return PyLong_FromUnsignedLong(crc);
 }
 
+/* Adds bytes to a CRC-32, after their kind and length; 0 where Python has failed. */
+static int add_bytes(char kind, PyObject* bytes, uint32_t* crc) {
+  char head[32], *data;
+  Py_ssize_t size;
+  if (!bytes || PyBytes_AsStringAndSize(bytes, &data, &size)) return 0;
+  *crc = crc32_of((uint8_t*)head, PyOS_snprintf(head, sizeof head, "%c%lld:", kind, (long long)size), *crc);
+  if (size < FEW_BYTES) {
+    *crc = crc32_of((uint8_t*)data, size, *crc);
+  } else {
+    Py_BEGIN_ALLOW_THREADS
+    *crc = crc32_of((uint8_t*)data, size, *crc);
+    Py_END_ALLOW_THREADS
+  }
+  return 1;
+}
+
+/* Adds a value as Python writes it, and a semicolon. */
+static int add_written(PyObject* value, uint32_t* crc) {
+  PyObject* written = PyObject_ASCII(value);
+  Py_ssize_t size;
+  const char* data = written ? PyUnicode_AsUTF8AndSize(written, &size) : NULL;
+  if (data) *crc = crc32_of((const uint8_t*)";", 1, crc32_of((const uint8_t*)data, size, *crc));
+  Py_XDECREF(written);
+  return data != NULL;
+}
+
+/* The CRC-32 of values of SQLite, each with its type. One call for all of a sample: a call for each took longer than the bytes. */
+static PyObject* py_crc32_of_values(PyObject* self, PyObject* values) {
+  uint32_t crc = 0;
+  int fits = 1;
+  (void)self;
+  const Py_ssize_t count = PySequence_Size(values);
+  for (Py_ssize_t i = 0; i < count && fits; i++) {
+    PyObject *value = PySequence_GetItem(values, i), *encoded = NULL;
+    if (value && PyBytes_CheckExact(value)) {
+      fits = add_bytes('b', value, &crc);
+    } else if (value && PyUnicode_CheckExact(value)) {
+      encoded = PyUnicode_AsUTF8String(value); /* not kept in the text, as that of PyUnicode_AsUTF8AndSize is */
+      fits = add_bytes('t', encoded, &crc);
+    } else {
+      fits = value && add_written(value, &crc);
+    }
+    Py_XDECREF(encoded);
+    Py_XDECREF(value);
+  }
+  return count < 0 || !fits ? NULL : PyLong_FromUnsignedLong(crc);
+}
+
 static PyObject* py_first_damaged(PyObject* self, PyObject* args) {
   enum { SPANS, ROOM, COUNT };
   Py_buffer of[COUNT];
@@ -683,6 +733,7 @@ static PyMethodDef functions[] = {
     {"gather_columns", py_gather_columns, METH_VARARGS, "Rows of columns in any order to the parts of buffers, in threads."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, before, portable): the CRC-32 that zlib gives."},
+    {"crc32_of_values", py_crc32_of_values, METH_O, "The CRC-32 of texts, bytes, numbers and None, with their types."},
     {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},
     {"walk_footer", py_walk_footer, METH_VARARGS, "Structs of Thrift's compact protocol as rows of numbers."},
     {"page_header", py_page_header, METH_VARARGS, "The page header with which bytes begin."},

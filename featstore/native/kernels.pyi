@@ -1,11 +1,12 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 # numpy's stubs make its arrays buffers as of Python 3.12 only.
 Buffer: TypeAlias = Any
 
-# All functions release the interpreter's lock, and raise ValueError for buffers whose sizes do not
-# match. Buffers that are written must be writable and contiguous; none is kept after the call.
+# Functions of buffers release the interpreter's lock, and raise ValueError for buffers whose sizes
+# do not match. Buffers that are written must be writable and contiguous; none is kept after the
+# call.
 
 def hash_texts(data: Buffer, offsets: Buffer, hashes: Buffer, seed: int) -> None:
     """Writes XXH64 of each text to `hashes`.
@@ -181,6 +182,11 @@ def crc32(data: Buffer, before: int, portable: bool) -> int:
         data: The bytes.
         before: The CRC-32 of the preceding bytes; 0 for none.
         portable: Compute with tables, as on a CPU without the instructions for it.
+    """
+
+def crc32_of_values(values: Sequence[int | float | str | bytes | None]) -> int:
+    """The CRC-32 of values, each with its type, and texts (in UTF-8) and bytes with their length:
+    `7;`, `0.5;`, `None;`, `t4:text`, `b2:..`.
     """
 
 def first_damaged(file: int, spans: Buffer, room: Buffer) -> int:

@@ -1,7 +1,7 @@
 """What may stand in brackets: `x[i]`, `x[-1]`, `x[10:20]`, `x[[3, 1]]`."""
 
 import operator
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ def is_single(index: object) -> bool:
     """Whether `index` names one sample: an integer, also of numpy or a tensor of no dimension."""
     if isinstance(index, bool):
         raise SampleIndexError(f"expected an integer, a slice or a list of integers, found {index}")
-    return isinstance(index, SupportsIndex) and getattr(index, "ndim", 0) == 0
+    return hasattr(index, "__index__") and getattr(index, "ndim", 0) == 0
 
 
 def position_of(index: Any, num_rows: int) -> int:

@@ -3,7 +3,6 @@
 import json
 import math
 import operator
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,10 +10,14 @@ from typing import Any
 
 from featstore.base.errors import ConfigError, SampleError, all_nearest, nearest
 from featstore.base.redaction import shown
+from featstore.native import kernels
 
 Sample = dict[str, Any]
 # What SQLite holds: NULL, INTEGER, REAL, TEXT, BLOB.
 Stored = None | int | float | str | bytes
+# With types and lengths: a value that moves into the next one, or becomes one of another type,
+# changes it.
+checksum = kernels.crc32_of_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,23 +93,6 @@ class _Kind:
     expected: str
     stored: Callable[[Any], Stored]
     loaded: Callable[[Any], Any] | None
-
-
-def checksum(values: Sequence[Stored]) -> int:
-    """The CRC-32 of values as SQLite holds them, each with its type, and texts and bytes with their
-    length: `7;`, `0.5;`, `None;`, `t4:text`, `b2:..`. So a value that moves into the next one, or
-    becomes one of another type, changes it.
-    """
-    crc = 0
-    for value in values:
-        if type(value) is str:
-            data = value.encode()
-            crc = zlib.crc32(data, zlib.crc32(b"t%d:" % len(data), crc))
-        elif type(value) is bytes:
-            crc = zlib.crc32(value, zlib.crc32(b"b%d:" % len(value), crc))
-        else:
-            crc = zlib.crc32(b"%a;" % value, crc)
-    return crc
 
 
 def stored_id(given: object) -> str | None:

@@ -22,6 +22,8 @@ from featstore.samples.sample_fields import SampleFields, Stored, checksum
 
 _APPLICATION_ID = 0x66735353  # "fsSS"
 _FORMAT = 1
+# What SQLite says of a damaged schema quotes it.
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 
 
@@ -118,12 +120,11 @@ class SampleFile:
         """Turns errors of SQLite into those of featstore."""
         try:
             yield
-        except sqlite3.Error as error:
-            raise self._error(error) from error
-        except UnicodeDecodeError as error:  # What SQLite says of a damaged schema quotes it.
-            raise self.damaged(str(error)) from error
+        except SQLITE_ERRORS as error:
+            raise self.error(error) from error
 
-    def _error(self, error: sqlite3.Error) -> SampleStoreError | DiskFullError:
+    def error(self, error: Exception) -> SampleStoreError | DiskFullError:
+        """What an error of SQLite means."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         said = f"sample store {self.path}"
@@ -137,7 +138,7 @@ class SampleFile:
                 f"{said}: another process has been writing to it for {self.wait_s:g} s: expected "
                 f"one writer at a time ({name}); wait for it, or raise wait_s"
             )
-        if code in _DAMAGED or "UTF-8" in str(error):
+        if code in _DAMAGED or "UTF-8" in str(error) or isinstance(error, UnicodeDecodeError):
             return self.damaged(f"{error} ({name})")
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return SampleStoreError(

@@ -112,8 +112,9 @@ class SampleStore(Closing):
             SampleStoreError: The file is damaged, or samples were deleted meanwhile.
         """
         if is_single(index):
-            found = self._reader.samples_at([position_of(index, len(self))], self._view)
-            return self._delivered(found)[0]
+            view = self._view
+            found = self._reader.sample_at(position_of(index, view.num_samples), view)
+            return self._delivered([found])[0]
         return self.__getitems__(index)
 
     def __getitems__(self, indices: Any) -> list[Any]:

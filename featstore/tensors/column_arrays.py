@@ -53,8 +53,8 @@ class _WritableView:
     __slots__ = ("__array_interface__", "owner")
 
     def __init__(self, array: Array) -> None:
-        address, _ = array.__array_interface__["data"]
-        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+        interface = array.__array_interface__  # made anew at each look
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
         self.owner = array if array.base is None else array.base
 
 

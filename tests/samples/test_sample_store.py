@@ -1,6 +1,7 @@
 import os
 import pickle
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -433,18 +434,30 @@ def test_a_closed_store_says_so(store: SampleStore) -> None:
             use()
 
 
-def test_a_batch_is_one_statement(store: SampleStore) -> None:
+def test_a_sample_or_a_batch_is_one_statement(store: SampleStore) -> None:
     statements: list[str] = []
     with store._reader.use() as connection:
         connection.set_trace_callback(statements.append)
+    assert store[5] == sample(5)
     assert len(store[list(range(200))]) == 200
     assert len(store.by_id([f"id{i}" for i in range(200)])) == 200
-    assert len(statements) == 2
+    assert len(statements) == 3
+
+
+def test_a_sample_takes_few_calls(store: SampleStore) -> None:
+    """SQLite needs as long for a sample as Python for some tens of calls."""
+    assert store[5] == sample(5)  # The statement is compiled.
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, function: events.append(event))
+    store[5]
+    sys.setprofile(None)
+    assert events.count("call") <= 15
+    assert events.count("c_call") <= 25
 
 
 def test_ids_are_found_by_an_index(store: SampleStore) -> None:
     connection = sqlite3.connect(store.path)
-    plan = connection.execute(f"EXPLAIN QUERY PLAN {store._reader._by_id}", ("[]",)).fetchall()
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {store._reader._by_id}", ("[]", 0)).fetchall()
     connection.close()
     assert any("USING INDEX ids (id=?)" in row[3] for row in plan)
 

@@ -61,7 +61,10 @@ class SqliteStore(Store):
     ) -> None:
         _require_local(path)
         self._path = path
-        self._connection = ForkSafeConnection(partial(connect or shared_connection, path))
+        self._connection = ForkSafeConnection(
+            partial(connect or shared_connection, path),
+            lambda: DispatchError(f"this handle of dispatch store {path} is closed"),
+        )
         with self.transaction():
             pass
 
@@ -99,10 +102,8 @@ class SqliteStore(Store):
         while True:
             try:
                 with ExitStack() as tried:
-                    connection = tried.enter_context(self._connection.use())
-                    if connection is None:
-                        raise DispatchError(f"this handle of dispatch store {self._path} is closed")
-                    result = act(connection)
+                    tried.enter_context(self._connection.lock)
+                    result = act(self._connection.opened())
                     using.push(tried.pop_all())
                     return result
             except sqlite3.OperationalError as error:
