@@ -141,7 +141,6 @@ class DynamicEpoch:
             terms=replace(job.terms, in_step=in_step),
             done=done,
             clock=meeting.clock,
-            shares_claims=True,
             batch_rows=job.batch_size,
             is_staged=is_staged,
         )
@@ -230,5 +229,5 @@ class DynamicEpoch:
         # In the thread that asks for batches, so the training loop waits, too.
         with self._stats.timed("others_wait_s"), self._stats.timed("wait_s"):
             claim = next(claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)
-        self._stats.awaited = self._coordinator.awaited
+        self._stats.awaited = self._coordinator.takeovers.awaited
         return claim
