@@ -224,12 +224,13 @@ def _claimed(scene: Scene, index: int, barrier: Barrier | None) -> Iterator[tupl
         prefix=run_prefix("run"),
         worker=str(index),
         terms=Terms(lease_s=LEASE_S),
-        shares_claims=scene.strategy == "featstore",
         batch_rows=ROW_GROUP_ROWS,
     ) as coordinator:
         if barrier is not None:
             barrier.wait()
         for claim in coordinator.claims():
+            if scene.strategy != "featstore":  # Idle workers take nothing of it.
+                coordinator.reserve(claim, claim.end_row)
             yield from _row_groups(coordinator, claim)
 
 
@@ -244,7 +245,7 @@ def _row_groups(coordinator: Coordinator, claim: Claim) -> Iterator[tuple[int, i
             return
         yield claim.index, row, through
         row = through
-        is_mine = coordinator.acknowledge(claim, row)
+        [is_mine] = coordinator.acknowledge_all([(claim, row)])
 
 
 def _delivered(directory: Path, pattern: str = "*.log") -> Iterator[tuple[int, int, int, float]]:

@@ -1,18 +1,22 @@
 """How a worker claims splits and parts: which one comes next, and what is written to its key."""
 
+import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from featstore.base.errors import DispatchError
 from featstore.dispatch import lease as leases
+from featstore.dispatch.epochs import EpochNote, announce
 from featstore.dispatch.held import Holdings
 from featstore.dispatch.lease import FINAL, Lease
 from featstore.dispatch.plan import Done, Extent, Plan, extent, part_extent
-from featstore.dispatch.receipt import quarantine
+from featstore.dispatch.receipt import EpochSize, quarantine
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.base import Store
 from featstore.dispatch.survey import Part, StagedSplits, Survey
-from featstore.dispatch.terms import Claim
+from featstore.dispatch.terms import Claim, Terms
 
 # The turns of one worker: those of the next one of its index are larger. Files and cuts are fewer.
 _TURNS = 2**32
@@ -26,18 +30,16 @@ class Claimer:
         worker: The worker's name in leases.
         nonce: A text that is unique to its coordinator.
         index: The worker's number in the job.
-        shares: Whether claims begin with nothing reserved, so that other workers may take what is
-            not; otherwise all rows are reserved at once.
     """
 
     worker: str
     nonce: str
     index: int
-    shares: bool
 
 
 class Claiming:
-    """Claims for one worker, in one epoch. Not safe for several threads.
+    """Claims for one worker, in one epoch. They begin with nothing reserved. Not safe for several
+    threads.
 
     Args:
         store: The store.
@@ -49,6 +51,7 @@ class Claiming:
         is_staged: As of `Coordinator`.
 
     Attributes:
+        claimer: The worker.
         survey: The splits that are not known to be done.
         cursor: The position of the plan before which all splits are claimed, as far as is known.
     """
@@ -64,23 +67,43 @@ class Claiming:
         is_staged: Callable[[str], bool] | None,
     ) -> None:
         self._store, self._keys, self._plan, self._done = store, keys, plan, done
-        self._claimer, self._held = claimer, held
+        self.claimer, self._held = claimer, held
         self._lookahead = StagedSplits(is_staged)
         self._extents: dict[Part, int] = {}
         self._turn = 0
         self.survey = Survey(frozenset(i for i, rows in done.items() if rows == "complete"))
         self.cursor = 0
 
-    def begin(self) -> None:
-        """Called once, before the first claim: the claims of this worker come after those of
-        earlier ones of its index.
+    def begin(self, terms: Terms) -> None:
+        """Called once, before the first claim. Announces the epoch. The claims of this worker come
+        after those of earlier ones of its index.
+
+        Raises:
+            DispatchError: The store has another plan for the epoch.
         """
-        self._turn = _TURNS * (self._store.add(self._keys.begun(self._claimer.index), 1) - 1)
+        self._require_same_plan()
+        self._store.set(self._keys.size, EpochSize.of(self._plan, self._done).encode())
+        note = EpochNote.of(
+            self._keys, self._plan, self._done, terms=terms, started_unix_s=time.time()
+        )
+        announce(self._store, note)
+        self._turn = _TURNS * (self._store.add(self._keys.begun(self.claimer.index), 1) - 1)
 
     @property
     def is_handed_out(self) -> bool:
         """Whether all splits of the plan are claimed."""
         return self.cursor >= len(self._plan)
+
+    @property
+    def num_splits(self) -> int:
+        """Splits of the plan."""
+        return len(self._plan)
+
+    def num_unclaimed(self) -> int:
+        """How many splits of the plan no worker has come to yet. One read of the store."""
+        cursor = int(self._store.get_or_none(self._keys.cursor) or 0)
+        complete = sum(i >= cursor and rows == "complete" for i, rows in self._done.items())
+        return max(0, len(self._plan) - cursor - complete)
 
     def open_parts(self) -> list[Part]:
         """All splits and parts that are not known to be done."""
@@ -134,7 +157,7 @@ class Claiming:
             record: The lease in it.
             relieves: As of `claim_again`.
         """
-        split, who = self._plan[part[0]], self._claimer
+        split, who = self._plan[part[0]], self.claimer
         named: dict[str, Any] = {
             "worker": who.worker,
             "nonce": who.nonce,
@@ -146,8 +169,6 @@ class Claiming:
             if record is None
             else leases.claim_again(record, relieves=relieves, **named)
         )
-        if not who.shares:
-            mine = leases.start(leases.reserve(mine, split.num_rows))
         if not self._write(part, value, mine):
             return None
         self._turn += 1
@@ -163,6 +184,20 @@ class Claiming:
             part=part[1],
             end_row=mine.limit,
         )
+
+    def _require_same_plan(self) -> None:
+        seed = "\n".join(f"{index} {self._done[index]}" for index in sorted(self._done))
+        mine = f"{self._plan.digest}+{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
+        if self._plan.window_rows is not None:
+            mine += f"+{self._plan.window_rows}"
+        found = self._store.compare_set(self._keys.plan, "", mine)
+        if found != mine:
+            raise DispatchError(
+                f"worker {self.claimer.worker} has another plan for epoch {self._plan.epoch} than "
+                f"the workers before it: expected {found}, found {mine}; table version, selection, "
+                "seed, shuffle, row groups and restored state must be the same in all workers, and "
+                "each run needs its own run_id"
+            )
 
     def _first(self, index: int) -> Claim | None:
         """The first claim on a split, unless it was claimed or delivered before."""
@@ -180,7 +215,7 @@ class Claiming:
         """Writes free leases for further parts of a split, in the middle of which a restored state
         had delivered rows.
         """
-        who = self._claimer
+        who = self.claimer
         for part in parts:
             mine = leases.claim(self._extent(part), worker=who.worker, nonce=who.nonce)
             self._write(part, None, leases.release(mine))

@@ -6,12 +6,9 @@ While the process lives, a thread renews its leases.
 """
 
 import contextlib
-import hashlib
 import math
 import threading
-import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from featstore.base.closing import Closing, cleaned_up_on_failure
@@ -19,32 +16,21 @@ from featstore.base.errors import DispatchError
 from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
 from featstore.dispatch.claiming import Claimer, Claiming
-from featstore.dispatch.epochs import EpochNote, announce
 from featstore.dispatch.held import Holdings, InStepPace, Renewer, renewal_pause_s
-from featstore.dispatch.lease import FINAL, Lease, LeaseState
+from featstore.dispatch.lease import Lease
 from featstore.dispatch.plan import Done, Plan
-from featstore.dispatch.receipt import EpochSize, quarantined
-from featstore.dispatch.relieving import LoopPace, Seen, Taker, takings
+from featstore.dispatch.receipt import quarantined
+from featstore.dispatch.relieving import LoopPace, Takeovers
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import STORE_WAIT_S, Store, StoreAddress, bind
 from featstore.dispatch.survey import Hints, Part
 from featstore.dispatch.terms import SYSTEM_CLOCK, AnsweredClock, Claim, Clock, Terms, WaitFor
 from featstore.dispatch.waiting import Waiter
 
-# During the epoch each worker looks at the 64 oldest splits that are not done (decision 0005). An
-# expired lease shows in two looks `lease_s` apart, so two looks per lease time find a dead worker's
-# split within 1.5 lease times. More looks or splits find more dead workers sooner, at more load.
-_SURVEYS_PER_LEASE = 2
-_SURVEY_SPLITS = 64
-# How many open leases an idle worker looks at. Idle workers look at different ones. Each look that
-# finds nothing doubles the number, so that a single idle worker sees all that a cluster of hundreds
-# has open within half a lease. In the simulation of 10,000 workers idle ones make 8 % of all
-# exchanges (benchmarks/dispatch_simulation.md); larger numbers raise that share.
-_TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
-
 
 class Coordinator(Closing):
     """Claims splits of one epoch for one worker. A context manager; whoever made it closes it.
+    Workers that have nothing left to do may take what others have not reserved, at any row.
 
     One thread may take claims while others reserve, acknowledge and complete them. Every method
     raises DispatchError once the store is lost, even if only the renewing thread has noticed.
@@ -63,12 +49,13 @@ class Coordinator(Closing):
         done: What a restored state had delivered, by position in the plan: "complete", a number of
             first rows, or ranges. Equal for all workers.
         clock: The clock by which leases are judged, renewed and waited for.
-        shares_claims: Whether workers that have nothing left to do may take what this one has not
-            reserved, at any row. Claims then begin with nothing reserved, and no row may be
-            delivered before `reserve`. Otherwise claims are reserved whole.
         batch_rows: Rows of a batch: fewer are not taken from another worker.
         is_staged: Whether this host has the file of a path in its cache. Such splits are claimed
             first.
+
+    Attributes:
+        takeovers: What it takes from other workers, and for whom it waited.
+        found_all_done: Whether the first look of `claims` found all splits done; None before it.
 
     Raises:
         DispatchError: The store cannot be reached, or has another plan for the epoch.
@@ -85,21 +72,11 @@ class Coordinator(Closing):
         terms: Terms | None = None,
         done: Done | None = None,
         clock: Clock = SYSTEM_CLOCK,
-        shares_claims: bool = False,
         batch_rows: int = 1,
         is_staged: Callable[[str], bool] | None = None,
     ) -> None:
-        self._plan, self._worker, self._terms, self._clock = plan, worker, terms or Terms(), clock
-        self._shares_claims, self._batch_rows = shares_claims, batch_rows
-        self._keys, self._done = EpochKeys(prefix, plan.epoch), done or {}
-        self._nonce = uuid.uuid4().hex[:12]
-        self._process = OwnProcess()
-        self._surveyed_at = self._clock.now_s()
-        self._num_watched, self._may_relieve = _TAIL_SPLITS, False
-        self.num_takeovers, self.num_cuts = 0, 0
-        # For whom it waited last: workers with rows that it could not take.
-        self.awaited = Counter[str]()
-        # Whether the first look of `claims` found all splits done; None before it.
+        self._terms, self._clock = terms or Terms(), clock
+        self._keys, self._process = EpochKeys(prefix, plan.epoch), OwnProcess()
         self.found_all_done: bool | None = None
         self._held, self._pace = Holdings(self._keys, self._terms.lease_s, clock), LoopPace()
         self._claiming, self._closed = threading.Lock(), threading.Event()
@@ -107,16 +84,25 @@ class Coordinator(Closing):
         address = bind(store, timeout_s=STORE_WAIT_S) if isinstance(store, str) else store
         self._address = address.scoped(self._terms.leave_s)
         self._store = self._address.open()
-        claimer = Claimer(worker=worker, nonce=self._nonce, index=index, shares=shares_claims)
+        claimer = Claimer(worker=worker, nonce=uuid.uuid4().hex[:12], index=index)
         self._claims = Claiming(
-            self._store, self._keys, plan, self._done, claimer, self._held, is_staged
+            self._store, self._keys, plan, done or {}, claimer, self._held, is_staged
         )
         answered = AnsweredClock(clock, address.unanswered_s)
         self._waiting = Waiter(worker, self._terms, answered, self._closed)
         self._hints = Hints(self._store, self._keys, self._claims.survey, len(plan))
+        self.takeovers = Takeovers(
+            self._claims,
+            self._held,
+            self._hints,
+            self._waiting,
+            self._pace,
+            self._terms,
+            clock,
+            batch_rows,
+        )
         with cleaned_up_on_failure(self._store.close):
-            self._require_same_plan()
-            self._claims.begin()
+            self._claims.begin(self._terms)
             self._beats = InStepPace(self._store, self._keys, len(plan), self._terms.lease_s, clock)
             self._renewer = Renewer(
                 self._address.open(),
@@ -154,8 +140,9 @@ class Coordinator(Closing):
             elif is_over or wait_for is WaitFor.NOTHING:
                 return
             else:
+                may_relieve = self.takeovers.may_relieve
                 self._waiting.rest(
-                    wait_for, num_looks, self._have_hints_changed, may_relieve=self._may_relieve
+                    wait_for, num_looks, self._have_hints_changed, may_relieve=may_relieve
                 )
                 num_looks += 1
 
@@ -218,14 +205,6 @@ class Coordinator(Closing):
         """
         mine = self._held.get(_part(claim), claim.fence)
         return 0 if mine is None else mine.reserved
-
-    def acknowledge(self, claim: Claim, num_rows: int) -> bool:
-        """As `acknowledge_all`, of one claim.
-
-        Returns:
-            False if the lease was taken over.
-        """
-        return self.acknowledge_all([(claim, num_rows)])[0]
 
     def acknowledge_all(self, delivered: Sequence[tuple[Claim, int]]) -> list[bool]:
         """Records of each claim that the split's first rows, in the order of delivery, are
@@ -309,9 +288,7 @@ class Coordinator(Closing):
         """How many splits of the plan no worker has come to yet. One read of the store."""
         with self._claiming:
             self._require_usable()
-            cursor = int(self._store.get_or_none(self._keys.cursor) or 0)
-        complete = sum(i >= cursor and rows == "complete" for i, rows in self._done.items())
-        return max(0, len(self._plan) - cursor - complete)
+            return self._claims.num_unclaimed()
 
     @property
     def quarantined(self) -> list[str]:
@@ -347,25 +324,6 @@ class Coordinator(Closing):
                 self._hints.gave_back(self._held.release_all(self._store))
             self._store.close()
 
-    def _require_same_plan(self) -> None:
-        seed = "\n".join(f"{index} {self._done[index]}" for index in sorted(self._done))
-        mine = f"{self._plan.digest}+{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
-        if self._plan.window_rows is not None:
-            mine += f"+{self._plan.window_rows}"
-        found = self._store.compare_set(self._keys.plan, "", mine)
-        if found != mine:
-            raise DispatchError(
-                f"worker {self._worker} has another plan for epoch {self._plan.epoch} than the "
-                f"workers before it: expected {found}, found {mine}; table version, selection, "
-                "seed, shuffle, row groups and restored state must be the same in all workers, and "
-                "each run needs its own run_id"
-            )
-        self._store.set(self._keys.size, EpochSize.of(self._plan, self._done).encode())
-        note = EpochNote.of(
-            self._keys, self._plan, self._done, terms=self._terms, started_unix_s=time.time()
-        )
-        announce(self._store, note)
-
     def _begin_waiting(self) -> None:
         with self._claiming:
             self._waiting.watch.begin_waiting()
@@ -383,8 +341,8 @@ class Coordinator(Closing):
                 return None, True
             holds_nothing, claim = not len(self._held), None
             if not self._claims.is_handed_out:
-                claim = self._revisit_now_and_then() or self._claims.next()
-            claim = claim or self._look(wait_for)
+                claim = self.takeovers.now_and_then() or self._claims.next()
+            claim = claim or self.takeovers.at_the_end(wait_for)
             if claim is not None:
                 self._waiting.watch.forget(_part(claim))
                 if holds_nothing:
@@ -392,105 +350,6 @@ class Coordinator(Closing):
                 return claim, False
             others = (part for part in self._claims.open_parts() if part not in self._held)
             return None, not self._waiting.must_wait(wait_for, others)
-
-    def _revisit_now_and_then(self) -> Claim | None:
-        """During the epoch, twice per lease time: looks at a bounded number of the oldest splits
-        that are not done.
-        """
-        if self._clock.now_s() - self._surveyed_at < self._terms.lease_s / _SURVEYS_PER_LEASE:
-            return None
-        oldest = self._claims.survey.pending(self._claims.cursor, _SURVEY_SPLITS)
-        claim = self._revisit(oldest[:_SURVEY_SPLITS])
-        if claim is None:
-            self._surveyed_at = self._clock.now_s()
-        return claim
-
-    def _look(self, wait_for: WaitFor) -> Claim | None:
-        """At the end of the plan: looks at all splits that are not known to be done. With
-        `WaitFor.ALL` it looks at some of them, and at more as long as it finds some done.
-        """
-        survey = self._claims.survey
-        num_open, claim = -1, None
-        limit = (
-            self._num_watched if wait_for is WaitFor.ALL else len(self._plan) + survey.num_open + 1
-        )
-        while claim is None and num_open != (num_open := survey.num_open):
-            claim = self._revisit(
-                [*self._hints.given_back(), *survey.look(self._claims.cursor, limit, self._nonce)]
-            )
-            limit *= 2
-        self._num_watched = _TAIL_SPLITS if claim else min(2 * self._num_watched, _MOST_TAIL_SPLITS)
-        self._hints.read([])  # Learns which splits are done from others, and tells them.
-        return claim
-
-    def _revisit(self, todo: list[Part]) -> Claim | None:
-        """Claims the first of these parts that was released, or whose lease has expired. At the end
-        of the plan, a worker that holds nothing takes from living ones what they will not deliver
-        soon.
-
-        Args:
-            todo: Parts that are not known to be done.
-        """
-        seen: list[Seen] = []
-        is_idle = not len(self._held) and self._claims.is_handed_out
-        may_relieve = is_idle and self._shares_claims
-        while todo:
-            for part, value, record in self._hints.read(todo):
-                if record is not None:
-                    todo += self._claims.learn(part, record)
-                    if record.state in FINAL:
-                        self._waiting.watch.forget(part)
-                if part in self._held or (record is not None and record.state in FINAL):
-                    continue
-                if (
-                    self._waiting.may_take(part, record, is_idle=is_idle)
-                    and (claim := self._take_over(part, value, record)) is not None
-                ):
-                    return claim
-                if may_relieve and value is not None and _is_shared(record):
-                    assert record is not None
-                    still_s = self._waiting.standstill_s(part, record)
-                    seen.append(Seen(part=part, record=record, value=value, standstill_s=still_s))
-        return self._relieve(seen) if may_relieve else None
-
-    def _take_over(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
-        if record is not None and self.gives_up(record):
-            self._claims.quarantine(part, value, record)
-            return None
-        claim = self._claims.claim(part, value, record)
-        self.num_takeovers += (
-            claim is not None and record is not None and record.state is LeaseState.HELD
-        )
-        return claim
-
-    def _relieve(self, seen: Sequence[Seen]) -> Claim | None:
-        """Takes rows from another worker. A lease that has changed since it was read stays as it
-        is, since leases are written by compare-and-set.
-        """
-        me = Taker(
-            salt=self._nonce,
-            rows_per_s=self._pace.rows_per_s,
-            # Ranks in step wait for one that begins: then nobody goes through rows meanwhile.
-            begin_s=0.0 if self._terms.in_step else self._pace.begin_s,
-            least_rows=self._batch_rows,
-        )
-        found = takings(seen, me)
-        self._may_relieve = any(one.record.num_left for one in seen)
-        for taking in found[:_TAIL_SPLITS]:
-            one = taking.lease
-            if taking.at is None:
-                claim = self._claims.claim(one.part, one.value, one.record, relieves=True)
-            else:
-                claim = self._claims.cut(one.part, one.value, one.record, taking.at)
-                self.num_cuts += claim is not None
-            if claim is not None:
-                self._num_watched = _TAIL_SPLITS
-                return claim
-        if seen:
-            self.awaited = Counter()
-            for one in seen:
-                self.awaited[one.record.worker] += one.record.limit - one.record.rows
-        return None
 
     @property
     def _rows_per_s(self) -> int:
@@ -502,8 +361,6 @@ class Coordinator(Closing):
         part = _part(claim)
 
         def advanced(mine: Lease, work: int) -> Lease:
-            if not self._shares_claims:
-                return leases.advance(mine, num_rows, work)
             through = self._held.lower(part, claim.fence, num_rows + ahead)
             mine = leases.advance(mine, num_rows, work)
             return leases.reserve(mine, through, work, pace=self._rows_per_s)
@@ -527,15 +384,6 @@ class Coordinator(Closing):
             )
         if self._failure is not None:
             raise DispatchError(f"leases could not be renewed: {self._failure}") from self._failure
-
-
-def _is_shared(record: Lease | None) -> bool:
-    """Whether others may take rows of the lease: not of one that could not be read the last time,
-    until its new holder has read some. Parts of it would fail one by one.
-    """
-    if record is None or record.state is not LeaseState.HELD:
-        return False
-    return not record.failures or record.rows > record.first
 
 
 def _part(claim: Claim) -> Part:

@@ -9,7 +9,7 @@ ranges}`, with names `{index}-{process}`.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store, open_read_only
 
 FORMAT = 2
-NOT_RECORDED = (
+_NOT_RECORDED = (
     "the dispatch store has no record of epoch {epoch} of run {run_id!r} for a loader of this "
     "table version, selection, seed and split size: an epoch is recorded when it is read in order "
     "dynamic; set order.recording, or the store and run_id of the recorded run"
@@ -175,6 +175,20 @@ def recorded_by(
     notes = announced_in_run(store, run_id, epoch)
     keys = [note.keys for note in notes if note.loader == loader]
     return read_recording(store, keys[-1]) if keys else None
+
+
+def recording_in(
+    stores: Iterable[Store], loader_key: str, run_id: str, epoch: int | None
+) -> Recording:
+    """The recorded order of an epoch in the first store that has it, as of `recorded_by`.
+    DispatchError if none has.
+    """
+    for store in stores:
+        if (found := recorded_by(store, loader_key, run_id, epoch)) is not None:
+            return found
+    raise DispatchError(
+        _NOT_RECORDED.format(epoch="(any)" if epoch is None else epoch, run_id=run_id)
+    )
 
 
 def read_recording(store: Store, keys: EpochKeys) -> Recording:

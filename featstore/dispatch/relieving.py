@@ -1,19 +1,35 @@
-"""How fast a worker's loop is, and what idle workers take over from others because of that: from
-whom most time is left they take so many rows that both end together.
+"""How fast a worker's loop is, and what workers take over from others: what was given back or has
+expired and, once they are idle, so many rows of those to whom most time is left that both end
+together.
 """
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from featstore.dispatch.lease import Lease
-from featstore.dispatch.survey import Part
+from featstore.dispatch import lease as leases
+from featstore.dispatch.claiming import Claiming
+from featstore.dispatch.held import Holdings
+from featstore.dispatch.lease import FINAL, Lease, LeaseState
+from featstore.dispatch.survey import Hints, Part
+from featstore.dispatch.terms import Claim, Clock, Terms, WaitFor
+from featstore.dispatch.waiting import Waiter
 
 # Rates of shorter times are those of bursts, such as the batches that a DataLoader asks for ahead,
 # or the few batches of a claim's end. A worker acknowledges every 1.5 s (`Terms.report_s`).
 _LEAST_S = 0.5
+# During the epoch each worker looks at the 64 oldest splits that are not done (decision 0005). An
+# expired lease shows in two looks `lease_s` apart, so two looks per lease time find a dead worker's
+# split within 1.5 lease times. More looks or splits find more dead workers sooner, at more load.
+_SURVEYS_PER_LEASE = 2
+_SURVEY_SPLITS = 64
+# How many open leases an idle worker looks at. Idle workers look at different ones. Each look that
+# finds nothing doubles the number, so that a single idle worker sees all that a cluster of hundreds
+# has open within half a lease. In the simulation of 10,000 workers idle ones make 8 % of all
+# exchanges (benchmarks/dispatch_simulation.md); larger numbers raise that share.
+_TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
 
 
 class LoopPace:
@@ -177,3 +193,143 @@ def _taking(of_holder: Sequence[Seen], left_s: float, taker: Taker) -> Taking | 
         at = lease.limit - num_rows // taker.least_rows * taker.least_rows
         return Taking(lease=one, at=at)
     return Taking(lease=one, at=None if lease.reserved == lease.first else lease.reserved)
+
+
+class Takeovers:
+    """What one worker takes over from others, in one epoch. Not safe for several threads.
+
+    Args:
+        claims: Its claims.
+        held: The leases that it holds.
+        hints: What workers tell each other.
+        waiting: What it has seen of the leases of others.
+        pace: The pace of its loop.
+        terms: When leases end.
+        clock: By which it looks at others now and then.
+        batch_rows: Rows of a batch: fewer are not taken from a worker that lives.
+
+    Attributes:
+        num_takeovers: How many leases it took that their holders had not given back.
+        num_cuts: How many it cut.
+        may_relieve: Whether others hold rows of which some may soon be taken.
+        awaited: For whom it waited last: workers with rows that it could not take.
+    """
+
+    def __init__(
+        self,
+        claims: Claiming,
+        held: Holdings,
+        hints: Hints,
+        waiting: Waiter,
+        pace: LoopPace,
+        terms: Terms,
+        clock: Clock,
+        batch_rows: int,
+    ) -> None:
+        self._claims, self._held, self._hints, self._waiting = claims, held, hints, waiting
+        self._pace, self._terms, self._clock, self._batch_rows = pace, terms, clock, batch_rows
+        self._surveyed_at, self._num_watched = clock.now_s(), _TAIL_SPLITS
+        self.num_takeovers, self.num_cuts, self.may_relieve = 0, 0, False
+        self.awaited = Counter[str]()
+
+    def now_and_then(self) -> Claim | None:
+        """During the epoch, twice per lease time: looks at a bounded number of the oldest splits
+        that are not done.
+        """
+        if self._clock.now_s() - self._surveyed_at < self._terms.lease_s / _SURVEYS_PER_LEASE:
+            return None
+        oldest = self._claims.survey.pending(self._claims.cursor, _SURVEY_SPLITS)
+        claim = self._revisit(oldest[:_SURVEY_SPLITS])
+        if claim is None:
+            self._surveyed_at = self._clock.now_s()
+        return claim
+
+    def at_the_end(self, wait_for: WaitFor) -> Claim | None:
+        """At the end of the plan: looks at all splits that are not known to be done. With
+        `WaitFor.ALL` it looks at some of them, and at more as long as it finds some done.
+        """
+        survey, num_splits = self._claims.survey, self._claims.num_splits
+        num_open, claim = -1, None
+        limit = self._num_watched if wait_for is WaitFor.ALL else num_splits + survey.num_open + 1
+        while claim is None and num_open != (num_open := survey.num_open):
+            looked_at = survey.look(self._claims.cursor, limit, self._claims.claimer.nonce)
+            claim = self._revisit([*self._hints.given_back(), *looked_at])
+            limit *= 2
+        self._num_watched = _TAIL_SPLITS if claim else min(2 * self._num_watched, _MOST_TAIL_SPLITS)
+        self._hints.read([])  # Learns which splits are done from others, and tells them.
+        return claim
+
+    def _revisit(self, todo: list[Part]) -> Claim | None:
+        """Claims the first of these parts that was released, or whose lease has expired. At the end
+        of the plan, a worker that holds nothing takes from living ones what they will not deliver
+        soon.
+
+        Args:
+            todo: Parts that are not known to be done.
+        """
+        seen: list[Seen] = []
+        is_idle = not len(self._held) and self._claims.is_handed_out
+        while todo:
+            for part, value, record in self._hints.read(todo):
+                if record is not None:
+                    todo += self._claims.learn(part, record)
+                    if record.state in FINAL:
+                        self._waiting.watch.forget(part)
+                if part in self._held or (record is not None and record.state in FINAL):
+                    continue
+                if (
+                    self._waiting.may_take(part, record, is_idle=is_idle)
+                    and (claim := self._take_over(part, value, record)) is not None
+                ):
+                    return claim
+                if is_idle and record is not None and value is not None and _is_shared(record):
+                    still_s = self._waiting.standstill_s(part, record)
+                    seen.append(Seen(part=part, record=record, value=value, standstill_s=still_s))
+        return self._relieve(seen) if is_idle else None
+
+    def _take_over(self, part: Part, value: str | None, record: Lease | None) -> Claim | None:
+        if record is not None and leases.has_failed(record, self._terms.max_failures):
+            self._claims.quarantine(part, value, record)
+            return None
+        claim = self._claims.claim(part, value, record)
+        self.num_takeovers += (
+            claim is not None and record is not None and record.state is LeaseState.HELD
+        )
+        return claim
+
+    def _relieve(self, seen: Sequence[Seen]) -> Claim | None:
+        """Takes rows from another worker. A lease that has changed since it was read stays as it
+        is, since leases are written by compare-and-set.
+        """
+        me = Taker(
+            salt=self._claims.claimer.nonce,
+            rows_per_s=self._pace.rows_per_s,
+            # Ranks in step wait for one that begins: then nobody goes through rows meanwhile.
+            begin_s=0.0 if self._terms.in_step else self._pace.begin_s,
+            least_rows=self._batch_rows,
+        )
+        found = takings(seen, me)
+        self.may_relieve = any(one.record.num_left for one in seen)
+        for taking in found[:_TAIL_SPLITS]:
+            one = taking.lease
+            if taking.at is None:
+                claim = self._claims.claim(one.part, one.value, one.record, relieves=True)
+            else:
+                claim = self._claims.cut(one.part, one.value, one.record, taking.at)
+                self.num_cuts += claim is not None
+            if claim is not None:
+                self._num_watched = _TAIL_SPLITS
+                return claim
+        if seen:
+            self.awaited = Counter()
+            for one in seen:
+                self.awaited[one.record.worker] += one.record.limit - one.record.rows
+        return None
+
+
+def _is_shared(record: Lease) -> bool:
+    """Whether others may take rows of the lease: not of one that could not be read the last time,
+    until its new holder has read some. Parts of it would fail one by one.
+    """
+    is_read = not record.failures or record.rows > record.first
+    return record.state is LeaseState.HELD and is_read

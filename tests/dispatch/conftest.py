@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,30 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.stores.base import Store
-from featstore.dispatch.terms import Terms
+from featstore.dispatch.terms import Claim, Terms, WaitFor
 from tests.dispatch.simulated_clock import SimulatedClock
 
 PREFIX = run_prefix("run")
 MakeWorker = Callable[..., Coordinator]
+
+
+class WholeClaims(Coordinator):
+    """Reserves each claim when it has it, so that nobody takes rows of it."""
+
+    def __init__(self, store: Any, **options: Any) -> None:
+        super().__init__(store, **{"batch_rows": 2**40, **options})
+
+    def claims(self, wait_for: WaitFor = WaitFor.ALL) -> Iterator[Claim]:
+        for claim in super().claims(wait_for):
+            self.start(claim)
+            self.reserve(claim, claim.end_row)
+            yield claim
+
+
+def acknowledge(worker: Coordinator, claim: Claim, num_rows: int) -> bool:
+    """Whether the claim, of which so many rows are delivered, is still the worker's."""
+    [is_mine] = worker.acknowledge_all([(claim, num_rows)])
+    return is_mine
 
 
 @pytest.fixture
@@ -48,7 +67,9 @@ def store(address: StoreAddress, closed_at_end: Callable[[Any], Any]) -> Store:
 def make_worker(
     address: StoreAddress, clock: SimulatedClock, closed_at_end: Callable[[Any], Any]
 ) -> MakeWorker:
-    """Makes coordinators and closes them at the end; `terms` are the options of `Terms`."""
+    """Makes coordinators and closes them at the end; `terms` are the options of `Terms`. Those of
+    `whole` claims reserve them at once.
+    """
 
     def make(
         worker: str = "w",
@@ -60,7 +81,7 @@ def make_worker(
         index: int = 0,
         done: Any = None,
         through: Any = None,
-        shares_claims: bool = False,
+        whole: bool = True,
         batch_rows: int = 1,
         is_staged: Any = None,
         **terms: Any,
@@ -78,11 +99,14 @@ def make_worker(
             "terms": Terms(**terms),
             "done": done,
             "clock": clock,
-            "shares_claims": shares_claims,
-            "batch_rows": batch_rows,
             "is_staged": is_staged,
         }
-        worker_: Coordinator = closed_at_end(Coordinator(through or address, **options))
+        made = (
+            WholeClaims(through or address, **options)
+            if whole
+            else Coordinator(through or address, batch_rows=batch_rows, **options)
+        )
+        worker_: Coordinator = closed_at_end(made)
         return worker_
 
     return make

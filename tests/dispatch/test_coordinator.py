@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from featstore.base.errors import DispatchError
-from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.dispatch.terms import Terms, WaitFor
-from tests.dispatch.conftest import PREFIX, MakeWorker, silence
+from tests.dispatch.conftest import PREFIX, MakeWorker, WholeClaims, acknowledge, silence
 from tests.dispatch.simulated_clock import SimulatedClock
 from tests.process import our_threads
 from tests.programs import run_python
@@ -45,7 +44,7 @@ def test_one_worker_gets_the_plan_in_its_order(make: Callable[..., Any]) -> None
     for claim in coordinator.claims():
         claims.append(claim)
         assert coordinator.complete(claim)
-    assert [claim.split for claim in claims] == list(coordinator._plan)
+    assert [claim.split for claim in claims] == list(coordinator._claims._plan)
     assert [claim.index for claim in claims] == list(range(10))
     assert list(coordinator.claims()) == []
 
@@ -128,13 +127,13 @@ def test_a_worker_that_closes_early_gives_its_splits_back_at_once(make: Callable
     early, late = make("early"), make("late")
     claims = early.claims()
     first, second = next(claims), next(claims)
-    assert early.acknowledge(first, 30)
+    assert acknowledge(early, first, 30)
     early.close()
     taken = {claim.index: claim for claim in late.claims()}
     assert sorted(taken) == list(range(10))
     assert (taken[first.index].start_row, taken[second.index].start_row) == (30, 0)
     assert taken[first.index].fence == 2
-    assert late.num_takeovers == 0
+    assert late.takeovers.num_takeovers == 0
     assert not early.complete(first)
 
 
@@ -146,17 +145,17 @@ def test_a_silent_workers_lease_is_taken_over_from_its_last_acknowledged_row(
         make("healthy", num_splits=3, lease_s=LEASE_S),
     )
     claim = next(silent.claims())
-    assert silent.acknowledge(claim, 70)
+    assert acknowledge(silent, claim, 70)
     held = silence(silent)
     taken = []
     for mine in healthy.claims():
         taken.append(mine)
         assert healthy.complete(mine)
-    assert healthy.num_takeovers == 1
+    assert healthy.takeovers.num_takeovers == 1
     assert {mine.index: (mine.start_row, mine.fence) for mine in taken}[claim.index] == (70, 2)
     silent._held = held
     assert not silent.complete(claim)
-    assert not silent.acknowledge(claim, 100)
+    assert not acknowledge(silent, claim, 100)
 
 
 def test_an_expired_lease_is_taken_over_during_the_epoch(
@@ -170,7 +169,7 @@ def test_an_expired_lease_is_taken_over_during_the_epoch(
     silence(silent)
     claims = healthy.claims()
     seen = []
-    while healthy.num_takeovers == 0:
+    while healthy.takeovers.num_takeovers == 0:
         seen.append(next(claims).index)
         clock.sleep(LEASE_S / 20)
     assert seen[-1] == lost.index
@@ -202,7 +201,7 @@ def test_a_slow_worker_that_lives_keeps_its_lease(
         assert not clock.wait(done, 10 * LEASE_S)
         assert slow.complete(claim)
         assert clock.wait(done, LEASE_S)
-    assert other.num_takeovers == 0
+    assert other.takeovers.num_takeovers == 0
 
 
 def test_close_wakes_a_waiting_worker_and_leaves_no_thread(
@@ -258,7 +257,7 @@ def test_a_holder_that_died_before_this_rank_became_idle_is_taken_over_though_it
     holder._held.renew_all(holder._store)
     silence(holder)
     assert [taken.index for taken in idle.claims(WaitFor.SILENT)] == [claim.index]
-    assert idle.num_takeovers == 1
+    assert idle.takeovers.num_takeovers == 1
 
 
 @pytest.mark.parametrize("wait_for", [WaitFor.SILENT, WaitFor.ALL])
@@ -297,7 +296,7 @@ def test_an_independent_worker_ends_only_when_every_lease_is_final(
         assert not clock.wait(ended, 10 * LEASE_S), "it ended while a living worker held rows"
         assert holder.complete(held)
         assert clock.wait(ended, LEASE_S)
-    assert (idle.is_done, idle.num_takeovers) == (True, 0)
+    assert (idle.is_done, idle.takeovers.num_takeovers) == (True, 0)
 
 
 def test_a_cut_by_another_worker_is_no_sign_of_life(
@@ -306,20 +305,20 @@ def test_a_cut_by_another_worker_is_no_sign_of_life(
     """Two idle workers cut a dead worker's lease. Each cut changes the record, and must not restart
     the lease time.
     """
-    dead = make("dead", num_splits=1, shares_claims=True)
+    dead = make("dead", num_splits=1, whole=False)
     claim = next(dead.claims())
     assert dead.reserve(claim, 10) == 10
     silence(dead)
     died_s = clock.now_s()
-    idle = make("idle", num_splits=1, shares_claims=True)
+    idle = make("idle", num_splits=1, whole=False)
     starts = {}
     for mine in idle.claims():
         starts[mine.part, mine.start_row] = clock.now_s() - died_s
         assert idle.reserve(mine, mine.end_row) is not None
         clock.sleep(LEASE_S / 6)
         idle.complete(mine)
-    assert idle.num_cuts >= 2, "nothing was cut"
-    assert idle.num_takeovers == 1
+    assert idle.takeovers.num_cuts >= 2, "nothing was cut"
+    assert idle.takeovers.num_takeovers == 1
     assert starts[0, 0] <= 1.5 * LEASE_S
     assert idle.is_done
 
@@ -357,7 +356,7 @@ def test_a_worker_that_lost_a_lease_can_be_offered_the_split_again(
     claim = next(coordinator.claims())
     held = silence(coordinator)
     stolen = next(thief.claims())
-    thief.acknowledge(stolen, 60)
+    acknowledge(thief, stolen, 60)
     coordinator._held = held
     assert not coordinator.complete(claim)
     thief.close()
@@ -373,7 +372,7 @@ def test_the_store_records_who_delivered_what(
 ) -> None:
     coordinator = make("w7", num_splits=1)
     claim = next(coordinator.claims())
-    coordinator.acknowledge(claim, 10)
+    acknowledge(coordinator, claim, 10)
     value = address.open().get_or_none(EpochKeys(PREFIX, 0).split(0))
     assert value is not None
     record = Lease.decode(value)
@@ -394,7 +393,7 @@ def test_a_store_lost_while_renewing_is_reported_at_the_next_call(
     tmp_path: Path,
 ) -> None:
     plan = Plan(splits=[Split(path="a", num_rows=1)] * 3)
-    coordinator = Coordinator(
+    coordinator = WholeClaims(
         f"sqlite://{tmp_path}/x.db", plan=plan, prefix=PREFIX, worker="w", terms=Terms(lease_s=0.1)
     )
     claim = next(coordinator.claims())
@@ -403,7 +402,7 @@ def test_a_store_lost_while_renewing_is_reported_at_the_next_call(
     coordinator._renewer._thread.join(10)
     for act in (
         lambda: coordinator.complete(claim),
-        lambda: coordinator.acknowledge(claim, 1),
+        lambda: acknowledge(coordinator, claim, 1),
         lambda: list(coordinator.claims()),
     ):
         with pytest.raises(
@@ -431,6 +430,7 @@ from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 coordinator = Coordinator(sys.argv[1], plan=Plan(splits=[Split(path="a", num_rows=1)]), prefix="featstore/r/0/0/", worker="w")
 claim = next(coordinator.claims())
+coordinator.reserve(claim, 1)
 pid = os.fork()
 if pid == 0:
     try:
@@ -459,8 +459,7 @@ def test_a_look_that_finds_nothing_to_cut_costs_the_store_no_more_for_many_lease
 ) -> None:
     def exchanges(num_splits: int, epoch: int) -> int:
         busy, idle = (
-            make_worker(name, num_splits, epoch=epoch, shares_claims=True)
-            for name in ("busy", "idle")
+            make_worker(name, num_splits, epoch=epoch, whole=False) for name in ("busy", "idle")
         )
         for claim in busy.claims(WaitFor.NOTHING):
             assert busy.reserve(claim, 100) == 100
@@ -483,21 +482,21 @@ def test_a_look_that_finds_nothing_to_cut_costs_the_store_no_more_for_many_lease
 def test_a_reservation_follows_the_pace_of_the_loop_and_falls_when_that_is_slower(
     make: Callable[..., Any], clock: SimulatedClock
 ) -> None:
-    worker = make(sizes=[10_000], shares_claims=True, batch_rows=10)
+    worker = make(sizes=[10_000], whole=False, batch_rows=10)
     claim = next(worker.claims())
     assert worker.reserve(claim, 50) == 50
     assert worker.reserved(claim) == 50, "nothing is known of the loop: one batch"
     assert worker.reserve(claim, 100) == 100
     assert worker.reserved(claim) == 150, "as much again as was made before"
     clock.sleep(1)
-    assert worker.acknowledge(claim, 100)
+    assert acknowledge(worker, claim, 100)
     assert worker.reserved(claim) == 100 + 2 * 100
     clock.sleep(1)
     assert worker.reserve(claim, 160) == 160
-    assert worker.acknowledge(claim, 130)
+    assert acknowledge(worker, claim, 130)
     assert worker.reserved(claim) == 130 + 2 * 30
     clock.sleep(1)
-    assert worker.acknowledge(claim, 131)
+    assert acknowledge(worker, claim, 131)
     assert worker.reserved(claim) == 160, "those are made into batches"
     assert worker.reserve(claim, 170) == 170
     assert worker.reserved(claim) == 170 + 2, "no more than the loop delivers in two seconds"
@@ -506,7 +505,7 @@ def test_a_reservation_follows_the_pace_of_the_loop_and_falls_when_that_is_slowe
 def test_a_loop_that_has_its_rows_reserved_asks_the_store_for_nothing(
     make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = make(sizes=[10_000], shares_claims=True)
+    worker = make(sizes=[10_000], whole=False)
     claim = next(worker.claims())
     assert [worker.reserve(claim, through) for through in (100, 101)] == [100, 101]
     assert worker.reserved(claim) == 201
@@ -538,24 +537,24 @@ def test_who_reports_that_nothing_is_delivered_still_shows_that_it_stands_still(
 def test_a_pause_in_which_nothing_is_delivered_is_no_pace_of_zero(
     make: Callable[..., Any], clock: SimulatedClock
 ) -> None:
-    worker = make(sizes=[10_000], shares_claims=True)
+    worker = make(sizes=[10_000], whole=False)
     claim = next(worker.claims())
     worker.reserve(claim, 100)
     clock.sleep(1)
-    assert worker.acknowledge(claim, 100)
+    assert acknowledge(worker, claim, 100)
     for _ in range(3):
         clock.sleep(1)
         worker.acknowledge_all([])
     assert worker.reserve(claim, 400) == 400
     assert worker.reserved(claim) == 400 + 2 * 100
-    assert worker.acknowledge(claim, 300)
+    assert acknowledge(worker, claim, 300)
     assert worker.reserved(claim) == 300 + 2 * 200 // 3 + 1
 
 
 def test_claims_that_are_delivered_together_share_what_the_loop_delivers_soon(
     make: Callable[..., Any], clock: SimulatedClock
 ) -> None:
-    worker = make(sizes=[10_000, 10_000], shares_claims=True)
+    worker = make(sizes=[10_000, 10_000], whole=False)
     claims = list(islice(worker.claims(), 2))
     for claim in claims:
         worker.reserve(claim, 50)
@@ -567,7 +566,7 @@ def test_claims_that_are_delivered_together_share_what_the_loop_delivers_soon(
 def test_a_rank_that_lost_a_claim_reserves_nothing_of_it_and_says_so_for_each_claim(
     make: Callable[..., Any],
 ) -> None:
-    slow, idle = (make(name, sizes=[100, 100], shares_claims=True) for name in ("slow", "idle"))
+    slow, idle = (make(name, sizes=[100, 100], whole=False) for name in ("slow", "idle"))
     begun, ahead = slow.claims(WaitFor.NOTHING)
     assert slow.reserve(begun, 50) == 50
     taken = next(idle.claims())
@@ -579,7 +578,7 @@ def test_a_rank_that_lost_a_claim_reserves_nothing_of_it_and_says_so_for_each_cl
 def test_a_worker_that_can_take_nothing_asks_for_leases_eight_times_per_lease_only(
     make_worker: MakeWorker, clock: SimulatedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    busy, idle = (make_worker(name, 1, shares_claims=True) for name in ("busy", "idle"))
+    busy, idle = (make_worker(name, 1, whole=False) for name in ("busy", "idle"))
     claim, ended, looks = next(busy.claims()), threading.Event(), list[float]()
     assert busy.reserve(claim, 100) == 100
     read = idle._hints.read

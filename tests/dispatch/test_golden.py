@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from featstore.dispatch import lease as leases
-from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.plan import Extent, Plan, Split
 from featstore.dispatch.recording import RecordedWorker, Recording
 from featstore.dispatch.store_keys import EpochKeys, run_prefix
 from featstore.dispatch.stores.address import bind
+from tests.dispatch.conftest import WholeClaims
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SPLITS = [
@@ -160,7 +160,7 @@ def test_a_recorded_order_of_format_1_is_read_by_the_indices_and_numbers_in_its_
 def test_a_coordinator_writes_these_keys_and_no_other() -> None:
     address = bind(f"memory://{uuid.uuid4().hex}")
     keys = EpochKeys(run_prefix("run-1"), 0)
-    with Coordinator(
+    with WholeClaims(
         address, plan=Plan(splits=SPLITS), prefix=keys.prefix, worker="w"
     ) as coordinator:
         assert all(coordinator.complete(claim) for claim in coordinator.claims())

@@ -145,7 +145,6 @@ class Loop:
             prefix="p/",
             worker="w",
             clock=self.clock,
-            shares_claims=True,
         )
         self.claim = next(self.coordinator.claims())
 
@@ -181,7 +180,7 @@ class Loop:
     def acknowledge(self, tenths: int) -> None:
         self.clock.now += tenths / 10
         self._acknowledged += (self.made - self._acknowledged) * min(tenths, 10) // 10
-        assert self.coordinator.acknowledge(self.claim, self._acknowledged)
+        assert self.coordinator.acknowledge_all([(self.claim, self._acknowledged)]) == [True]
 
     def renew(self, _: int) -> None:
         self.coordinator._held.renew_all(self.coordinator._store)
@@ -254,7 +253,7 @@ def test_threads_that_make_acknowledge_renew_and_cut_agree_on_who_has_which_rows
     def acknowledge() -> None:
         while not done.is_set():
             loop.clock.now += 0.5
-            assert coordinator.acknowledge(loop.claim, num_rows)
+            assert coordinator.acknowledge_all([(loop.claim, num_rows)]) == [True]
 
     def renew() -> None:
         while not done.is_set():

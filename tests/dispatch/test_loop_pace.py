@@ -7,6 +7,7 @@ from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.relieving import LoopPace
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import WaitFor
+from tests.dispatch.conftest import acknowledge
 from tests.dispatch.simulated_clock import SimulatedClock
 
 
@@ -41,14 +42,14 @@ def test_claims_that_are_complete_count_together_with_those_that_go_on() -> None
         splits=[Split(path=f"{size}", num_rows=size) for size in (4000, 600)], shuffle=False
     )
     with Coordinator(
-        bind("memory://pace"), plan=plan, prefix="p/", worker="w", clock=clock, shares_claims=True
+        bind("memory://pace"), plan=plan, prefix="p/", worker="w", clock=clock
     ) as worker:
         long, short = worker.claims(WaitFor.NOTHING)
         assert (worker.reserve(long, 750), worker.reserve(short, 600)) == (750, 600)
         clock.sleep(1.2)
         assert worker.complete(short)
         clock.sleep(0.3)
-        assert worker.acknowledge(long, 750)
+        assert acknowledge(worker, long, 750)
         assert worker._pace.rows_per_s == pytest.approx(900)
 
 
@@ -56,7 +57,7 @@ def test_a_worker_that_waits_for_a_claim_keeps_the_pace_that_it_had() -> None:
     clock = SimulatedClock()
     plan = Plan(splits=[Split(path="a", num_rows=600)], shuffle=False)
     with Coordinator(
-        bind("memory://kept"), plan=plan, prefix="p/", worker="w", clock=clock, shares_claims=True
+        bind("memory://kept"), plan=plan, prefix="p/", worker="w", clock=clock
     ) as worker:
         [claim] = worker.claims(WaitFor.NOTHING)
         assert worker.reserve(claim, 600) == 600

@@ -26,15 +26,17 @@ plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=10) for i in range(num_s
 delivered = []
 print("ready", flush=True)
 sys.stdin.readline()
-with Coordinator(url, plan=plan, prefix=run_prefix("run"), worker=name, terms=Terms(lease_s=lease_s)) as coordinator:
+# Of a claim that is not reserved yet nobody takes less than a batch.
+with Coordinator(url, plan=plan, prefix=run_prefix("run"), worker=name, terms=Terms(lease_s=lease_s), batch_rows=10) as coordinator:
     for claim in coordinator.claims():
-        assert coordinator.acknowledge(claim, 5)
+        assert coordinator.reserve(claim, 10) == 10
+        assert coordinator.acknowledge_all([(claim, 5)]) == [True]
         if len(delivered) == hang_after:
             print(json.dumps({"holding": claim.index, "delivered": delivered}), flush=True)
             sys.stdin.readline()
         if coordinator.complete(claim):
             delivered.append((claim.index, claim.start_row))
-    takeovers = coordinator.num_takeovers
+    takeovers = coordinator.takeovers.num_takeovers
 print(json.dumps({"delivered": delivered, "takeovers": takeovers}), flush=True)
 """
 

@@ -12,7 +12,7 @@ from featstore.dispatch.receipt import read_receipt, receipts
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.tools.cli import cli
-from tests.dispatch.conftest import PREFIX, silence
+from tests.dispatch.conftest import PREFIX, acknowledge, silence
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_undelivered_rows_are_missing_whoever_holds_them(
 ) -> None:
     worker = make()
     claim = next(worker.claims())
-    worker.acknowledge(claim, 30)
+    acknowledge(worker, claim, 30)
     receipt = _receipt(url)
     assert (
         receipt.delivered,
@@ -67,13 +67,13 @@ def test_undelivered_rows_are_missing_whoever_holds_them(
 
 
 def test_parts_that_were_cut_off_are_lines_of_their_own(make: Callable[..., Any], url: str) -> None:
-    shares = {"sizes": [100], "shares_claims": True}
+    shares = {"sizes": [100], "whole": False}
     busy, idle = make("busy", **shares), make("idle", **shares)
     claim = next(busy.claims())
     busy.reserve(claim, 20)
     part = next(idle.claims())
     idle.reserve(part, 80)
-    idle.acknowledge(part, 80)
+    acknowledge(idle, part, 80)
     receipt = _receipt(url)
     assert [(line.part, line.delivered, line.missing) for line in receipt.lines] == [
         (0, 0, 50),
@@ -87,7 +87,7 @@ def test_a_takeover_counts_the_rows_that_may_be_repeated(
 ) -> None:
     dead, late = make("dead", sizes=[100]), make("late", sizes=[100])
     claim = next(dead.claims())
-    dead.acknowledge(claim, 40)
+    acknowledge(dead, claim, 40)
     silence(dead)
     assert [late.complete(taken) for taken in late.claims()] == [True]
     receipt = _receipt(url)
@@ -103,7 +103,7 @@ def test_a_takeover_counts_the_rows_that_may_be_repeated(
 def test_rows_that_a_dead_worker_had_only_read_ahead_are_not_repeated(
     make: Callable[..., Any], url: str, reserved: int
 ) -> None:
-    ahead = {"sizes": [100], "shares_claims": True, "batch_rows": 100}
+    ahead = {"sizes": [100], "whole": False, "batch_rows": 100}
     dead, late = make("dead", **ahead), make("late", **ahead)
     claim = next(dead.claims())
     assert dead.start(claim) == 100

@@ -10,6 +10,7 @@ from featstore.dispatch.orders import SplitRange
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.recording import RecordedWorker, Recording, recorded
 from featstore.dispatch.store_keys import run_prefix
+from tests.dispatch.conftest import acknowledge
 
 
 def coordinator(url: str, worker: Any, epoch: int = 0, index: int = 0) -> Coordinator:
@@ -22,7 +23,6 @@ def coordinator(url: str, worker: Any, epoch: int = 0, index: int = 0) -> Coordi
         prefix=run_prefix("run"),
         worker=worker,
         index=index,
-        shares_claims=True,
     )
 
 
@@ -36,8 +36,8 @@ def test_claims_are_recorded_in_each_workers_order_with_parts_and_released_lease
             worker.reserve(claim, 100)
             assert worker.complete(claim)
         other.reserve(second, 30)
-        assert other.acknowledge(second, 30)
-        plan = one._plan.digest
+        assert acknowledge(other, second, 30)
+        plan = one._claims._plan.digest
     with coordinator(url, "b-1", index=1) as late:
         for claim in late.claims():
             late.reserve(claim, 100)
@@ -73,7 +73,7 @@ def test_workers_of_one_index_come_in_the_order_in_which_they_began_the_epoch(ur
         with coordinator(url, name, index=2) as worker:
             claim = next(worker.claims())
             worker.reserve(claim, 100)
-            assert worker.acknowledge(claim, 10 if name == "pod-9" else 40)
+            assert acknowledge(worker, claim, 10 if name == "pod-9" else 40)
     found = recorded(url, "run", 0)
     assert [(worker.name, worker.index) for worker in found.workers] == [(n, 2) for n in names]
     assert list(found.of(2)) == [range_ for worker in found.workers for range_ in worker.ranges]

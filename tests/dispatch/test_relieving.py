@@ -14,7 +14,7 @@ from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Extent
 from featstore.dispatch.relieving import LoopPace, Seen, Taker, takings
 from featstore.dispatch.terms import WaitFor
-from tests.dispatch.conftest import silence
+from tests.dispatch.conftest import acknowledge, silence
 
 NUM_ROWS = 100
 PACES = st.integers(1, 10_000)
@@ -227,7 +227,7 @@ def test_time_without_a_claim_is_no_time_of_the_loop() -> None:
 @pytest.fixture
 def make(make_worker: Any) -> Callable[..., Any]:
     def make(worker: Any, num_splits: int = 1, **options: Any) -> Any:
-        return make_worker(worker, num_splits, **{"shares_claims": True, **options})
+        return make_worker(worker, num_splits, **{"whole": False, **options})
 
     return make
 
@@ -254,8 +254,8 @@ def test_an_idle_worker_takes_half_of_the_rows_of_a_busy_one_at_any_row(
     assert (len(rows), len(more)) == (50, 50)
     assert not rows & more
     assert list(idle.claims()) == list(busy.claims()) == []
-    assert idle.num_cuts == 1
-    assert idle.num_takeovers == 0
+    assert idle.takeovers.num_cuts == 1
+    assert idle.takeovers.num_takeovers == 0
 
 
 def test_a_worker_that_does_not_wait_cuts_leases_too(make: Callable[..., Any]) -> None:
@@ -306,7 +306,7 @@ def test_nothing_is_cut_while_the_plan_has_splits_left(make: Callable[..., Any])
     busy.reserve(next(busy.claims()), 10)
     claims = other.claims()
     assert [(claim.index, claim.part) for claim in (next(claims), next(claims))] == [(1, 0), (2, 0)]
-    assert other.num_cuts == 0
+    assert other.takeovers.num_cuts == 0
 
 
 def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make: Callable[..., Any]) -> None:
@@ -319,7 +319,7 @@ def test_a_part_whose_cutter_died_is_found_and_keeps_its_end(make: Callable[...,
     rows = [_deliver(busy, claim), *(_deliver(late, taken) for taken in late.claims())]
     assert (part.part, part.end_row) == (50, NUM_ROWS)
     assert sum(map(len, rows)) == len(set().union(*rows)) == NUM_ROWS
-    assert late.num_takeovers == 1
+    assert late.takeovers.num_takeovers == 1
 
 
 def test_rows_that_a_restored_state_delivered_in_the_middle_of_a_split_are_not_read_again(
@@ -338,11 +338,11 @@ def test_rows_that_a_restored_state_delivered_in_the_middle_of_a_split_are_not_r
 
 
 def test_a_worker_that_renews_without_working_loses_its_lease(make: Callable[..., Any]) -> None:
-    stuck, other = (make(name, stall_s=180.0, shares_claims=False) for name in ("stuck", "other"))
+    stuck, other = (make(name, stall_s=180.0, whole=True) for name in ("stuck", "other"))
     claim = next(stuck.claims())
     taken = next(other.claims())
     assert taken.index == claim.index
-    assert other.num_takeovers == 1
+    assert other.takeovers.num_takeovers == 1
     assert not stuck.complete(claim)
 
 
@@ -383,7 +383,7 @@ def test_a_worker_that_joins_at_the_end_does_not_read_every_lease(
     assert len(looked) < 20
 
 
-@pytest.mark.parametrize("options", [{"shares_claims": False}, {"batch_rows": NUM_ROWS}])
+@pytest.mark.parametrize("options", [{"whole": True}, {"batch_rows": NUM_ROWS}])
 def test_a_split_that_kills_its_workers_while_they_read_it_is_quarantined(
     make: Callable[..., Any], options: Any
 ) -> None:
@@ -490,5 +490,5 @@ def test_a_lease_that_could_not_be_read_is_not_taken_in_parts(make: Callable[...
     claim = next(busy.claims())
     assert list(idle.claims(WaitFor.NOTHING)) == []
     assert busy.reserve(claim, 10) == 10
-    assert busy.acknowledge(claim, 10)
+    assert acknowledge(busy, claim, 10)
     assert next(idle.claims(WaitFor.NOTHING)).start_row >= 10

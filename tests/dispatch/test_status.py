@@ -21,7 +21,7 @@ from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
 from featstore.tools import cli
-from tests.dispatch.conftest import silence
+from tests.dispatch.conftest import WholeClaims, acknowledge, silence
 from tests.dispatch.simulated_clock import SimulatedClock
 from tests.parquet_files import put_row_files
 from tests.programs import CLI, Program
@@ -268,7 +268,7 @@ def test_an_observer_follows_a_coordinator_and_does_not_read_final_leases_again(
     address.open().close()
     observer = watch(address.url, every_s=0)
     assert str(next(observer)) == "no epoch has begun in this store"
-    with Coordinator(address, plan=plan, prefix=NOTE.prefix, worker="w") as coordinator:
+    with WholeClaims(address, plan=plan, prefix=NOTE.prefix, worker="w") as coordinator:
         for number, claim in enumerate(coordinator.claims()):
             assert f"{number} of 10 splits done" in str(next(observer))
             assert coordinator.complete(claim)
@@ -284,10 +284,9 @@ def test_rows_of_a_part_count_for_the_worker_that_read_it(tmp_path: Path) -> Non
     """A split is done once all its parts are. Rows count for the worker that acknowledged them."""
     url = f"sqlite://{tmp_path}/x.db"
     plan = Plan(splits=[Split(path="0.parquet", num_rows=100)])
-    options: Any = {"shares_claims": True}
     with (
-        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="busy", index=3, **options) as busy,
-        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="idle", **options) as idle,
+        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="busy", index=3) as busy,
+        Coordinator(url, plan=plan, prefix=NOTE.prefix, worker="idle") as idle,
         closing(watch(url, last=1, every_s=0)) as observer,
     ):
         claim = next(busy.claims())
@@ -367,7 +366,7 @@ class SimulatedLoop(threading.Thread):
                 self._clock.sleep(10 / self._pace)
                 row = max(row, granted or row)
                 if self._clock.now_s() - told_s >= 1:
-                    self._coordinator.acknowledge(claim, row)
+                    acknowledge(self._coordinator, claim, row)
                     told_s = self._clock.now_s()
                 granted = claim.end_row if granted == wanted else granted
             if self.is_stopped:
@@ -393,7 +392,6 @@ class SimulatedEpoch:
             "prefix": NOTE.prefix,
             "clock": self.clock,
             "terms": Terms(lease_s=20.0),
-            "shares_claims": True,
             "batch_rows": 10,
         }
         self.coordinators = {name: Coordinator(address, worker=name, **common) for name in paces}

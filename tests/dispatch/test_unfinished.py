@@ -22,7 +22,7 @@ KEYS = EpochKeys(PREFIX, 0)
 
 @pytest.fixture
 def make(make_worker: Any) -> Callable[..., Any]:
-    return functools.partial(make_worker, in_step=True, shares_claims=True)
+    return functools.partial(make_worker, in_step=True, whole=False)
 
 
 def test_an_epoch_that_never_began_has_nothing_open(address: StoreAddress) -> None:

@@ -88,7 +88,7 @@ slow = Path(directory) / "slow"
 try:
     with open(Path(directory) / f"{name}.log", "ab", buffering=0) as log, Coordinator(
         Address(bind(url)), plan=Plan(splits=splits), prefix=run_prefix("run"), worker=name, terms=terms,
-        shares_claims=True, batch_rows=int(window_rows),
+        batch_rows=int(window_rows),
     ) as coordinator:
         (Path(directory) / f"{name}.ready").write_text(str(time.monotonic()))
         found = True
@@ -104,7 +104,7 @@ try:
                     row = through
                     if slow.exists():
                         time.sleep(0.02)
-                    if not coordinator.acknowledge(claim, row):
+                    if coordinator.acknowledge_all([(claim, row)]) == [False]:
                         through = None
                 if through is not None:
                     coordinator.complete(claim)

@@ -18,7 +18,6 @@ import yaml
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.base.errors import DispatchError
-from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.receipt import receipts
 from featstore.dispatch.status import status
@@ -27,6 +26,7 @@ from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.server import serve
 from featstore.dispatch.terms import Terms
+from tests.dispatch.conftest import WholeClaims, acknowledge
 from tests.dispatch.stores.served import ServerProcess
 from tests.pages.page import ROOT, blocks
 from tests.parquet_files import put_row_files
@@ -109,7 +109,7 @@ class Worker:
         plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=ROWS) for i in range(NUM_SPLITS)])
         try:
             name = f"{self._name}-{self.num_restarts}"
-            with Coordinator(
+            with WholeClaims(
                 self._address,
                 plan=plan,
                 prefix=run_prefix("run"),
@@ -138,7 +138,7 @@ class Worker:
                     is_known = (
                         coordinator.complete(claim)
                         if is_last
-                        else coordinator.acknowledge(claim, row + STEP)
+                        else acknowledge(coordinator, claim, row + STEP)
                     )
                 finally:
                     if not is_known:

@@ -75,7 +75,6 @@ class Other:
             prefix=prefix,
             worker="pod-7",
             index=7,
-            shares_claims=True,
             clock=loader._clock,
         )
         self._clock = loader._clock
@@ -332,7 +331,6 @@ def test_a_worker_that_comes_during_the_epoch_and_gets_no_rows_ends_without_an_e
         prefix=other.keys.prefix,
         worker="pod-8",
         index=8,
-        shares_claims=True,
     ) as ready:
         for claim in ready.claims(WaitFor.NOTHING):
             assert ready.reserve(claim, FILE_ROWS) == FILE_ROWS

@@ -110,4 +110,4 @@ def _num_takeovers(loader: FeatureLoader) -> int:
     coordinator = (
         None if source_of(loader).iteration is None else iteration_of(loader)._reports.coordinator
     )
-    return 0 if coordinator is None else coordinator.num_takeovers
+    return 0 if coordinator is None else coordinator.takeovers.num_takeovers

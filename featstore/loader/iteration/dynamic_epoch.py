@@ -39,14 +39,13 @@ class Shared(Protocol):
         """The splits of an epoch."""
 
 
-def report_all_done(meeting: Meeting, end: int, *, ends_finished: bool, advice: str = "") -> None:
+def report_all_done(meeting: Meeting, end: int, *, ends_finished: bool) -> None:
     """Called by a worker that found nothing to claim, as one before it had begun the iteration.
 
     Args:
         meeting: The iteration.
         end: The epoch after its last one.
         ends_finished: Whether `dispatch.finished` is `end`.
-        advice: What else to do, followed by "; ".
 
     Raises:
         DispatchError: Unless `ends_finished`.
@@ -56,8 +55,8 @@ def report_all_done(meeting: Meeting, end: int, *, ends_finished: bool, advice: 
     text = (
         f"{epochs}: nothing is left to read: in dispatch store {redact(meeting.address.url)} an "
         "earlier start of the run, or another loader with the same selection, has read every row "
-        f"of it under this run_id; {advice}give each run, and each loader that is to read all rows "
-        "itself, its own run_id; to continue after a "
+        "of it under this run_id; to join the run in a later one, call set_epoch; give each run, "
+        "and each loader that is to read all rows itself, its own run_id; to continue after a "
         "checkpoint, call load_state_dict; if a launcher restarts workers that had ended, "
         "dispatch.finished: end lets them end empty"
     )
@@ -142,7 +141,6 @@ class DynamicEpoch:
             terms=replace(job.terms, in_step=in_step),
             done=done,
             clock=meeting.clock,
-            shares_claims=True,
             batch_rows=job.batch_size,
             is_staged=is_staged,
         )
@@ -231,5 +229,5 @@ class DynamicEpoch:
         # In the thread that asks for batches, so the training loop waits, too.
         with self._stats.timed("others_wait_s"), self._stats.timed("wait_s"):
             claim = next(claims(WaitFor.SILENT if self._in_step else WaitFor.ALL), None)
-        self._stats.awaited = self._coordinator.awaited
+        self._stats.awaited = self._coordinator.takeovers.awaited
         return claim

@@ -9,7 +9,7 @@ from typing import Any
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Done
-from featstore.dispatch.recording import Recording
+from featstore.dispatch.recording import Recording, recording_in
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.bad_files import SKIP
@@ -24,7 +24,7 @@ from featstore.loader.iteration.dynamic_epoch import (
 from featstore.loader.iteration.hand_over import HandOver, MadeBatch, RowBar
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rank_steps import RankSteps, agreement
-from featstore.loader.iteration.rendezvous import Meeting, recording_in
+from featstore.loader.iteration.rendezvous import Meeting
 from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.slice_source import Resources, SliceSource
 from featstore.loader.iteration.state import LoaderState

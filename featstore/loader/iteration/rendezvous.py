@@ -12,15 +12,15 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from featstore.base.errors import ConfigError, DispatchError, StateError
+from featstore.base.errors import ConfigError, StateError
 from featstore.base.processes import OwnProcess
 from featstore.base.redaction import redact
 from featstore.dispatch.options import AUTO, Dispatch
-from featstore.dispatch.recording import NOT_RECORDED, Recording, recorded_by
+from featstore.dispatch.recording import Recording, recording_in
 from featstore.dispatch.store_keys import restores_key, run_prefix
 from featstore.dispatch.stores.address import Store, StoreAddress, bind, bind_job
 from featstore.dispatch.stores.base import counted, first_free
@@ -137,8 +137,9 @@ class Rendezvous:
         address = self._address(worker)
         with closing(address.open()) as store:
             number, first_epoch = known or self._counted(store, worker)
+            name = str(number) if known else self._shared_name(store, number, first_epoch)
             prefix = run_prefix(  # Of the keys that all workers of the iteration share.
-                self._run_id, restart=self._restart, loader=f"{self._loader_key}-{number}"
+                self._run_id, restart=self._restart, loader=f"{self._loader_key}-{name}"
             )
             mine, starts = uuid.uuid4().hex, f"{prefix}{first_epoch}/starts/{worker.index}"
             is_repeated = store.compare_set(starts, "", mine) != mine
@@ -162,6 +163,14 @@ class Rendezvous:
             store.set(f"{self._prefix}workers", "seen")
             store.set(f"{self._prefix}workers/{os.getpid()}", "seen")
         return number, self._epoch_of(store, number)
+
+    def _shared_name(self, store: Store, number: int, first_epoch: int) -> str:
+        """What an iteration is called by all loaders: the epoch with which it begins, and how many
+        earlier ones of the loader began with the same, if any did. They are read anew.
+        """
+        begun = f"{self._prefix}begun/{first_epoch}"
+        num_before = first_free(store, lambda place: f"{begun}/{place}", str(number))
+        return f"{first_epoch}.{num_before}" if num_before else str(first_epoch)
 
     def recording(self, epoch: int | None) -> Recording:
         """The recorded order of an epoch of this loader, or of another one that shares its reading.
@@ -375,20 +384,6 @@ def _shared_address(options: Dispatch, in_job: bool) -> StoreAddress | None:
     if options.store == AUTO:
         return None
     return bind(options.store, timeout_s=options.store_wait_s).keeping_connections()
-
-
-def recording_in(
-    stores: Iterable[Store], loader_key: str, run_id: str, epoch: int | None
-) -> Recording:
-    """The recorded order of an epoch in the first store that has it, as of `recorded_by`.
-    DispatchError if none has.
-    """
-    for store in stores:
-        if (found := recorded_by(store, loader_key, run_id, epoch)) is not None:
-            return found
-    raise DispatchError(
-        NOT_RECORDED.format(epoch="(any)" if epoch is None else epoch, run_id=run_id)
-    )
 
 
 def _hashed(text: str) -> int:

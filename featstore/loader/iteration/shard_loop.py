@@ -349,11 +349,7 @@ class ShardLoop(Closing):
             is_over = not delivery.is_closed
         if epoch.found_all_done and meeting.is_repeated:
             ends_finished = self._dispatch.finished == END
-            end, advice = (
-                meeting.first_epoch + 1,
-                "to join the run in a later one, call set_epoch; ",
-            )
-            report_all_done(meeting, end, ends_finished=ends_finished, advice=advice)
+            report_all_done(meeting, meeting.first_epoch + 1, ends_finished=ends_finished)
         report_quarantined(epoch.quarantined, self.terms, skips=False)
         under_way.has_ended = is_over
         self._num_ended[meeting.first_epoch] += is_over

@@ -15,6 +15,7 @@ from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.terms import Terms
+from tests.dispatch.conftest import WholeClaims
 from tests.dispatch.stores.forwarder import Forwarder
 from tests.dispatch.stores.served import KINDS, ServerProcess, free_url
 from tests.process import our_threads
@@ -31,7 +32,7 @@ def coordinator_of(
     url: str, lease_s: float, worker: str = "w", num_splits: int = NUM_SPLITS
 ) -> Coordinator:
     splits = [Split(path=f"{i}.parquet", num_rows=10) for i in range(num_splits)]
-    return Coordinator(
+    return WholeClaims(
         url,
         plan=Plan(splits=splits),
         prefix=run_prefix("run"),
@@ -210,7 +211,7 @@ def test_no_worker_ends_and_no_split_comes_twice_where_the_server_does_not_answe
             server.stop()
             after(num_leases * lease_s, server.go_on)
     assert sorted(done) == list(range(NUM_SPLITS))
-    assert [worker.num_takeovers for worker in workers] == [0, 0, 0]
+    assert [worker.takeovers.num_takeovers for worker in workers] == [0, 0, 0]
 
 
 @pytest.mark.slow

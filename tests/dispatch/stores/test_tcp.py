@@ -32,6 +32,7 @@ from featstore.dispatch.stores.wire import (
     pack,
 )
 from featstore.dispatch.terms import Terms
+from tests.dispatch.conftest import WholeClaims
 from tests.dispatch.stores.served import ServerProcess
 from tests.programs import run_python
 from tests.threads import beside
@@ -278,7 +279,7 @@ def test_workers_read_on_when_their_server_comes_back_on_its_file(
     with ServerProcess(file=tmp_path / "d.db") as server, contextlib.ExitStack() as ending:
         workers = [
             ending.enter_context(
-                Coordinator(
+                WholeClaims(
                     server.url,
                     plan=plan,
                     prefix=run_prefix("run"),

@@ -33,6 +33,7 @@ from featstore.loader.iteration.state import LoaderState
 from featstore.tensors.batch import Batch
 from featstore.tensors.column_arrays import SLOT
 from featstore.tensors.packed import TensorColumns
+from tests.dispatch.conftest import WholeClaims
 from tests.forks import in_a_fork
 from tests.loader.conftest import iteration_of, source_of
 from tests.loader.iteration.states import START
@@ -513,7 +514,7 @@ class Maker:
 
     def coordinator(self, worker: str) -> Coordinator:
         plan, terms = self.plan, Terms(lease_s=20.0)
-        return Coordinator(self.address, plan=plan, prefix="p/", worker=worker, terms=terms)
+        return WholeClaims(self.address, plan=plan, prefix="p/", worker=worker, terms=terms)
 
     def make(self) -> None:
         error = None

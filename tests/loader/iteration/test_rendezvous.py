@@ -1,6 +1,7 @@
 """Which keys a pass has: what workers share, and what a later start must not find done."""
 
 import itertools
+import json
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,14 +9,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.dispatch.stores.served import free_url
 from tests.loader.conftest import rows_of
+from tests.programs import Program
 
 NUM_ROWS = 280
 Dispatch = dict[str, Any]
+
+# Reads epochs from `first` to 3. In the last one it waits after its first batch.
+READER = """
+import json, sys
+from featstore import FeatureLoader
+
+table_url, store, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
+dispatch = {"store": store, "run_id": "a", "in_step": False}
+epochs = []
+with FeatureLoader(table_url, slots=["row"], batch_size=5, dispatch=dispatch) as loader:
+    for epoch in range(first, 4):
+        loader.set_epoch(epoch)
+        epochs.append([])
+        for batch in loader:
+            epochs[-1] += batch["row"].tolist()
+            if epoch == 3 and len(epochs[-1]) == 5:
+                print("reading", flush=True)
+                sys.stdin.readline()
+print(json.dumps(epochs))
+"""
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -131,6 +154,64 @@ def test_a_rank_that_comes_when_the_others_have_read_all_has_an_empty_epoch(
         monkeypatch.setenv("RANK", str(rank))
         numbers.append(len(rows_of(make(table_url, dispatch))))
     assert numbers == [NUM_ROWS, 0]
+
+
+def test_a_process_that_comes_late_shares_the_epoch_that_it_names(
+    table_url: str, tmp_path: Path
+) -> None:
+    store = f"sqlite://{tmp_path}/store.sqlite"
+    with Program(READER, table_url, store, 0) as early:
+        assert early.line() == "reading"
+        with Program(READER, table_url, store, 3) as late:
+            assert late.line() == "reading"
+            early.go_on()
+            late.go_on()
+            *before, mine = json.loads(early.result())
+            [its] = json.loads(late.result())
+    assert [sorted(rows) for rows in before] == [list(range(NUM_ROWS))] * 3
+    assert sorted(mine + its) == list(range(NUM_ROWS))
+
+
+def test_workers_of_a_dataloader_that_come_late_share_the_epoch_that_they_are_told(
+    table_url: str, tmp_path: Path
+) -> None:
+    dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
+    with make(table_url, dispatch) as early:
+        assert [len(rows_of(early)) for _ in range(2)] == [NUM_ROWS] * 2
+        batches = iter(early)
+        rows = rows_of(itertools.islice(batches, 3))
+        early.ack()
+    with make(table_url, dispatch) as late:
+        late.set_epoch(2)
+        rows += rows_of(DataLoader(late, batch_size=None, num_workers=2))
+    assert sorted(rows) == list(range(NUM_ROWS))
+
+
+def test_an_epoch_that_a_loader_has_begun_before_is_read_anew(
+    table_url: str, dispatch: Dispatch
+) -> None:
+    one, late = make(table_url, dispatch), make(table_url, dispatch)
+    assert [len(rows_of(one)) for _ in range(2)] == [NUM_ROWS] * 2
+    one.set_epoch(1)
+    assert [len(rows_of(one)) for _ in range(2)] == [NUM_ROWS] * 2
+    for _ in range(2):
+        late.set_epoch(1)
+        with pytest.raises(DispatchError, match=r"epoch 1: nothing is left .* call set_epoch"):
+            rows_of(late)
+    late.set_epoch(1)
+    assert len(rows_of(late)) == NUM_ROWS, "nobody has read it for the third time"
+
+
+def test_iterations_of_several_epochs_meet_if_they_begin_with_the_same(
+    table_url: str, dispatch: Dispatch
+) -> None:
+    one, late = (make(table_url, dispatch, num_epochs=2) for _ in range(2))
+    assert [len(rows_of(one)) for _ in range(2)] == [2 * NUM_ROWS] * 2
+    late.set_epoch(2)
+    with pytest.raises(DispatchError, match="epochs 2 to 3: nothing is left to read"):
+        rows_of(late)
+    late.set_epoch(1)
+    assert len(rows_of(late)) == 2 * NUM_ROWS
 
 
 SELECTIONS = [

@@ -20,6 +20,7 @@ from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.reports import Reports
+from tests.dispatch.conftest import WholeClaims
 from tests.loader.batches.conftest import block
 from tests.loader.iteration.states import START
 from tests.process import our_threads
@@ -36,7 +37,7 @@ SELDOM, OFTEN = Terms(), Terms(reserve_s=0.002)
 
 
 def coordinator_of(address: Any, worker: str = "0", **options: Any) -> Coordinator:
-    return Coordinator(address, plan=PLAN, prefix="p/", worker=worker, **options)
+    return WholeClaims(address, plan=PLAN, prefix="p/", worker=worker, **options)
 
 
 class Told:
@@ -130,7 +131,7 @@ def test_a_claim_that_cannot_be_read_is_told_only_when_all_is_told(told: Told) -
 
 def test_a_bad_file_counts_when_the_last_try_has_failed(address: StoreAddress) -> None:
     terms = Terms(max_failures=2)
-    with Coordinator(address, plan=PLAN, prefix="p/", worker="0", terms=terms) as coordinator:
+    with coordinator_of(address, terms=terms) as coordinator:
         told = Told(coordinator)
         claim = told.claims["b"]
         told.reports.bad_files.note(claim, 5, DataFileError("damaged"))
@@ -237,9 +238,9 @@ class Shared:
     """Claims of a worker that others may cut: what it reserves stands in the store."""
 
     def __init__(self, address: StoreAddress) -> None:
-        self.coordinator = coordinator_of(address, shares_claims=True)
+        self.coordinator = Coordinator(address, plan=PLAN, prefix="p/", worker="0")
         self.told = Told(self.coordinator)
-        self.other = coordinator_of(address, "1", shares_claims=True, batch_rows=1)
+        self.other = Coordinator(address, plan=PLAN, prefix="p/", worker="1")
 
     def __enter__(self) -> "Shared":
         return self

@@ -134,7 +134,7 @@ def test_of_a_claim_that_cannot_be_read_nobody_takes_a_part(tmp_path: Path) -> N
     job = job_on(data_file(tmp_path / "0.parquet", pa.table({"row": range(40)})), schema=SCHEMA)
     reading = Reading(job)
     with Coordinator(
-        bind(f"memory://{tmp_path}"), plan=job.plan(0), prefix="p/", worker="0", shares_claims=True
+        bind(f"memory://{tmp_path}"), plan=job.plan(0), prefix="p/", worker="0"
     ) as coordinator:
         reading.reports.coordinator = coordinator
         [claim] = coordinator.claims(WaitFor.NOTHING)

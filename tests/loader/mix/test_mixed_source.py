@@ -102,6 +102,25 @@ def test_epochs_differ_and_repeat(tables: Tables, stop: str) -> None:
         assert drawn(loader) == second
 
 
+def test_a_mixture_that_comes_late_shares_the_epoch_that_it_names(
+    tables: Tables, tmp_path: Path
+) -> None:
+    """However many passes over each table the others have begun."""
+    dispatch = {"store": f"sqlite://{tmp_path}/store.sqlite", "run_id": "a"}
+    options = {"stop": "all_exhausted", "dispatch": dispatch}
+    even = [{**each, "weight": 1} for each in tables]
+    with mixed(even, **options) as early:
+        drawn(early)
+        batches = iter(early)
+        rows = drawn(itertools.islice(batches, 4))
+        early.ack()
+    with mixed(even, **options) as late:
+        late.set_epoch(1)
+        rows += drawn(late)
+    counts = Counter(row for batch in rows for row in batch)
+    assert {counts[row] for row in LARGE} == {1}
+
+
 @pytest.mark.parametrize(
     "order", tiered(["dynamic", "static", "rank"], lambda order: order != "dynamic")
 )

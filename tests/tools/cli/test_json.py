@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 import featstore
-from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
 from featstore.tools.cli.program import cli
+from tests.dispatch.conftest import WholeClaims
 from tests.parquet_files import put_parquet
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "cli_json.json"
@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     featstore.extract("spec.yaml", "raw.parquet", "table", partition={"dt": "2026-11-01"})
     plan = Plan(splits=[Split(path=f"{i}.parquet", num_rows=100) for i in range(2)])
     prefix = run_prefix("run")
-    with Coordinator(
+    with WholeClaims(
         "sqlite:///" + str(tmp_path / "x.db"), plan=plan, prefix=prefix, worker="w"
     ) as one:
         assert one.complete(next(one.claims()))
