@@ -23,6 +23,7 @@
 #define INLINED static inline __attribute__((always_inline)) /* into the portable and the wide decoder, see `decode_page` */
 #define STEP 1024  /* levels that are decoded at a time */
 #define WORDS (STEP / 64)
+#define LONG_STEP (1 << 16) /* values that are decoded at a time where a run says that nothing is null */
 #define INDICES 256 /* dictionary indices that are */
 #define NO_CRC INT64_MIN
 
@@ -581,21 +582,46 @@ INLINED int write_marked(ColumnOut* out, ValueReader* reader, const Levels* leve
   return 1;
 }
 
-INLINED int decode_step(
-    ColumnOut* out, Levels* levels, Runs* repetitions, Runs* definitions, ValueReader* reader, const int is_wide) {
-  levels->num_rows = levels->num_values = levels->count;
+static inline int has_room(const ColumnOut* out, int64_t num_rows, int64_t num_values) {
+  return num_rows <= out->num_rows - out->row && num_values <= out->capacity - out->at;
+}
+
+static inline void count_written(ColumnOut* out, int64_t num_levels, int64_t num_rows, int64_t num_values) {
+  out->levels_left -= num_levels;
+  out->row += num_rows;
+  out->at += num_values;
+}
+
+/* How many of the next `count` rows are values, as one run says; 0 where it does not, and below where there is no run. */
+static inline int64_t run_of_values(const ColumnOut* out, Runs* definitions, int64_t count) {
+  const int64_t now = numbers_of_run(definitions, count);
+  if (!now) return -1;
+  return !definitions->is_packed && definitions->value == (uint32_t)out->max_definition ? now : 0;
+}
+
+/* The levels of the next step, of `left` that are to come. It is longer where a run says that it has no nulls. */
+INLINED int next_levels(const ColumnOut* out, Levels* levels, Runs* repetitions, Runs* definitions, int64_t left) {
+  const int64_t count = left < STEP ? left : STEP;
+  int64_t num_values = left < LONG_STEP ? left : LONG_STEP;
+  if (out->max_repetition) num_values = 0;
+  else if (out->max_definition) num_values = run_of_values(out, definitions, num_values);
+  if (num_values < 0) return 0;
+  if (num_values >= count) definitions->left -= num_values; /* of no levels, too */
+  levels->count = levels->num_rows = levels->num_values = num_values < count ? count : num_values;
   levels->num_nulls = 0;
-  if (out->max_definition && !read_definitions(levels, definitions, out->max_definition, out->null_below)) return 0;
-  if (out->max_repetition && !read_repetitions(levels, repetitions, out->ends_in_element)) return 0;
-  int64_t written = levels->num_values + levels->num_nulls, last = levels->count - 1;
-  if (levels->num_rows > out->num_rows - out->row || levels->count > out->capacity - out->at) return 0;
+  if (num_values >= count) return 1;
+  if (!read_definitions(levels, definitions, out->max_definition, out->null_below)) return 0;
+  return !out->max_repetition || read_repetitions(levels, repetitions, out->ends_in_element);
+}
+
+INLINED int decode_step(ColumnOut* out, const Levels* levels, ValueReader* reader, const int is_wide) {
+  const int64_t written = levels->num_values + levels->num_nulls, last = levels->count - 1;
+  if (!has_room(out, levels->num_rows, levels->count)) return 0;
   if (out->max_repetition) write_offsets(out, levels);
   if (levels->num_nulls ? !write_marked(out, reader, levels, is_wide)
                         : !read_values(reader, out->values + out->at * out->width, levels->num_values, out->width, is_wide))
     return 0;
-  out->row += levels->num_rows;
-  out->at += written;
-  out->levels_left -= levels->count;
+  count_written(out, levels->count, levels->num_rows, written);
   out->ends_in_element = out->max_repetition && levels->elements[last / 64] >> last % 64 & 1;
   return 1;
 }
@@ -615,8 +641,8 @@ INLINED int decode_steps(ColumnOut* out, const Page* page, const int is_wide) {
   Levels levels;
   int64_t num_nulls = 0, first_row = out->row;
   for (int64_t left = page->num_values; left > 0; left -= levels.count) {
-    levels.count = left < STEP ? left : STEP;
-    if (*out->stop || !decode_step(out, &levels, &repetitions, &definitions, &reader, is_wide)) return 0;
+    if (*out->stop || !next_levels(out, &levels, &repetitions, &definitions, left)) return 0;
+    if (!decode_step(out, &levels, &reader, is_wide)) return 0;
     num_nulls += levels.count - levels.num_values;
   }
   return !is_v2 || (page->num_rows == out->row - first_row && page->num_nulls == num_nulls);
