@@ -11,11 +11,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   memcpy(&wanted, data, sizeof wanted);
   const int64_t skipped = data[sizeof wanted];
   const Bytes text = {data + sizeof wanted + 1, data + size};
+  const int is_wide = (wanted & 1) && can_be_wide();
   if (skipped > wanted) return 0;
   /* Each of its own size, so that the sanitizer sees a byte beyond it. */
   uint8_t *whole = malloc(wanted), *rest = malloc((size_t)(wanted - skipped));
-  const int is_read = decompress_snappy(text, 0, whole, wanted, &stop);
-  const int is_rest_read = decompress_snappy(text, skipped, rest, wanted - skipped, &stop);
+  const int is_read = decompress_snappy(text, 0, whole, wanted, &stop, is_wide);
+  const int is_rest_read = decompress_snappy(text, skipped, rest, wanted - skipped, &stop, is_wide);
   if (is_rest_read && (!is_read || memcmp(rest, whole + skipped, (size_t)(wanted - skipped)))) abort();
   free(whole);
   free(rest);

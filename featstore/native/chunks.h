@@ -68,7 +68,7 @@ static int decompressed(Bytes page, int64_t size, int64_t codec, const Room* roo
   found->end = room->at + size;
   if (!size && page.at == page.end) return 1;
   if (size > room->end - room->at) return 0;
-  if (codec == SNAPPY) return decompress_snappy(page, 0, room->at, size, room->work->stop);
+  if (codec == SNAPPY) return decompress_snappy(page, 0, room->at, size, room->work->stop, room->work->is_wide);
   return room->work->decompress(room->work->by, page, room->at, size);
 }
 
@@ -94,14 +94,15 @@ static int are_all_values(const ColumnOut* out, Bytes levels, int64_t count) {
 
 /* A V1 page of plain values and nothing else, decompressed to where they belong: the levels before them are read where they lie
    in its first literal. 0 where it is no such page; then what was written is written again. */
-static int decode_straight(ColumnOut* out, const PageHeader* header, Bytes page, const Room* room) {
+static int decode_straight(ColumnOut* out, const PageHeader* header, Bytes page) {
   const int64_t count = header->num_values, size = count * out->width, num_levels = header->uncompressed_size - size;
   Bytes rest = page, levels;
   if (out->max_repetition || header->encoding != PLAIN || !first_literal(&rest, header->uncompressed_size, &levels)) return 0;
   if (num_levels < 0 || num_levels > levels.end - levels.at || !has_room(out, count, count)) return 0;
   levels.end = levels.at + num_levels;
   if (!are_all_values(out, levels, count)) return 0;
-  if (!decompress_snappy(page, num_levels, (uint8_t*)out->values + out->at * out->width, size, room->work->stop)) return 0;
+  uint8_t* const to = (uint8_t*)out->values + out->at * out->width;
+  if (!decompress_snappy(page, num_levels, to, size, out->stop, out->is_wide)) return 0;
   count_written(out, count, count, count);
   return 1;
 }
@@ -111,7 +112,7 @@ static int decode_v1(ColumnOut* out, const PageHeader* header, Bytes bytes, int6
   /* of levels that a column does not have anything may be said */
   if (out->max_definition && header->definition_encoding != RLE) return 0;
   if (out->max_repetition && header->repetition_encoding != RLE) return 0;
-  if (codec == SNAPPY && decode_straight(out, header, bytes, room)) return 1;
+  if (codec == SNAPPY && decode_straight(out, header, bytes)) return 1;
   if (!decompressed(bytes, header->uncompressed_size, codec, room, &found)) return 0;
   Page page = {found.at, found.end - found.at, NULL, 0, header->num_values, (int)header->encoding, -1, -1, -1, -1};
   return decode_page(out, &page);

@@ -11,16 +11,8 @@
 #include <string.h>
 
 #include "thrift.h"
+#include "wide.h"
 
-#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
-#include <immintrin.h>
-#define HAS_WIDE 1
-#define WIDE __attribute__((target("avx2,popcnt,bmi,bmi2")))
-#else
-#define HAS_WIDE 0
-#endif
-
-#define INLINED static inline __attribute__((always_inline)) /* into the portable and the wide decoder, see `decode_page` */
 #define STEP 1024  /* levels that are decoded at a time */
 #define WORDS (STEP / 64)
 #define LONG_STEP (1 << 16) /* values that are decoded at a time where a run says that nothing is null */
@@ -652,14 +644,8 @@ static int portable_decode_page(ColumnOut* out, const Page* page) { return decod
 
 #if HAS_WIDE
 static WIDE int wide_decode_page(ColumnOut* out, const Page* page) { return decode_steps(out, page, 1); }
-
-static int can_be_wide(void) {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2");
-}
 #else
 #define wide_decode_page portable_decode_page
-static int can_be_wide(void) { return 0; }
 #endif
 
 /* The same source twice: for any machine, and for one with AVX2, which unpacks eight indices at a time and counts bits in one

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "thrift.h"
+#include "wide.h"
 
 #define FAR 96 /* bytes to the ends of input and output: then an element may read and write beyond itself */
 #define SNAPPY_STEP (128 << 10) /* compressed bytes between looks at whether to stop; 22 times as many at most come out */
@@ -32,20 +33,16 @@ static const struct { uint32_t length, least, low, high; } copies[] = {
 
 /* Bytes from `offset` before `to`, which may reach into what is being written: then they repeat. Writes up to 16 bytes beyond. */
 static inline void copy_back(uint8_t* to, int64_t offset, int64_t length) {
-  const uint8_t* from = to - offset;
+  const uint8_t* const from = to - offset;
   if (offset >= 16) {
     memcpy(to, from, 16);
     for (int64_t i = 16; i < length; i += 16) memcpy(to + i, from + i, 16);
-    return;
-  }
-  for (uint64_t word; to - from < 8 && length > 0; length -= offset, to += offset, offset = to - from) {
-    memcpy(&word, from, 8); /* of these bytes the first `offset` are right, which is how far it goes on */
-    memcpy(to, &word, 8);
-  }
-  for (int64_t i = 0; i < length; i += 8) {
-    uint64_t word;
-    memcpy(&word, from + i, 8);
-    memcpy(to + i, &word, 8);
+  } else if (offset >= 8) {
+    for (int64_t i = 0; i < length; i += 8) memcpy(to + i, from + i, 8);
+  } else { /* what is repeated is not read again: it would have to be written before */
+    uint64_t word = load_word(from) & UINT64_MAX >> (64 - 8 * offset);
+    for (int64_t known = offset; known < 8; known *= 2) word |= word << 8 * known;
+    for (int64_t i = 0, step = 8 - 8 % (int)offset; i < length; i += step) memcpy(to + i, &word, 8);
   }
 }
 
@@ -76,9 +73,7 @@ static int first_literal(Bytes* page, int64_t size, Bytes* literal) {
   return 1;
 }
 
-/* A page to exactly `size` bytes, behind those of its first literal that are skipped; 0 for what is malformed, where a copy is of a
-   skipped byte, and once `stop` is not 0. */
-static int decompress_snappy(Bytes page, int64_t skipped, uint8_t* out, int64_t size, const volatile uint8_t* stop) {
+INLINED int decompress_elements(Bytes page, int64_t skipped, uint8_t* out, int64_t size, const volatile uint8_t* stop) {
   Bytes literal;
   if (!first_literal(&page, skipped + size, &literal) || literal.end - literal.at < skipped) return 0;
   const uint8_t *at = page.at, *const end = page.end;
@@ -91,28 +86,29 @@ static int decompress_snappy(Bytes page, int64_t skipped, uint8_t* out, int64_t 
     const uint8_t* const pause = end - at > SNAPPY_STEP ? at + SNAPPY_STEP : end;
     const uint8_t* const far = pause - at > FAR ? pause - FAR : at;
     while (at < pause) {
-      /* Pages of numbers are short literals and copies by turns: both are read from one word, and which copy it is does not branch,
-         since nobody could foresee it. */
-      while (at < far && to < to_far) {
-        uint64_t word = load_word(at);
+      /* Pages of numbers are short literals and copies by turns. What the CPU would wait for is not waited for: both are read from
+         one word, the next word is read before it is known which copy this is, and that is no branch, which nobody could foresee. */
+      for (uint64_t word, next = at < far ? load_word(at) : 0; at < far && to < to_far;) {
+        word = next;
         if ((word & 3) == LITERAL) {
           const uint64_t length = (word >> 2 & 63) + 1;
           if (length > 16) break;
           memcpy(to, at + 1, 16);
           to += length;
           at += length + 1;
-          word = length <= 4 ? word >> 8 * (length + 1) : load_word(at);
+          word = length <= 3 ? word >> 8 * (length + 1) : load_word(at);
         }
+        next = load_word(at + 2);
         const uint64_t kind = word & 3;
         if (kind != COPY_1 && kind != COPY_2) break;
         const uint64_t length = (word >> 2 & copies[kind].length) + copies[kind].least;
         const uint64_t offset = (word >> 8 & copies[kind].low) | (word << 3 & copies[kind].high);
         if (offset - 1 >= (uint64_t)(to - out)) return 0;
         copy_back(to, (int64_t)offset, (int64_t)length);
+        next >>= 8 * (kind - 1);
         at += kind + 1;
         to += length;
       }
-      if (at >= end) break;
       const uint32_t tag = *at++, kind = tag & 3;
       int64_t length = (tag >> 2) + 1;
       if (kind == LITERAL) {
@@ -136,6 +132,25 @@ static int decompress_snappy(Bytes page, int64_t skipped, uint8_t* out, int64_t 
     }
   }
   return to == out_end;
+}
+
+static int portable_decompress(Bytes page, int64_t skipped, uint8_t* out, int64_t size, const volatile uint8_t* stop) {
+  return decompress_elements(page, skipped, out, size, stop);
+}
+
+#if HAS_WIDE
+static WIDE int wide_decompress(Bytes page, int64_t skipped, uint8_t* out, int64_t size, const volatile uint8_t* stop) {
+  return decompress_elements(page, skipped, out, size, stop);
+}
+#else
+#define wide_decompress portable_decompress
+#endif
+
+/* A page to exactly `size` bytes, behind those of its first literal that are skipped; 0 for what is malformed, where a copy is of a
+   skipped byte, and once `stop` is not 0. Twice, as pages are decoded: what is wide shifts in one instruction. */
+static int decompress_snappy(
+    Bytes page, int64_t skipped, uint8_t* out, int64_t size, const volatile uint8_t* stop, int is_wide) {
+  return (is_wide ? wide_decompress : portable_decompress)(page, skipped, out, size, stop);
 }
 
 #endif
