@@ -89,7 +89,7 @@ static int read_dictionary(ColumnOut* out, const PageHeader* header, Bytes page,
 static int are_all_values(const ColumnOut* out, Bytes levels, int64_t count) {
   Runs runs = runs_of(NULL, NULL, 0);
   if (!level_runs(&levels, -1, out->max_definition, &runs) || levels.at < levels.end) return 0;
-  return !out->max_definition || run_of_values(out, &runs, count) == count;
+  return run_of_values(out, &runs, count) == count;
 }
 
 /* A V1 page of plain values and nothing else, decompressed to where they belong: the levels before them are read where they lie

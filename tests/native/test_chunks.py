@@ -289,6 +289,47 @@ def test_an_index_of_no_bits_is_the_first_of_the_dictionary(tmp_path: Path) -> N
     assert decode(tmp_path, [chunk]) == ((2,), [[7, 7]])
 
 
+@st.composite
+def runs_of_indices(draw: Any) -> tuple[bytes, list[int]]:
+    """Runs of both kinds of the indices of a dictionary of 200 values, and the indices."""
+    encoded, indices = b"", []
+    for _ in range(draw(st.integers(1, 6))):
+        if draw(st.booleans()):
+            count: int = draw(st.sampled_from([1, 7, 8, 255, 256, 257, 3000]))
+            index: int = draw(st.integers(0, 199))
+            encoded += varint(count << 1) + bytes([index])
+            indices += [index] * count
+        else:
+            packed = draw(st.lists(st.integers(0, 199), min_size=1, max_size=40))
+            packed += [0] * (-len(packed) % 8)
+            encoded += varint(len(packed) // 8 << 1 | 1) + bytes(packed)
+            indices += packed
+    return encoded, indices
+
+
+@settings(deadline=None)
+@given(runs_of_indices(), st.sampled_from([4, 8]), st.booleans())
+def test_runs_of_indices(
+    tmp_path_factory: pytest.TempPathFactory, drawn: Any, width: int, portable: bool
+) -> None:
+    """Equal ones of which one is beyond the dictionary, too."""
+    encoded, indices = drawn
+    dictionary = np.arange(1000, 1200, dtype=f"<i{width}")
+    for num_values in (200, max(indices) + 1, max(indices)):
+        values = dictionary[:num_values]
+        chunk = page(values.tobytes(), kind=DICTIONARY, num_values=num_values)
+        chunk += page(b"\x08" + encoded, num_values=len(indices), encoding=RLE_DICTIONARY)
+        of = {"max_definition": 0, "null_below": 0, "num_rows": len(indices)}
+        of |= {"mark": bytes(width), "values": -(-len(indices) * width // 8) * 8}
+        found, [words] = decode(tmp_path_factory.getbasetemp(), [chunk], portable=portable, **of)
+        if num_values == max(indices):
+            assert found == (-1,)
+        else:
+            assert found == (len(indices),)
+            written = np.array(words).view(f"<i{width}")[: len(indices)]
+            assert written.tolist() == values[indices].tolist()
+
+
 PLAIN_PAGE = PRESENT + FIVE_AND_SIX
 ONE_VALUE = struct.pack("<q", 7)
 V2 = {"num_values": 2, "repetition_bytes": 2, "definition_bytes": 2, "full_size": 20}
