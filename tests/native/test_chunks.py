@@ -319,7 +319,7 @@ def test_runs_of_indices(
         values = dictionary[:num_values]
         chunk = page(values.tobytes(), kind=DICTIONARY, num_values=num_values)
         chunk += page(b"\x08" + encoded, num_values=len(indices), encoding=RLE_DICTIONARY)
-        of = {"max_definition": 0, "null_below": 0, "num_rows": len(indices)}
+        of: dict[str, Any] = {"max_definition": 0, "null_below": 0, "num_rows": len(indices)}
         of |= {"mark": bytes(width), "values": -(-len(indices) * width // 8) * 8}
         found, [words] = decode(tmp_path_factory.getbasetemp(), [chunk], portable=portable, **of)
         if num_values == max(indices):
@@ -376,7 +376,7 @@ def test_a_dictionary_and_several_pages_share_the_room(tmp_path: Path) -> None:
     indices = PRESENT + b"\1\3\2"  # one packed group: 0, 1
     chunk = in_two(FIVE_AND_SIX, kind=DICTIONARY) + in_two(indices, encoding=RLE_DICTIONARY)
     chunk += snappy_page(PRESENT + struct.pack("<2q", 8, 9))
-    of = {"codec": SNAPPY, "num_rows": 4, "values": 32}
+    of: dict[str, Any] = {"codec": SNAPPY, "num_rows": 4, "values": 32}
     enough = len(chunk) + len(FIVE_AND_SIX) + len(indices)
     assert decode(tmp_path, [chunk], room_bytes=enough, **of) == ((4,), [[5, 6, 8, 9]])
     assert decode(tmp_path, [chunk], room_bytes=enough - 1, **of)[0] == (-1,)
@@ -401,7 +401,12 @@ def snappy_page(data: Any, *, as_stored: Any = None, **how: Any) -> Any:
 def test_pages_of_another_codec_are_handed_out(
     tmp_path: Path, decompress: Any, expected: Any
 ) -> None:
-    of = {"codec": ZSTD, "max_definition": 0, "null_below": 0, "decompress": decompress}
+    of: dict[str, Any] = {
+        "codec": ZSTD,
+        "max_definition": 0,
+        "null_below": 0,
+        "decompress": decompress,
+    }
     found, values = decode(tmp_path, [page(b"\1x", full_size=16)] * 3, num_threads=2, **of)
     assert found == expected * 3
     assert expected == (-1,) or values == [[0x0101010101010101] * 2] * 3
@@ -423,7 +428,7 @@ def decompressed(tmp_path: Path, stored: Any, size: Any) -> Any:
     values belong and as a dictionary; None if they reject it.
     """
     num_words = size // 8
-    flat = {"codec": SNAPPY, "num_rows": num_words, "values": size}
+    flat: dict[str, Any] = {"codec": SNAPPY, "num_rows": num_words, "values": size}
     flat |= {"max_definition": 0, "null_below": 0}
     plain = page(stored, full_size=size, num_values=num_words)
     indices = varint(-(-num_words // 8) << 1 | 1) + np.arange(num_words, dtype="<u4").tobytes()
