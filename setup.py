@@ -26,6 +26,7 @@ HEADERS = (
     "snappy",
     "threads",
     "thrift",
+    "wide",
     "xxh64",
 )
 

@@ -85,7 +85,7 @@ def texts() -> dict[str, bytes]:
         "nothing": b"",
     }
     return {
-        f"snappy/{name}": struct.pack("<H", len(text))
+        f"snappy/{name}": struct.pack("<HB", len(text), min(len(text), 6))
         + pa.Codec("snappy").compress(text, asbytes=True)
         for name, text in found.items()
     }

@@ -55,14 +55,20 @@ typedef struct {
   const Work* work;
 } Room;
 
+/* Whether a page is one literal, which is then read where it lies. */
+static int is_literal(Bytes page, int64_t size, Bytes* literal) {
+  return first_literal(&page, size, literal) && page.at == page.end && literal->end - literal->at == size;
+}
+
 static int decompressed(Bytes page, int64_t size, int64_t codec, const Room* room, Bytes* found) {
   *found = page;
   if (codec == UNCOMPRESSED) return page.end - page.at == size;
+  if (codec == SNAPPY && is_literal(page, size, found)) return 1;
   found->at = room->at;
   found->end = room->at + size;
   if (!size && page.at == page.end) return 1;
-  if (size > room->end - room->at - SLOP) return 0;
-  if (codec == SNAPPY) return decompress_snappy(page.at, page.end, room->at, size, room->work->stop);
+  if (size > room->end - room->at) return 0;
+  if (codec == SNAPPY) return decompress_snappy(page, 0, room->at, size, room->work->stop, room->work->is_wide);
   return room->work->decompress(room->work->by, page, room->at, size);
 }
 
@@ -79,11 +85,34 @@ static int read_dictionary(ColumnOut* out, const PageHeader* header, Bytes page,
   return size == header->num_values * out->width;
 }
 
+/* Whether the levels at the begin of a V1 page are those of `count` values and of nothing else. */
+static int are_all_values(const ColumnOut* out, Bytes levels, int64_t count) {
+  Runs runs = runs_of(NULL, NULL, 0);
+  if (!level_runs(&levels, -1, out->max_definition, &runs) || levels.at < levels.end) return 0;
+  return run_of_values(out, &runs, count) == count;
+}
+
+/* A V1 page of plain values and nothing else, decompressed to where they belong: the levels before them are read where they lie
+   in its first literal. 0 where it is no such page; then what was written is written again. */
+static int decode_straight(ColumnOut* out, const PageHeader* header, Bytes page) {
+  const int64_t count = header->num_values, size = count * out->width, num_levels = header->uncompressed_size - size;
+  Bytes rest = page, levels;
+  if (out->max_repetition || header->encoding != PLAIN || !first_literal(&rest, header->uncompressed_size, &levels)) return 0;
+  if (num_levels < 0 || num_levels > levels.end - levels.at || !has_room(out, count, count)) return 0;
+  levels.end = levels.at + num_levels;
+  if (!are_all_values(out, levels, count)) return 0;
+  uint8_t* const to = (uint8_t*)out->values + out->at * out->width;
+  if (!decompress_snappy(page, num_levels, to, size, out->stop, out->is_wide)) return 0;
+  count_written(out, count, count, count);
+  return 1;
+}
+
 static int decode_v1(ColumnOut* out, const PageHeader* header, Bytes bytes, int64_t codec, const Room* room) {
   Bytes found;
   /* of levels that a column does not have anything may be said */
   if (out->max_definition && header->definition_encoding != RLE) return 0;
   if (out->max_repetition && header->repetition_encoding != RLE) return 0;
+  if (codec == SNAPPY && decode_straight(out, header, bytes)) return 1;
   if (!decompressed(bytes, header->uncompressed_size, codec, room, &found)) return 0;
   Page page = {found.at, found.end - found.at, NULL, 0, header->num_values, (int)header->encoding, -1, -1, -1, -1};
   return decode_page(out, &page);

@@ -279,8 +279,8 @@ def decode_columns(
             int32 (num_rows + 1,) for lists, whose `max_repetition` is 1, else empty. `values` has
             room for as many values as there are levels. Both are written.
         room: Working memory of the threads. Each keeps there a stored chunk, its dictionary and one
-            page, and 64 bytes more; with an `order` also the decoded column, its offsets and its
-            values in whole 64 bytes, and 64 bytes more.
+            page; with an `order` also the decoded column, its offsets and its values in whole 64
+            bytes, and 64 bytes more.
         num_threads: 1 to 64.
         stop: Decoding ends early once its first byte is not 0.
         checks: Treat a page as damaged if it does not match the checksum in its header.

@@ -11,18 +11,11 @@
 #include <string.h>
 
 #include "thrift.h"
+#include "wide.h"
 
-#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
-#include <immintrin.h>
-#define HAS_WIDE 1
-#define WIDE __attribute__((target("avx2,popcnt,bmi,bmi2")))
-#else
-#define HAS_WIDE 0
-#endif
-
-#define INLINED static inline __attribute__((always_inline)) /* into the portable and the wide decoder, see `decode_page` */
 #define STEP 1024  /* levels that are decoded at a time */
 #define WORDS (STEP / 64)
+#define LONG_STEP (1 << 16) /* values that are decoded at a time where a run says that nothing is null */
 #define INDICES 256 /* dictionary indices that are */
 #define NO_CRC INT64_MIN
 
@@ -298,23 +291,6 @@ INLINED void unpack(const Runs* runs, const Places* places, uint32_t* numbers, i
     numbers[i] = packed_at(runs->packed, end, bit, mask);
 }
 
-INLINED int read_indices(Runs* runs, const Places* places, uint32_t* numbers, int64_t count, const int is_wide) {
-  while (count) {
-    int64_t now = numbers_of_run(runs, count);
-    if (!now) return 0;
-    if (runs->is_packed) {
-      unpack(runs, places, numbers, now, is_wide);
-      runs->bit += now * runs->width;
-    } else {
-      for (int64_t i = 0; i < now; i++) numbers[i] = runs->value;
-    }
-    runs->left -= now;
-    numbers += now;
-    count -= now;
-  }
-  return 1;
-}
-
 /* Levels of one or two bits as bits: the lowest of each, and the other; so that 64 levels are compared at a time. */
 typedef struct {
   uint64_t low[WORDS + 1], high[WORDS + 1]; /* one more, into which nothing but zeros is ever written */
@@ -397,29 +373,60 @@ typedef struct {
   uint32_t num_in_dictionary;
 } ValueReader;
 
+/* The values of a dictionary that have these indices, which are all checked before. */
+INLINED int look_up(const ValueReader* reader, const uint32_t* indices, int64_t count, int width, char* to) {
+  const uint32_t last = reader->num_in_dictionary - 1;
+  const char* const from = reader->dictionary;
+  /* An index is within unless it, or what it leaves of the last one, has the highest bit, which no count here has. */
+  uint32_t beyond = 0;
+  for (int64_t i = 0; i < count; i++) beyond |= indices[i] | (last - indices[i]);
+  if (beyond >> 31) return 0;
+  if (width == 8) {
+    for (int64_t i = 0; i < count; i++) memcpy(to + i * 8, from + (int64_t)indices[i] * 8, 8);
+  } else {
+    for (int64_t i = 0; i < count; i++) memcpy(to + i * 4, from + (int64_t)indices[i] * 4, 4);
+  }
+  return 1;
+}
+
+/* One value of a dictionary, `count` times. */
+INLINED int repeat(const ValueReader* reader, uint32_t index, int64_t count, int width, char* to) {
+  if (index >= reader->num_in_dictionary) return 0;
+  const char* const from = reader->dictionary + (int64_t)index * width;
+  if (width == 8) {
+    uint64_t value;
+    memcpy(&value, from, 8);
+    for (int64_t i = 0; i < count; i++) memcpy(to + i * 8, &value, 8);
+  } else {
+    uint32_t value;
+    memcpy(&value, from, 4);
+    for (int64_t i = 0; i < count; i++) memcpy(to + i * 4, &value, 4);
+  }
+  return 1;
+}
+
 INLINED int read_values(ValueReader* reader, char* out, int64_t count, int width, const int is_wide) {
+  Runs* const runs = &reader->runs;
   if (!reader->is_dictionary) {
     const uint8_t* from = reader->plain.at;
     if (!skip_bytes(&reader->plain, (uint64_t)(count * width))) return 0;
     memcpy(out, from, (size_t)(count * width));
     return 1;
   }
-  for (int64_t done = 0; done < count;) {
-    uint32_t indices[INDICES], beyond = 0;
-    int64_t now = count - done < INDICES ? count - done : INDICES;
-    if (!read_indices(&reader->runs, &reader->places, indices, now, is_wide)) return 0;
-    /* An index is within unless it, or what it leaves of the last one, has the highest bit, which no count here has. */
-    const uint32_t last = reader->num_in_dictionary - 1;
-    for (int64_t i = 0; i < now; i++) beyond |= indices[i] | (last - indices[i]);
-    if (!reader->num_in_dictionary || beyond >> 31) return 0;
-    char* to = out + done * width;
-    const char* from = reader->dictionary;
-    if (width == 8) {
-      for (int64_t i = 0; i < now; i++) memcpy(to + i * 8, from + (int64_t)indices[i] * 8, 8);
+  if (!reader->num_in_dictionary) return !count;
+  for (int64_t now; count; count -= now, out += now * width) {
+    uint32_t indices[INDICES];
+    now = numbers_of_run(runs, count);
+    if (!now) return 0;
+    if (!runs->is_packed) {
+      if (!repeat(reader, runs->value, now, width, out)) return 0;
     } else {
-      for (int64_t i = 0; i < now; i++) memcpy(to + i * 4, from + (int64_t)indices[i] * 4, 4);
+      if (now > INDICES) now = INDICES;
+      unpack(runs, &reader->places, indices, now, is_wide);
+      runs->bit += now * runs->width;
+      if (!look_up(reader, indices, now, width, out)) return 0;
     }
-    done += now;
+    runs->left -= now;
   }
   return 1;
 }
@@ -581,21 +588,47 @@ INLINED int write_marked(ColumnOut* out, ValueReader* reader, const Levels* leve
   return 1;
 }
 
-INLINED int decode_step(
-    ColumnOut* out, Levels* levels, Runs* repetitions, Runs* definitions, ValueReader* reader, const int is_wide) {
-  levels->num_rows = levels->num_values = levels->count;
+static inline int has_room(const ColumnOut* out, int64_t num_rows, int64_t num_values) {
+  return num_rows <= out->num_rows - out->row && num_values <= out->capacity - out->at;
+}
+
+static inline void count_written(ColumnOut* out, int64_t num_levels, int64_t num_rows, int64_t num_values) {
+  out->levels_left -= num_levels;
+  out->row += num_rows;
+  out->at += num_values;
+}
+
+/* How many of the next `count` rows are values, as one run says; 0 where it says something else, and below where there is no run. */
+static inline int64_t run_of_values(const ColumnOut* out, Runs* definitions, int64_t count) {
+  if (!out->max_definition) return count;
+  const int64_t now = numbers_of_run(definitions, count);
+  if (!now) return -1;
+  return !definitions->is_packed && definitions->value == (uint32_t)out->max_definition ? now : 0;
+}
+
+/* The levels of the next step, of `left` that are to come. It is longer where one run says that there are no nulls in it. */
+INLINED int next_levels(const ColumnOut* out, Levels* levels, Runs* repetitions, Runs* definitions, int64_t left) {
+  const int64_t count = left < STEP ? left : STEP, most = left < LONG_STEP ? left : LONG_STEP;
+  const int64_t num_values = out->max_repetition ? 0 : run_of_values(out, definitions, most);
+  if (num_values < 0) return 0;
+  levels->count = levels->num_rows = levels->num_values = num_values < count ? count : num_values;
   levels->num_nulls = 0;
-  if (out->max_definition && !read_definitions(levels, definitions, out->max_definition, out->null_below)) return 0;
-  if (out->max_repetition && !read_repetitions(levels, repetitions, out->ends_in_element)) return 0;
-  int64_t written = levels->num_values + levels->num_nulls, last = levels->count - 1;
-  if (levels->num_rows > out->num_rows - out->row || levels->count > out->capacity - out->at) return 0;
+  if (num_values >= count) {
+    definitions->left -= num_values; /* also where there are no levels, and nobody looks */
+    return 1;
+  }
+  if (!read_definitions(levels, definitions, out->max_definition, out->null_below)) return 0;
+  return !out->max_repetition || read_repetitions(levels, repetitions, out->ends_in_element);
+}
+
+INLINED int decode_step(ColumnOut* out, const Levels* levels, ValueReader* reader, const int is_wide) {
+  const int64_t written = levels->num_values + levels->num_nulls, last = levels->count - 1;
+  if (!has_room(out, levels->num_rows, levels->count)) return 0;
   if (out->max_repetition) write_offsets(out, levels);
   if (levels->num_nulls ? !write_marked(out, reader, levels, is_wide)
                         : !read_values(reader, out->values + out->at * out->width, levels->num_values, out->width, is_wide))
     return 0;
-  out->row += levels->num_rows;
-  out->at += written;
-  out->levels_left -= levels->count;
+  count_written(out, levels->count, levels->num_rows, written);
   out->ends_in_element = out->max_repetition && levels->elements[last / 64] >> last % 64 & 1;
   return 1;
 }
@@ -615,8 +648,8 @@ INLINED int decode_steps(ColumnOut* out, const Page* page, const int is_wide) {
   Levels levels;
   int64_t num_nulls = 0, first_row = out->row;
   for (int64_t left = page->num_values; left > 0; left -= levels.count) {
-    levels.count = left < STEP ? left : STEP;
-    if (*out->stop || !decode_step(out, &levels, &repetitions, &definitions, &reader, is_wide)) return 0;
+    if (*out->stop || !next_levels(out, &levels, &repetitions, &definitions, left)) return 0;
+    if (!decode_step(out, &levels, &reader, is_wide)) return 0;
     num_nulls += levels.count - levels.num_values;
   }
   return !is_v2 || (page->num_rows == out->row - first_row && page->num_nulls == num_nulls);
@@ -626,14 +659,8 @@ static int portable_decode_page(ColumnOut* out, const Page* page) { return decod
 
 #if HAS_WIDE
 static WIDE int wide_decode_page(ColumnOut* out, const Page* page) { return decode_steps(out, page, 1); }
-
-static int can_be_wide(void) {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2");
-}
 #else
 #define wide_decode_page portable_decode_page
-static int can_be_wide(void) { return 0; }
 #endif
 
 /* The same source twice: for any machine, and for one with AVX2, which unpacks eight indices at a time and counts bits in one

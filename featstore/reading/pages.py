@@ -50,8 +50,6 @@ _MOST_VALUES = 2**31 - 1  # The offsets of the kernels have 32 bits.
 _NOT_READ, _BEYOND_FIRST = -1, -2
 # Of a page, given its decompressed size. An error for another size is an error of the page.
 _DECOMPRESS = partial(pa.decompress, codec="zstd", asbytes=True)
-# Snappy copies 16 bytes at a time, so decompression may write behind the end of a page.
-_SLOP_BYTES = 64
 
 Take = Callable[[int], Array]
 
@@ -372,5 +370,5 @@ def _room_bytes(chunks: Chunks, widths: Numbers, max_bytes: Numbers) -> Numbers:
     as stored, then its decompressed dictionary and one decompressed page at a time.
     """
     decompressed = np.minimum(chunks.raw_bytes, chunks.num_values * widths + max_bytes)
-    found: Numbers = (chunks.stored_bytes + decompressed).max(axis=0) + _SLOP_BYTES
+    found: Numbers = (chunks.stored_bytes + decompressed).max(axis=0)
     return found

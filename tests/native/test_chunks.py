@@ -289,6 +289,47 @@ def test_an_index_of_no_bits_is_the_first_of_the_dictionary(tmp_path: Path) -> N
     assert decode(tmp_path, [chunk]) == ((2,), [[7, 7]])
 
 
+@st.composite
+def runs_of_indices(draw: Any) -> tuple[bytes, list[int]]:
+    """Runs of both kinds of the indices of a dictionary of 200 values, and the indices."""
+    encoded, indices = b"", []
+    for _ in range(draw(st.integers(1, 6))):
+        if draw(st.booleans()):
+            count: int = draw(st.sampled_from([1, 7, 8, 255, 256, 257, 3000]))
+            index: int = draw(st.integers(0, 199))
+            encoded += varint(count << 1) + bytes([index])
+            indices += [index] * count
+        else:
+            packed = draw(st.lists(st.integers(0, 199), min_size=1, max_size=40))
+            packed += [0] * (-len(packed) % 8)
+            encoded += varint(len(packed) // 8 << 1 | 1) + bytes(packed)
+            indices += packed
+    return encoded, indices
+
+
+@settings(deadline=None)
+@given(runs_of_indices(), st.sampled_from([4, 8]), st.booleans())
+def test_runs_of_indices(
+    tmp_path_factory: pytest.TempPathFactory, drawn: Any, width: int, portable: bool
+) -> None:
+    """Equal ones of which one is beyond the dictionary, too."""
+    encoded, indices = drawn
+    dictionary = np.arange(1000, 1200, dtype=f"<i{width}")
+    for num_values in (200, max(indices) + 1, max(indices)):
+        values = dictionary[:num_values]
+        chunk = page(values.tobytes(), kind=DICTIONARY, num_values=num_values)
+        chunk += page(b"\x08" + encoded, num_values=len(indices), encoding=RLE_DICTIONARY)
+        of: dict[str, Any] = {"max_definition": 0, "null_below": 0, "num_rows": len(indices)}
+        of |= {"mark": bytes(width), "values": -(-len(indices) * width // 8) * 8}
+        found, [words] = decode(tmp_path_factory.getbasetemp(), [chunk], portable=portable, **of)
+        if num_values == max(indices):
+            assert found == (-1,)
+        else:
+            assert found == (len(indices),)
+            written = np.array(words).view(f"<i{width}")[: len(indices)]
+            assert written.tolist() == values[indices].tolist()
+
+
 PLAIN_PAGE = PRESENT + FIVE_AND_SIX
 ONE_VALUE = struct.pack("<q", 7)
 V2 = {"num_values": 2, "repetition_bytes": 2, "definition_bytes": 2, "full_size": 20}
@@ -328,14 +369,17 @@ def test_no_other_column_is_left_out_for_it(tmp_path: Path) -> None:
 
 
 def test_a_dictionary_and_several_pages_share_the_room(tmp_path: Path) -> None:
-    dictionary = snappy_page(FIVE_AND_SIX, kind=DICTIONARY)
-    indices = snappy_page(PRESENT + b"\1\3\2", encoding=RLE_DICTIONARY)  # one packed group: 0, 1
-    chunk = dictionary + indices + snappy_page(PRESENT + struct.pack("<2q", 8, 9))
-    assert decode(tmp_path, [chunk], codec=SNAPPY, num_rows=4, values=32) == ((4,), [[5, 6, 8, 9]])
-    too_small = len(chunk) + len(FIVE_AND_SIX) + len(PRESENT)
-    assert decode(tmp_path, [chunk], codec=SNAPPY, num_rows=4, values=32, room_bytes=too_small)[
-        0
-    ] == (-1,)
+    def in_two(data: Any, **how: Any) -> Any:  # one literal would be read where it lies
+        stored = varint(len(data)) + literal(data[:1]) + literal(data[1:])
+        return snappy_page(data, as_stored=stored, **how)
+
+    indices = PRESENT + b"\1\3\2"  # one packed group: 0, 1
+    chunk = in_two(FIVE_AND_SIX, kind=DICTIONARY) + in_two(indices, encoding=RLE_DICTIONARY)
+    chunk += snappy_page(PRESENT + struct.pack("<2q", 8, 9))
+    of: dict[str, Any] = {"codec": SNAPPY, "num_rows": 4, "values": 32}
+    enough = len(chunk) + len(FIVE_AND_SIX) + len(indices)
+    assert decode(tmp_path, [chunk], room_bytes=enough, **of) == ((4,), [[5, 6, 8, 9]])
+    assert decode(tmp_path, [chunk], room_bytes=enough - 1, **of)[0] == (-1,)
 
 
 def snappy_page(data: Any, *, as_stored: Any = None, **how: Any) -> Any:
@@ -357,7 +401,12 @@ def snappy_page(data: Any, *, as_stored: Any = None, **how: Any) -> Any:
 def test_pages_of_another_codec_are_handed_out(
     tmp_path: Path, decompress: Any, expected: Any
 ) -> None:
-    of = {"codec": ZSTD, "max_definition": 0, "null_below": 0, "decompress": decompress}
+    of: dict[str, Any] = {
+        "codec": ZSTD,
+        "max_definition": 0,
+        "null_below": 0,
+        "decompress": decompress,
+    }
     found, values = decode(tmp_path, [page(b"\1x", full_size=16)] * 3, num_threads=2, **of)
     assert found == expected * 3
     assert expected == (-1,) or values == [[0x0101010101010101] * 2] * 3
@@ -375,20 +424,21 @@ def test_levels_of_a_v2_page_within_what_it_says_of_them(tmp_path: Path, full_si
 
 
 def decompressed(tmp_path: Path, stored: Any, size: Any) -> Any:
-    """The words that the kernels decompress from a snappy page of `size` bytes; None if they reject
-    it.
+    """The words that the kernels decompress from a snappy page of `size` bytes, to where plain
+    values belong and as a dictionary; None if they reject it.
     """
-    chunk = page(stored, full_size=size, num_values=size // 8)
-    found, (words,) = decode(
-        tmp_path,
-        [chunk],
-        codec=SNAPPY,
-        num_rows=size // 8,
-        values=size,
-        max_definition=0,
-        null_below=0,
+    num_words = size // 8
+    flat: dict[str, Any] = {"codec": SNAPPY, "num_rows": num_words, "values": size}
+    flat |= {"max_definition": 0, "null_below": 0}
+    plain = page(stored, full_size=size, num_values=num_words)
+    indices = varint(-(-num_words // 8) << 1 | 1) + np.arange(num_words, dtype="<u4").tobytes()
+    indices += bytes(-num_words % 8 * 4)
+    chunk = page(stored, full_size=size, num_values=num_words, kind=DICTIONARY) + snappy_page(
+        b"\x20" + indices, num_values=num_words, encoding=RLE_DICTIONARY
     )
-    return None if found == (-1,) else words
+    found = [decode(tmp_path, [chunk], **flat) for chunk in (plain, chunk)[: 1 + bool(size)]]
+    assert found[0] == found[-1] or [of for of, _ in found] == [(-1,)] * 2
+    return None if found[0][0] == (-1,) else found[0][1][0]
 
 
 @st.composite
@@ -463,6 +513,74 @@ def test_every_kind_of_element(tmp_path_factory: pytest.TempPathFactory, drawn: 
     stored, data = drawn
     found = decompressed(tmp_path_factory.getbasetemp(), varint(len(data)) + stored, len(data))
     assert found == np.frombuffer(data, np.int64).tolist()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        literal(PRESENT + FIVE_AND_SIX),
+        literal(PRESENT) + literal(FIVE_AND_SIX),
+        literal(PRESENT[:3]) + literal(PRESENT[3:] + FIVE_AND_SIX),
+        literal(PRESENT + FIVE_AND_SIX[:9]) + copy_2(8, 7),
+        literal(PRESENT + FIVE_AND_SIX[:1]) + copy_2(6, 3) + literal(FIVE_AND_SIX[4:]),
+    ],
+    ids=["one literal", "apart", "levels in two", "a copy of values", "a copy of levels"],
+)
+def test_plain_values_behind_their_levels(tmp_path: Path, stored: Any) -> None:
+    chunk = page(varint(len(PRESENT + FIVE_AND_SIX)) + stored, full_size=22)
+    assert decode(tmp_path, [chunk], codec=SNAPPY) == ((2,), [[5, 6]])
+    assert decode(tmp_path, [chunk], codec=SNAPPY, values=8)[0] == (-1,)
+    assert decode(tmp_path, [chunk], codec=SNAPPY, stop=NOT_WANTED)[0] == (-1,)
+
+
+@pytest.mark.parametrize("levels", [b"\2\1", b"\4\0", b"\6\1", b"\3\3", b"\2\1\2\0"], ids=bytes.hex)
+def test_levels_before_plain_values_mean_the_same_in_a_literal(
+    tmp_path: Path, levels: bytes
+) -> None:
+    data = struct.pack("<i", len(levels)) + levels + FIVE_AND_SIX
+    found = decode(tmp_path, [snappy_page(data)], codec=SNAPPY)
+    assert found == decode(tmp_path, [page(data)])
+
+
+@st.composite
+def levels_of_rows(draw: Any) -> tuple[bytes, list[int]]:
+    """Levels of rows that are values or null, in runs of both kinds, and as numbers."""
+    encoded, levels = b"", []
+    for _ in range(draw(st.integers(1, 5))):
+        if draw(st.booleans()):
+            count: int = draw(st.sampled_from([1, 7, 8, 1023, 1024, 1025, 3000, 70_000]))
+            level: int = draw(st.sampled_from([1, 1, 1, 0]))
+            encoded += varint(count << 1) + bytes([level])
+            levels += [level] * count
+        else:
+            bits = draw(st.binary(min_size=1, max_size=20))
+            encoded += varint(len(bits) << 1 | 1) + bits
+            levels += [byte >> bit & 1 for byte in bits for bit in range(8)]
+    return encoded, levels
+
+
+@settings(deadline=None)
+@given(levels_of_rows(), st.sampled_from([UNCOMPRESSED, SNAPPY]), st.booleans())
+def test_runs_of_values_and_of_nulls(
+    tmp_path_factory: pytest.TempPathFactory, drawn: Any, codec: int, portable: bool
+) -> None:
+    encoded, levels = drawn
+    ranks = accumulate(levels)
+    values = np.arange(1, sum(levels) + 1).tobytes()
+    data = struct.pack("<i", len(encoded)) + encoded + values
+    chunk = {UNCOMPRESSED: page, SNAPPY: snappy_page}[codec](data, num_values=len(levels))
+    found = decode(
+        tmp_path_factory.getbasetemp(),
+        [chunk],
+        codec=codec,
+        num_rows=len(levels),
+        values=8 * len(levels),
+        room_bytes=1 << 23,
+        page_bytes=1 << 23,
+        portable=portable,
+    )
+    expected = [rank * level for rank, level in zip(ranks, levels, strict=True)]
+    assert found == ((len(levels),), [expected])
 
 
 @settings(deadline=None)
