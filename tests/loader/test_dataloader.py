@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import multiprocessing
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from featstore.base.errors import BudgetError, DispatchError, StateError
+from featstore.dispatch.receipt import receipts
 from featstore.loader.feature_loader import FeatureLoader
 from tests.loader.conftest import loader_for
 from tests.parquet_files import put_row_files
@@ -86,6 +88,38 @@ def test_an_epoch_after_a_break_is_whole(table_url: str) -> None:
         for _ in dataloader:
             break
         assert sorted(epoch(dataloader)) == list(range(NUM_ROWS))
+
+
+class InHand(IterableDataset[list[int]]):
+    """The rows of a loader's batches, each told by the worker before it passes them on."""
+
+    def __init__(self, loader: FeatureLoader, told: Any) -> None:
+        self.loader, self.told = loader, told
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.loader:
+            self.told.put(batch["row"].tolist())
+            yield batch["row"].tolist()
+
+
+def test_what_a_worker_passed_on_last_comes_again_if_its_dataloader_ends_early(
+    table_url: str, tmp_path: Path
+) -> None:
+    dispatch = {"store": f"sqlite://{tmp_path}/dispatch", "run_id": "r"}
+    told = multiprocessing.get_context("fork").SimpleQueue()
+    with loader_for(table_url, dispatch=dispatch) as loader:
+        asked = InHand(loader, told)
+        batches = iter(DataLoader(asked, batch_size=None, num_workers=1, prefetch_factor=1))
+        trained = next(batches)
+        assert told.get() == trained
+        last = told.get()
+        del batches
+    with loader_for(table_url, dispatch=dispatch) as loader:
+        rows = epoch(DataLoader(loader, batch_size=None))
+    assert sorted(rows + trained) == list(range(NUM_ROWS))
+    assert set(last) <= set(rows)
+    (receipt,) = receipts(dispatch["store"], "r").values()
+    assert (receipt.missing, receipt.repeated_at_most) == (0, 0)
 
 
 def test_several_epochs_in_one_iteration(table_url: str) -> None:
