@@ -13,9 +13,10 @@ ROOT = Path(__file__).parents[2]
 OFFSET_BYTES = 12
 WRITE = f"""
 import ctypes, sys
+import numpy as np
 from fuzz.separate import separate
 [memory] = separate([({OFFSET_BYTES}, 64)], None)
-ctypes.memset(memory.offsets.address + int(sys.argv[1]), 0, 1)
+ctypes.memset(np.frombuffer(memory.offsets, np.uint8).ctypes.data + int(sys.argv[1]), 0, 1)
 print("went on")
 """
 
