@@ -92,6 +92,10 @@ class Slot:
                 f"slot {self.name!r}: expected shape (), (width,) or (None,), found {self.shape}"
             )
 
+    def __hash__(self) -> int:
+        # Of all fields it would cost more than what the cache of `to_field` saves.
+        return hash((self.name, self.number))
+
     @property
     def is_list(self) -> bool:
         """Whether rows are lists of variable length."""
@@ -137,6 +141,8 @@ class Slot:
             nullable: False for a `required` field, as in data files; True for a nullable one, as in
                 the table's schema.
         """
+        if nullable:
+            return self.to_field().with_type(self.arrow_type(nullable=True)).with_nullable(True)
         metadata = {
             ROLE: Role.SLOT.encode(),
             KIND: self.kind.encode(),
@@ -149,9 +155,7 @@ class Slot:
             for name, (key, _) in _OPTIONS.items()
             if (value := getattr(self, name)) is not None
         }
-        return pa.field(
-            self.name, self.arrow_type(nullable=nullable), nullable=nullable, metadata=metadata
-        )
+        return pa.field(self.name, self.arrow_type(), nullable=False, metadata=metadata)
 
     @classmethod
     def from_field(cls, field: pa.Field) -> "Slot | None":

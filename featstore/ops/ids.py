@@ -5,6 +5,7 @@ order, or a flat list of such structs. A row is null where a member is missing. 
 them into signs (see `slots`), so a field is hashed once however many slots and crosses use it.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -152,6 +153,7 @@ def _lengths(member: pa.Array) -> Integers:
     return np.diff(offsets_of(member)) if is_list(member.type) else np.ones(len(member), np.int64)
 
 
+@functools.cache
 def _members_type(num_members: int, as_list: bool) -> pa.DataType:
     members = pa.struct([pa.field(str(i), pa.int64()) for i in range(num_members)])
     return pa.list_(members) if as_list else members

@@ -156,6 +156,7 @@ class Builder:
         self._spec = spec
         self.columns = {name: spec.inputs[name] for name in check.inputs_read(spec)}
         self.steps: list[Step] = []
+        self._inputs: list[tuple[int, ...]] = [()] * len(self.columns)  # by position
         self._raw = {name: position for position, name in enumerate(self.columns)}
         self._results: dict[str, int] = {}
         self._known: dict[Any, int] = {}
@@ -271,12 +272,7 @@ class Builder:
 
     def sources_of(self, position: int) -> frozenset[int]:
         """All positions that a value is computed from, its own included."""
-        num_columns = len(self.columns)
-        return frozenset(
-            check.reached(
-                [position], lambda i: self.steps[i - num_columns].inputs if i >= num_columns else ()
-            )
-        )
+        return frozenset(check.reached([position], self._inputs.__getitem__))
 
     def _operand(self, node: Node, operator: Operator, i: int) -> int:
         """The i-th input of a node in the form that its operator takes."""
@@ -418,13 +414,15 @@ class Builder:
             tuple(inputs),
             tuple((param, _key(value)) for param, value in params.items()),
         )
-        if key not in self._known:
+        position = self._known.get(key)
+        if position is None:
             owner, op = name
-            self._known[key] = len(self.columns) + len(self.steps)
+            position = self._known[key] = len(self._inputs)
+            self._inputs.append(key[1])
             self.steps.append(
                 Step(
                     function=function,
-                    inputs=tuple(inputs),
+                    inputs=key[1],
                     params=params,
                     type=arrow_type,
                     owner=owner,
@@ -432,7 +430,7 @@ class Builder:
                     counted=counted,
                 )
             )
-        return self._known[key]
+        return position
 
 
 def _key(value: object) -> object:
