@@ -52,8 +52,9 @@ class Step:
 
     def run(self, inputs: Iterable[pa.Array], counts: Counter[str] | None = None) -> pa.Array:
         """Calls the function; what it counts is added to `counts`, if given."""
-        more = {"counts": Counter() if counts is None else counts} if self.counted else {}
-        return self.function(*inputs, **self.params, **more)
+        if not self.counted:
+            return self.function(*inputs, **self.params)
+        return self.function(*inputs, **self.params, counts=Counter() if counts is None else counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +161,9 @@ class Builder:
         self._raw = {name: position for position, name in enumerate(self.columns)}
         self._results: dict[str, int] = {}
         self._known: dict[Any, int] = {}
+        # What many nodes read is looked up here, as a step's key takes longer to make.
+        self._cleaned: dict[str, int] = {}
+        self._hashes: dict[int, int] = {}
         self._meanings: dict[str, str] = {}
         self._paths: dict[str, str] = {}
         self._sequences = {name: sequence for sequence in spec.sequences for name in sequence.of}
@@ -352,6 +356,12 @@ class Builder:
         """The position of a name's value: a node's result, or a cleaned column."""
         if check.resolve(self._spec, name, reader, where):
             return self._results[name]
+        if name not in self._cleaned:
+            self._cleaned[name] = self._column(name)
+        return self._cleaned[name]
+
+    def _column(self, name: str) -> int:
+        """A column as operators take it."""
         if name in self._sequences:
             return self._aligned(self._sequences[name], name)
         return self._add(
@@ -390,10 +400,14 @@ class Builder:
         )
 
     def _hashed(self, position: int, name: tuple[str, str]) -> int:
-        arrow_type = self._type(position)
-        if ids.is_hashed(arrow_type):
-            return position
-        return self._add(ids.hash_values, [position], {}, ids.hashed_type(arrow_type), name)
+        if position not in self._hashes:
+            arrow_type = self._type(position)
+            self._hashes[position] = (
+                position
+                if ids.is_hashed(arrow_type)
+                else self._add(ids.hash_values, [position], {}, ids.hashed_type(arrow_type), name)
+            )
+        return self._hashes[position]
 
     def _type(self, position: int) -> pa.DataType:
         return self.steps[position - len(self.columns)].type

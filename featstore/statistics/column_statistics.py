@@ -126,7 +126,7 @@ class ColumnStatistics:
     sampled: float = 0.0
     points_error: float = 0.0
     lengths_error: float = 0.0
-    top: Top = field(default_factory=Top)
+    top: Top = Top()
     exact: ValueCounts | None = None
 
     @classmethod

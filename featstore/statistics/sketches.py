@@ -178,16 +178,16 @@ class Collisions:
         if num_before:
             signs = np.concatenate([self.signs, signs])
             witnesses = np.concatenate([self.witnesses, witnesses])
-        order = np.argsort(signs)
+        order = signs.argsort()
         ordered, others = signs[order], witnesses[order]
         is_first = are_first(ordered)
         collided = ordered[1:][~is_first[1:] & (others[1:] != others[:-1])]
         if len(collided):
             # Of equal signs the first, such as one kept before, stays with its witness. A stable
             # sort takes thrice the time.
-            order = np.argsort(signs, kind="stable")
+            order = signs.argsort(kind="stable")
             others = witnesses[order]
-        first = np.flatnonzero(is_first)
+        first = is_first.nonzero()[0]
         num_new = int(np.unique(signs[num_before:]).size) if num_before else len(first)
         first = first[:NUM_CHECKED]
         self.signs, self.witnesses = ordered[first], others[first]

@@ -116,7 +116,7 @@ def most_frequent(counts: ValueCounts, num: int) -> ValueCounts:
     ascending order of the values.
     """
     # Values ascend already. A stable sort is quick with runs of equal counts, which are common.
-    order = np.argsort(-counts.counts, kind="stable")[:num]
+    order = (-counts.counts).argsort(kind="stable")[:num]
     return ValueCounts(
         values=counts.values[order], counts=counts.counts[order], sums=counts.sums[:, order]
     )
@@ -124,7 +124,8 @@ def most_frequent(counts: ValueCounts, num: int) -> ValueCounts:
 
 def are_first(ordered: NDArray[Any]) -> NDArray[np.bool_]:
     """Which of the ordered values are the first of their kind, bool (num_values,)."""
-    found = np.ones(len(ordered), np.bool_)
+    found = np.empty(len(ordered), np.bool_)
+    found[:1] = True
     np.not_equal(ordered[1:], ordered[:-1], out=found[1:])
     return found
 
