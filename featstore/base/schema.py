@@ -264,6 +264,11 @@ class SlotSchema:
         """The slots' names, in declared order."""
         return tuple(self._by_name)
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of all columns of data files, in their order."""
+        return (*(slot.name for slot in self.slots), *(column.name for column in self.others))
+
     @cached_property
     def others(self) -> tuple[pa.Field, ...]:
         """The fields of labels, weight and kept columns, in the order of data files."""

@@ -57,7 +57,7 @@ def hash_values(array: pa.Array) -> pa.Array:
     if is_list(array.type):
         return list_of(stored_offsets_of(array), hash_values(array.values), validity_of(array))
     hashes = value_hash(array)
-    return struct_of([hashes], validity_of(hashes))
+    return struct_of([hashes], validity_of(hashes), _members_type(1, as_list=False))
 
 
 def hash_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
@@ -94,7 +94,8 @@ def cross(*hashes: pa.Array, max_cross: int | None, counts: Counter[str]) -> pa.
     for member in hashes:
         nulls = either(nulls, nulls_of(member))
     if not any(is_list(member.type) for member in hashes):
-        return struct_of([field for member in hashes for field in fields_of(member)], nulls)
+        fields = [field for member in hashes for field in fields_of(member)]
+        return struct_of(fields, nulls, _members_type(len(fields), as_list=False))
     lengths = [_lengths(member) for member in hashes]
     num_combined = _count_combinations(lengths, nulls, max_cross)
     lists = [i for i, member in enumerate(hashes) if is_list(member.type)]

@@ -67,7 +67,7 @@ SCHEMA = pa.schema(
 )
 
 
-_NO_COUNTS = count_values(np.zeros(0, np.int64))
+_NO_COUNTS, _NO_TOP = count_values(np.zeros(0, np.int64)), Top()
 
 
 @dataclass(kw_only=True)
@@ -126,7 +126,7 @@ class ColumnStatistics:
     sampled: float = 0.0
     points_error: float = 0.0
     lengths_error: float = 0.0
-    top: Top = Top()
+    top: Top = _NO_TOP
     exact: ValueCounts | None = None
 
     @classmethod

@@ -185,9 +185,7 @@ def count_distinct(values: pa.ChunkedArray) -> int:
     """
     if values.type not in _WIDTHS or values.null_count:
         return int(pc.count_distinct(values, mode="all").as_py())
-    column = values_of(
-        pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-    )
+    column = values_of(values.chunk(0) if values.num_chunks == 1 else values.combine_chunks())
     # Linear counting: n = m ln(m / empty). Rounding may exceed the number of values.
     num_bits = 1 << MARK_BITS
     num_empty = num_bits - kernels.count_marks(column, _WIDTHS[values.type])
