@@ -100,7 +100,8 @@ class _Document:
         value: The value; None for an empty text.
         problems: Duplicate keys, of which YAML silently keeps the last, and values that versions of
             YAML read differently: where each is, and what it is.
-        item_lines: By the path of each list, the line of each item, counted from 1.
+        item_lines: By the path of each list of the top level, the line of each item, counted from
+            1.
     """
 
     def __init__(self, parser: Any) -> None:
@@ -164,7 +165,9 @@ class _Document:
 
     def _list(self, path: tuple[Any, ...]) -> list[Any]:
         items: list[Any] = []
-        lines = self.item_lines[path] = []
+        lines: list[int] = []
+        if len(path) == 1:
+            self.item_lines[path] = lines
         while type(event := self._next()) is not yaml.SequenceEndEvent:
             lines.append(event.start_mark.line + 1)
             items.append(self._value(event, (*path, len(items))))

@@ -9,7 +9,7 @@ import enum
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -92,9 +92,9 @@ class Slot:
                 f"slot {self.name!r}: expected shape (), (width,) or (None,), found {self.shape}"
             )
 
-    def __hash__(self) -> int:
-        # Of all fields it would cost more than what the cache of `to_field` saves.
-        return hash((self.name, self.number))
+    def __getstate__(self) -> dict[str, Any]:
+        # Without the cached field, which is larger than the slot.
+        return {name: value for name, value in vars(self).items() if name != "_field"}
 
     @property
     def is_list(self) -> bool:
@@ -131,9 +131,6 @@ class Slot:
         element = pa.field("element", value, nullable=nullable)
         return pa.list_(element) if self.width is None else pa.list_(element, self.width)
 
-    # Schemas of thousands of slots are converted for every file, so the fields are cached. The
-    # cache is keyed by a frozen value, so keeping it alive (B019) is harmless.
-    @lru_cache(maxsize=1 << 14)  # noqa: B019
     def to_field(self, *, nullable: bool = False) -> pa.Field:
         """The Arrow field of the slot's column, with slot metadata.
 
@@ -142,7 +139,12 @@ class Slot:
                 the table's schema.
         """
         if nullable:
-            return self.to_field().with_type(self.arrow_type(nullable=True)).with_nullable(True)
+            return self._field.with_type(self.arrow_type(nullable=True)).with_nullable(True)
+        return self._field
+
+    # Schemas of thousands of slots are converted for every file.
+    @cached_property
+    def _field(self) -> pa.Field:
         metadata = {
             ROLE: Role.SLOT.encode(),
             KIND: self.kind.encode(),
