@@ -5,8 +5,9 @@ Four files of 2,048 rows are drawn as those of `loader.py` are, and linked under
 there are to be, so that nothing but the names differs. Speeds are ratios to a bare
 `read_row_group` loop over the same columns in the same process, on one core, in turn. CPU seconds
 of opening and of the hour are those of a process of its own, which has imported everything by doing
-the same with a small table. Memory is Python's own, by tracemalloc, in a run of its own. Ends with
-one line `RESULT {json}`; exit code 1 if a demanded figure is missed.
+the same with a small table; what a Python takes that only imports is told separately. Memory is
+Python's own, by tracemalloc, in a run of its own. Ends with one line `RESULT {json}`; exit code 1
+if a demanded figure is missed.
 
     python benchmarks/many_slots.py [--small]
 """
@@ -67,7 +68,7 @@ def main() -> int:
         write_hour(directory, "hour", 4_000)
         write_hour(directory, "small_hour", 40)
         figures = {"ratio": _reading(directory / "table", num_rounds)}
-        for what in ("opening", "plain", "hour"):
+        for what in ("opening", "plain", "hour", "imports"):
             found = [_child(what, directory) for _ in range(num_rounds)]
             figures[what] = {key: sorted(one[key] for one in found) for key in found[0]}
             print(what, figures[what], flush=True)
@@ -187,6 +188,13 @@ def _hour(directory: Path) -> dict[str, float]:
     return found
 
 
+def _imports(directory: Path) -> dict[str, float]:
+    """CPU seconds of a Python that imports what an extraction needs, and does nothing else."""
+    imported = "import featstore.api, time; print(time.process_time())"
+    done = subprocess.run([sys.executable, "-c", imported], capture_output=True, check=True)
+    return {"cpu_s": round(float(done.stdout), 2)}
+
+
 def _extract(hour: Path) -> Any:
     return featstore.extract(
         featstore.load_spec(str(hour / "spec.yaml")),
@@ -233,7 +241,7 @@ def write_hour(
     (directory / name / "spec.yaml").write_text(yaml.safe_dump(document))
 
 
-_CHILDREN = {"opening": _opening, "plain": _plain, "hour": _hour}
+_CHILDREN = {"opening": _opening, "plain": _plain, "hour": _hour, "imports": _imports}
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONPATH", os.pathsep.join(sys.path))
     sys.exit(main())

@@ -1,5 +1,8 @@
 """The mapping between slots and Arrow fields."""
 
+import pickle
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -28,6 +31,18 @@ def test_a_slot_survives_a_round_trip_through_an_arrow_field(slot: Slot, nullabl
     field = slot.to_field(nullable=nullable)
     assert field.nullable is nullable
     assert Slot.from_field(field) == slot
+
+
+def test_columns_have_the_names_of_the_arrow_schema() -> None:
+    assert list(SCHEMA.column_names) == SCHEMA.to_arrow().names
+
+
+def test_a_slot_is_sent_to_other_processes_without_the_field_that_it_keeps() -> None:
+    slot = replace(SLOTS[0])
+    before = pickle.dumps(slot)
+    assert slot.to_field() is slot.to_field()
+    assert pickle.dumps(slot) == before
+    assert pickle.loads(before).to_field().equals(slot.to_field(), check_metadata=True)
 
 
 def test_a_fixed_width_survives_a_format_that_only_knows_lists() -> None:

@@ -33,14 +33,13 @@ _SCALAR_TAGS = frozenset(
 )
 # Scalars without quotes, and how YAML 1.2 (its core schema) reads them; others are text, null or
 # times, on which the versions agree or which only 1.1 knows.
-_YAML_1_2 = {
-    "int": re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"),
-    "float": re.compile(
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-    ),
-    "bool": re.compile("true|True|TRUE|false|False|FALSE"),
-}
-_DIFFERING = frozenset(f"{_TAG}{kind}" for kind in _YAML_1_2)
+_YAML_1_2 = re.compile(
+    r"(?P<int>[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)"
+    r"|(?P<float>[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))"
+    r"|(?P<bool>true|True|TRUE|false|False|FALSE)"
+)
+_DIFFERING = frozenset(f"{_TAG}{kind}" for kind in _YAML_1_2.groupindex)
 _ZERO_FIRST = re.compile("[-+]?0[0-9_]+")  # in 1.1 octal
 _MAX_PROBLEMS, _MAX_SHOWN = 10, 40
 _INCOMPLETE = object()  # a list or mapping that is being made
@@ -101,7 +100,8 @@ class _Document:
         value: The value; None for an empty text.
         problems: Duplicate keys, of which YAML silently keeps the last, and values that versions of
             YAML read differently: where each is, and what it is.
-        item_lines: By the path of each list, the line of each item, counted from 1.
+        item_lines: By the path of each list of the top level, the line of each item, counted from
+            1.
     """
 
     def __init__(self, parser: Any) -> None:
@@ -165,7 +165,9 @@ class _Document:
 
     def _list(self, path: tuple[Any, ...]) -> list[Any]:
         items: list[Any] = []
-        lines = self.item_lines[path] = []
+        lines: list[int] = []
+        if len(path) == 1:
+            self.item_lines[path] = lines
         while type(event := self._next()) is not yaml.SequenceEndEvent:
             lines.append(event.start_mark.line + 1)
             items.append(self._value(event, (*path, len(items))))
@@ -273,7 +275,8 @@ def _read_otherwise(tag: str, text: str) -> object:
 
     Integers that begin with 0 count even where they mean the same, such as 07: the next is 010.
     """
-    kind = next((kind for kind, texts in _YAML_1_2.items() if texts.fullmatch(text)), None)
+    match = _YAML_1_2.fullmatch(text)
+    kind = None if match is None else match.lastgroup
     of_both = tag.rpartition(":")[2] == kind or (kind is None and tag not in _DIFFERING)
     if of_both and not (kind == "int" and _ZERO_FIRST.fullmatch(text)):
         return None

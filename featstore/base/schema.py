@@ -9,7 +9,7 @@ import enum
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -92,6 +92,10 @@ class Slot:
                 f"slot {self.name!r}: expected shape (), (width,) or (None,), found {self.shape}"
             )
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Without the cached field, which is larger than the slot.
+        return {name: value for name, value in vars(self).items() if name != "_field"}
+
     @property
     def is_list(self) -> bool:
         """Whether rows are lists of variable length."""
@@ -127,9 +131,6 @@ class Slot:
         element = pa.field("element", value, nullable=nullable)
         return pa.list_(element) if self.width is None else pa.list_(element, self.width)
 
-    # Schemas of thousands of slots are converted for every file, so the fields are cached. The
-    # cache is keyed by a frozen value, so keeping it alive (B019) is harmless.
-    @lru_cache(maxsize=1 << 14)  # noqa: B019
     def to_field(self, *, nullable: bool = False) -> pa.Field:
         """The Arrow field of the slot's column, with slot metadata.
 
@@ -137,6 +138,13 @@ class Slot:
             nullable: False for a `required` field, as in data files; True for a nullable one, as in
                 the table's schema.
         """
+        if nullable:
+            return self._field.with_type(self.arrow_type(nullable=True)).with_nullable(True)
+        return self._field
+
+    # Schemas of thousands of slots are converted for every file.
+    @cached_property
+    def _field(self) -> pa.Field:
         metadata = {
             ROLE: Role.SLOT.encode(),
             KIND: self.kind.encode(),
@@ -149,9 +157,7 @@ class Slot:
             for name, (key, _) in _OPTIONS.items()
             if (value := getattr(self, name)) is not None
         }
-        return pa.field(
-            self.name, self.arrow_type(nullable=nullable), nullable=nullable, metadata=metadata
-        )
+        return pa.field(self.name, self.arrow_type(), nullable=False, metadata=metadata)
 
     @classmethod
     def from_field(cls, field: pa.Field) -> "Slot | None":
@@ -259,6 +265,11 @@ class SlotSchema:
     def names(self) -> tuple[str, ...]:
         """The slots' names, in declared order."""
         return tuple(self._by_name)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of all columns of data files, in their order."""
+        return (*(slot.name for slot in self.slots), *(column.name for column in self.others))
 
     @cached_property
     def others(self) -> tuple[pa.Field, ...]:

@@ -177,7 +177,7 @@ def replay(
                 f"{redact(table_url)}: expected its partition keys ({expected}), found "
                 f"{dict(unit.partition)}"
             )
-    names = extractor.schema.to_arrow().names
+    names = extractor.schema.column_names
     numbers = {slot.number for slot in extractor.schema}
     report = ReplayReport(
         table_url=table_url,

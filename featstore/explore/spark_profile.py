@@ -36,7 +36,7 @@ def profile_table(
         StaleGroupError: A slot group of the selection is stale.
     """
     schema = selected_schema(table.schema, slots)
-    require_fresh(table.snapshot, table.data_files(where), schema.to_arrow().names)
+    require_fresh(table.snapshot, table.data_files(where), schema.column_names)
     # The snapshot travels to every task, so the list of its files is left out.
     read = partial(
         _rows,

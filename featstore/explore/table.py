@@ -560,7 +560,7 @@ class Table:
         return parse_where(text, {field.name: field.type for field in _arrow_schema(self.schema)})
 
     def _require_fresh(self, files: Sequence[DataFile], read: SlotSchema) -> None:
-        require_fresh(self.snapshot, files, read.to_arrow().names)
+        require_fresh(self.snapshot, files, read.column_names)
 
     def _read(
         self, files: FileList, schema: SlotSchema, where: Where | None
@@ -598,7 +598,7 @@ class Table:
 
     def _with_groups_of(self, files: Iterable[DataFile], read: SlotSchema) -> Iterator[DataFile]:
         """The files, without those of slot groups that have no column to read."""
-        names = read.to_arrow().names
+        names = read.column_names
         needed = {group.name for group in self.snapshot.groups if group.has(names)}
         return (
             replace(file, groups=tuple(g for g in file.groups if g.group in needed))

@@ -91,7 +91,7 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
     keys = [_base_keys(file, key, key_type) for file in files]
     raw_places = _match_rows(pa.chunked_array(keys, key_type), raw.column(key), key, files)
     # The loop below takes only these columns; the key column is not written.
-    first, columns = 0, raw.select(task.stored(Extractor(task.spec).schema).to_arrow().names)
+    first, columns = 0, raw.select(task.stored(Extractor(task.spec).schema).column_names)
     reports: list[UnitReport] = []
     for (place, file), of_file in zip(partition.files.items(), keys, strict=True):
         rows = columns.take(pa.array(raw_places[first : first + len(of_file)]))

@@ -193,7 +193,7 @@ def _emptied(snapshot: Snapshot, replaced: Set[str]) -> list[str]:
     """
     beside = {bound.group for file in snapshot.data_files for bound in file.groups}
     left = (file for file in snapshot.data_files if file.path not in replaced)
-    names = snapshot.schema.to_arrow().names
+    names = snapshot.schema.column_names
     stale = {group.name for group in stale_groups(snapshot, snapshot.data_files, names)}
     return sorted(beside - {bound.group for file in left for bound in file.groups} - stale)
 

@@ -546,7 +546,7 @@ def check_apart(input_url: str, table_url: str) -> None:
 def _check_target(
     url: str, schema: SlotSchema, base: Snapshot | None, partitions: Sequence[Mapping[str, str]]
 ) -> None:
-    taken = set(schema.to_arrow().names)
+    taken = set(schema.column_names)
     for key in schema.partition_keys:
         if key.name in taken:
             raise InputError(

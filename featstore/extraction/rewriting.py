@@ -97,7 +97,7 @@ def compact(table_url: str, *, commit: CommitFunction = delta.commit) -> Compact
             is unchanged.
     """
     snapshot = open_existing(table_url, "compact", "a Delta table with slot groups")
-    require_fresh(snapshot, snapshot.data_files, snapshot.schema.to_arrow().names, "")
+    require_fresh(snapshot, snapshot.data_files, snapshot.schema.column_names, "")
     grouped = by_partition(file for file in snapshot.data_files if file.groups)
     partitions = named_partitions(table_url, (files[0].partition for files in grouped.values()))
     version, files = snapshot.version or 0, tuple[DataFile, ...]()

@@ -107,9 +107,15 @@ def cast_text(text: pa.Array | pa.Scalar, wanted: pa.DataType) -> Any:
     return None
 
 
-def struct_of(fields: list[pa.Array], nulls: Nulls = None) -> pa.StructArray:
-    """A struct of equally long arrays, its fields named by position; null where `nulls` is True."""
-    arrow_type = pa.struct([pa.field(str(i), array.type) for i, array in enumerate(fields)])
+def struct_of(
+    fields: list[pa.Array], nulls: Nulls = None, arrow_type: pa.DataType | None = None
+) -> pa.StructArray:
+    """A struct of equally long arrays, its fields named by position; null where `nulls` is True.
+
+    Its type may be given, which costs as much to make as the array.
+    """
+    if arrow_type is None:
+        arrow_type = pa.struct([pa.field(str(i), array.type) for i, array in enumerate(fields)])
     return pa.Array.from_buffers(arrow_type, len(fields[0]), [_validity(nulls)], children=fields)
 
 

@@ -5,6 +5,7 @@ order, or a flat list of such structs. A row is null where a member is missing. 
 them into signs (see `slots`), so a field is hashed once however many slots and crosses use it.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -56,7 +57,7 @@ def hash_values(array: pa.Array) -> pa.Array:
     if is_list(array.type):
         return list_of(stored_offsets_of(array), hash_values(array.values), validity_of(array))
     hashes = value_hash(array)
-    return struct_of([hashes], validity_of(hashes))
+    return struct_of([hashes], validity_of(hashes), _members_type(1, as_list=False))
 
 
 def hash_type(types: Sequence[pa.DataType], params: Mapping[str, object]) -> pa.DataType:
@@ -93,16 +94,38 @@ def cross(*hashes: pa.Array, max_cross: int | None, counts: Counter[str]) -> pa.
     for member in hashes:
         nulls = either(nulls, nulls_of(member))
     if not any(is_list(member.type) for member in hashes):
-        return struct_of([field for member in hashes for field in fields_of(member)], nulls)
+        fields = [field for member in hashes for field in fields_of(member)]
+        return struct_of(fields, nulls, _members_type(len(fields), as_list=False))
     lengths = [_lengths(member) for member in hashes]
     num_combined = _count_combinations(lengths, nulls, max_cross)
-    taken = _combinations(hashes, lengths, num_combined)
+    lists = [i for i, member in enumerate(hashes) if is_list(member.type)]
+    is_cut = max_cross is not None and lengths[lists[0]].max(initial=0) > max_cross
+    combine = _combinations if is_cut or len(lists) > 1 else _beside_one_list
+    taken = combine(hashes, lengths, num_combined)
     return list_of(offsets_from(num_combined), struct_of(taken), nulls)
 
 
 def fields_of(hashes: pa.StructArray) -> list[pa.Array]:
     """The hashes of each member, int64 (num_values,); undefined where the struct is null."""
     return [hashes.field(i) for i in range(hashes.type.num_fields)]
+
+
+def _beside_one_list(
+    hashes: Sequence[pa.Array], lengths: list[Integers], num_combined: Integers
+) -> list[pa.Array]:
+    """The same as `_combinations` makes of one list that is not cut: its elements as they are, and
+    the other members repeated.
+    """
+    taken = list[NDArray[np.int64]]()
+    for member, length in zip(hashes, lengths, strict=True):
+        if not is_list(member.type):
+            taken += [np.repeat(values_of(field), num_combined) for field in fields_of(member)]
+            continue
+        fields = [values_of(field) for field in fields_of(member.values)]
+        # Rows have all elements of the list or, where another member is missing, none.
+        is_taken = np.repeat(num_combined > 0, length)
+        taken += fields if is_taken.all() else [field[is_taken] for field in fields]
+    return list(map(array_of, taken))
 
 
 def _combinations(
@@ -135,7 +158,9 @@ def _count_combinations(
 ) -> Integers:
     """Combinations of each row; ValueError where a batch has more than a list array can hold."""
     # The product may exceed int64 before it is capped.
-    counts: NDArray[np.float64] = np.prod(lengths, axis=0, dtype=np.float64)
+    counts = np.ones(len(lengths[0]))
+    for length in lengths:
+        counts *= length
     if max_cross is not None:
         counts = np.minimum(counts, max_cross)
     if nulls is not None:
@@ -152,6 +177,7 @@ def _lengths(member: pa.Array) -> Integers:
     return np.diff(offsets_of(member)) if is_list(member.type) else np.ones(len(member), np.int64)
 
 
+@functools.cache
 def _members_type(num_members: int, as_list: bool) -> pa.DataType:
     members = pa.struct([pa.field(str(i), pa.int64()) for i in range(num_members)])
     return pa.list_(members) if as_list else members

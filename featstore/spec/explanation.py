@@ -145,7 +145,7 @@ def explanation_of(graph: Graph, values: Sequence[pa.Array]) -> Explanation:
         ExplainedStep(of=step.owner, reads=step.inputs, value=_value(array), **_described(step))
         for step, array in zip(graph.steps, values[len(graph.columns) :], strict=True)
     ]
-    names = graph.schema.to_arrow().names
+    names = graph.schema.column_names
     return Explanation(
         steps=(*raw, *steps),
         outputs=dict(zip(names, graph.outputs, strict=True)),

@@ -52,8 +52,9 @@ class Step:
 
     def run(self, inputs: Iterable[pa.Array], counts: Counter[str] | None = None) -> pa.Array:
         """Calls the function; what it counts is added to `counts`, if given."""
-        more = {"counts": Counter() if counts is None else counts} if self.counted else {}
-        return self.function(*inputs, **self.params, **more)
+        if not self.counted:
+            return self.function(*inputs, **self.params)
+        return self.function(*inputs, **self.params, counts=Counter() if counts is None else counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +157,13 @@ class Builder:
         self._spec = spec
         self.columns = {name: spec.inputs[name] for name in check.inputs_read(spec)}
         self.steps: list[Step] = []
+        self._inputs: list[tuple[int, ...]] = [()] * len(self.columns)  # by position
         self._raw = {name: position for position, name in enumerate(self.columns)}
         self._results: dict[str, int] = {}
         self._known: dict[Any, int] = {}
+        # What many nodes read is looked up here, as a step's key takes longer to make.
+        self._cleaned: dict[str, int] = {}
+        self._hashes: dict[int, int] = {}
         self._meanings: dict[str, str] = {}
         self._paths: dict[str, str] = {}
         self._sequences = {name: sequence for sequence in spec.sequences for name in sequence.of}
@@ -271,12 +276,7 @@ class Builder:
 
     def sources_of(self, position: int) -> frozenset[int]:
         """All positions that a value is computed from, its own included."""
-        num_columns = len(self.columns)
-        return frozenset(
-            check.reached(
-                [position], lambda i: self.steps[i - num_columns].inputs if i >= num_columns else ()
-            )
-        )
+        return frozenset(check.reached([position], self._inputs.__getitem__))
 
     def _operand(self, node: Node, operator: Operator, i: int) -> int:
         """The i-th input of a node in the form that its operator takes."""
@@ -356,6 +356,12 @@ class Builder:
         """The position of a name's value: a node's result, or a cleaned column."""
         if check.resolve(self._spec, name, reader, where):
             return self._results[name]
+        if name not in self._cleaned:
+            self._cleaned[name] = self._column(name)
+        return self._cleaned[name]
+
+    def _column(self, name: str) -> int:
+        """A column as operators take it."""
         if name in self._sequences:
             return self._aligned(self._sequences[name], name)
         return self._add(
@@ -394,10 +400,14 @@ class Builder:
         )
 
     def _hashed(self, position: int, name: tuple[str, str]) -> int:
-        arrow_type = self._type(position)
-        if ids.is_hashed(arrow_type):
-            return position
-        return self._add(ids.hash_values, [position], {}, ids.hashed_type(arrow_type), name)
+        if position not in self._hashes:
+            arrow_type = self._type(position)
+            self._hashes[position] = (
+                position
+                if ids.is_hashed(arrow_type)
+                else self._add(ids.hash_values, [position], {}, ids.hashed_type(arrow_type), name)
+            )
+        return self._hashes[position]
 
     def _type(self, position: int) -> pa.DataType:
         return self.steps[position - len(self.columns)].type
@@ -418,13 +428,15 @@ class Builder:
             tuple(inputs),
             tuple((param, _key(value)) for param, value in params.items()),
         )
-        if key not in self._known:
+        position = self._known.get(key)
+        if position is None:
             owner, op = name
-            self._known[key] = len(self.columns) + len(self.steps)
+            position = self._known[key] = len(self._inputs)
+            self._inputs.append(key[1])
             self.steps.append(
                 Step(
                     function=function,
-                    inputs=tuple(inputs),
+                    inputs=key[1],
                     params=params,
                     type=arrow_type,
                     owner=owner,
@@ -432,7 +444,7 @@ class Builder:
                     counted=counted,
                 )
             )
-        return self._known[key]
+        return position
 
 
 def _key(value: object) -> object:

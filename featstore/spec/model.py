@@ -47,6 +47,8 @@ VERSION = 1
 CONTENT, VALUES, APART = "content", "values", "apart"
 SEVERITIES = ("fail", "warn")
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+# Made once: `json.dumps` makes an encoder for each call.
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 _NAMES = {
     pa.string(): "string",
@@ -471,9 +473,10 @@ def _node_content(node: Node) -> dict[str, Any]:
 def changed_options(entry: Any, *parts: str) -> dict[str, Any]:
     """The options of an entry that are a part of these, as JSON types, without defaults."""
     return {
-        name: plain(getattr(entry, name))
+        name: plain(value)
         for name, option in options_of(entry.__class__).items()
-        if option.part in parts and (option.required or getattr(entry, name) != option.default)
+        if option.part in parts
+        and ((value := getattr(entry, name)) != option.default or option.required)
     }
 
 
@@ -484,8 +487,7 @@ def without_none(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def digest(content: object) -> str:
     """The SHA-256 (hex) of the canonical JSON of some content."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_CANONICAL.encode(content).encode()).hexdigest()
 
 
 def plain(value: object) -> object:
@@ -493,6 +495,8 @@ def plain(value: object) -> object:
 
     Whole floats become integers, so that 10 and 10.0 have one hash; timestamps become text.
     """
+    if isinstance(value, str):
+        return value
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):

@@ -188,7 +188,8 @@ def kept_values(spec: Spec, graph: Graph) -> dict[str, str]:
         *(_hashes(graph, node.name) for node in ids_slots if node.values == "none")
     )
     said = {
-        node.name: node.values or ("none" if secret & _hashes(graph, node.name) else spec.values)
+        node.name: node.values
+        or ("none" if secret and secret & _hashes(graph, node.name) else spec.values)
         for node in ids_slots
     }
     return {name: values for name, values in said.items() if values != "none"}

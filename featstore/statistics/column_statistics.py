@@ -7,7 +7,9 @@ rows, see `sampling`; what bounds their errors is kept with them. Sign collision
 the sample too, by comparing signs with a second hash of the same values.
 """
 
+import itertools
 import json
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +39,7 @@ from featstore.statistics.sketches import (
     mix,
     points_of,
 )
-from featstore.statistics.value_counts import ValueCounts, count_values, merge_counts
+from featstore.statistics.value_counts import ValueCounts, count_each, count_values, merge_counts
 
 # The values of an id slot are counted exactly up to this many different ones. In a
 # file of few rows at most one for each `ROWS_PER_EXACT` rows, so that statistics stay smaller than
@@ -54,6 +56,7 @@ _NUMBERS = ("sum", "min", "max", "sampled", "points_error", "lengths_error")
 _TOP_NUMBERS = ("unlisted", "missed", "sampled")
 _BINARIES = ("bits", "smallest", "points", "lengths", "top", "checked", "collided", "exact")
 _WORDS = ("column", "role", "number", "kind", "shape")
+_PLAIN = operator.attrgetter(*_WORDS, *_COUNTS, *_NUMBERS[:-2])
 SCHEMA = pa.schema(
     [(name, pa.int64() if name == "number" else pa.string()) for name in _WORDS]
     + [(name, pa.int64()) for name in _COUNTS]
@@ -64,7 +67,7 @@ SCHEMA = pa.schema(
 )
 
 
-_NO_COUNTS = count_values(np.zeros(0, np.int64))
+_NO_COUNTS, _NO_TOP = count_values(np.zeros(0, np.int64)), Top()
 
 
 @dataclass(kw_only=True)
@@ -123,7 +126,7 @@ class ColumnStatistics:
     sampled: float = 0.0
     points_error: float = 0.0
     lengths_error: float = 0.0
-    top: Top = field(default_factory=Top)
+    top: Top = _NO_TOP
     exact: ValueCounts | None = None
 
     @classmethod
@@ -185,11 +188,18 @@ class StatisticsGatherer:
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Adds the next rows, with columns as in the data file and marks for missing values."""
-        for slot in self._slots:
-            _count(self._columns[slot.name], slot, batch.column(slot.name))
+        rows = batch.select([slot.name for slot in self._slots])
+        columns = [self._columns[slot.name] for slot in self._slots]
+        read = list(map(_values, rows.columns, self._slots))
+        is_exact = [statistics.exact is not None for statistics in columns]
+        counted = count_each(values for values, _ in itertools.compress(read, is_exact))
+        for statistics, slot, values in zip(columns, self._slots, read, strict=True):
+            found = None if statistics.exact is None else next(counted)
+            statistics.num_rows += batch.num_rows
+            _count(statistics, slot, *values, _count_distinct(statistics, slot, values[0], found))
         for name in self._labels:
             _count_label(self._columns[name], batch.column(name))
-        self._sample.update(batch.select([slot.name for slot in self._slots]))
+        self._sample.update(rows)
 
     def finish(
         self,
@@ -209,11 +219,11 @@ class StatisticsGatherer:
         for name, slot_counts in counts.items():
             self._columns[name].counts = dict(slot_counts)
         if self._sample.batches:
-            sample = pa.Table.from_batches(self._sample.batches)
+            sample = pa.Table.from_batches(self._sample.batches).combine_chunks()
             # The ratio of rows found, which has no error of its own, and not the one aimed at.
             weight = self._sample.num_rows_seen / max(1, len(sample))
-            for slot in self._slots:
-                column = sample.column(slot.name).combine_chunks()
+            columns = (column for batch in sample.to_batches() for column in batch.columns)
+            for slot, column in zip(self._slots, columns, strict=False):
                 _summarize(self._columns[slot.name], slot, column, weight)
                 if slot.name in witnesses:
                     _compare(self._columns[slot.name], slot, column, witnesses[slot.name])
@@ -292,12 +302,17 @@ def _missing(values: Any, slot: Slot) -> Any:
     return values == 0 if slot.kind is SlotKind.ID else np.isnan(values)
 
 
-def _count(statistics: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
-    values, lengths = _values(column, slot)
-    num_missing = _count_distinct(statistics, slot, values)
+def _count(
+    statistics: ColumnStatistics,
+    slot: Slot,
+    values: Any,
+    lengths: Integers | None,
+    num_missing: int,
+) -> None:
+    """Counts the values of some rows, `num_missing` of which are marks."""
     # Most columns of a batch have no missing values: then no mask is made.
     missing = _missing(values, slot) if num_missing else None
-    present = len(column)
+    present = len(values) // (slot.width or 1)
     if lengths is not None:
         known_lengths = lengths if missing is None else _known_lengths(lengths, missing)
         present = len(known_lengths)
@@ -308,7 +323,6 @@ def _count(statistics: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
     elif missing is not None:
         # A row of fixed width is missing if all its values are marks.
         present -= int(missing.reshape(-1, slot.width).all(axis=1).sum())
-    statistics.num_rows += len(column)
     statistics.num_present += present
     statistics.num_values += len(values) - num_missing
     if slot.kind is SlotKind.FLOAT:
@@ -317,24 +331,30 @@ def _count(statistics: ColumnStatistics, slot: Slot, column: pa.Array) -> None:
         )
 
 
-def _count_distinct(statistics: ColumnStatistics, slot: Slot, values: Any) -> int:
-    """Counts the values, exactly while they are few, and else in the sketch. Returns the number of
-    marks of missing values.
+def _count_distinct(
+    statistics: ColumnStatistics, slot: Slot, values: Any, found: ValueCounts | None
+) -> int:
+    """Counts the values, exactly while they are few, and else in the sketch.
+
+    Args:
+        statistics: Those to add them to.
+        slot: Their slot.
+        values: The values, marks included.
+        found: Their counts; None if they are not counted exactly any more.
+
+    Returns:
+        The number of marks of missing values.
     """
-    before = statistics.exact
     # Signs and bits of floats go to the kernel.
-    if before is None and slot.num_indices is None:
+    if found is None and slot.num_indices is None:
         return statistics.distinct.update(values)
-    if before is None:
-        known = values[values != 0]
-        statistics.distinct.update(_hashes(slot, known))
-        return len(values) - len(known)
-    # Marks are left out of the counts, which are fewer than the values.
-    found = count_values(values)
-    is_known = found.values != 0
-    num_missing = len(values) - int(found.counts[is_known].sum())
-    found = found[is_known] if num_missing else found
-    statistics.exact = merge_counts([before, found]) if len(before) else found
+    num_missing = len(values) - int(np.count_nonzero(values))
+    if found is None:
+        statistics.distinct.update(_hashes(slot, values[values != 0]))
+        return num_missing
+    if num_missing:
+        found = found[found.values != 0]
+    statistics.exact = merge_counts([statistics.exact, found]) if statistics.exact else found
     if len(statistics.exact) > NUM_EXACT:
         statistics.distinct.update(_hashes(slot, statistics.exact.values))
         statistics.exact = None
@@ -377,7 +397,6 @@ def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weigh
     """
     statistics.sampled = statistics.num_rows * (weight - 1.0)
     values, lengths = _values(column, slot)
-    missing = _missing(values, slot)
     num_points = at_most(NUM_POINTS, len(column), ROWS_PER_POINT)
     if statistics.exact is not None:
         # Fills the sketch and the top values, which merging with other files may need.
@@ -386,15 +405,16 @@ def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weigh
         if len(statistics.exact) > at_most(NUM_EXACT, statistics.num_rows, ROWS_PER_EXACT):
             statistics.exact = None
     elif slot.kind is SlotKind.ID:
-        counts = count_values(values[~missing])
+        counts = count_values(values[values != 0])
         statistics.top = Top.of_counts(counts, weight, sampled=statistics.sampled)
     else:
-        points = values[~missing].astype(np.float64)
+        # Sorting alone is faster than sorting with the order, which is then that of the points.
+        points = np.sort(values[~np.isnan(values)].astype(np.float64))
         statistics.points, statistics.points_error = _reduced(
             points, np.full(len(points), weight), num_points
         )
     if lengths is not None:
-        known_lengths = _known_lengths(lengths, missing).astype(np.float64)
+        known_lengths = _known_lengths(lengths, _missing(values, slot)).astype(np.float64)
         statistics.lengths, statistics.lengths_error = _reduced(
             known_lengths, np.full(len(known_lengths), weight), num_points
         )
@@ -420,8 +440,10 @@ def _compare(statistics: ColumnStatistics, slot: Slot, column: pa.Array, witness
             f"and {len(others):,} when they were extracted again; expected operators that give a "
             f"row the same values each time"
         )
-    present = signs != 0
-    statistics.num_signs_checked += statistics.collisions.update(signs[present], others[present])
+    if np.count_nonzero(signs) < len(signs):
+        present = signs != 0
+        signs, others = signs[present], others[present]
+    statistics.num_signs_checked += statistics.collisions.update(signs, others)
     statistics.collisions.shorten(at_most(NUM_CHECKED, len(column), ROWS_PER_SIGN))
 
 
@@ -440,10 +462,10 @@ def _to_row(column: ColumnStatistics) -> tuple[Any, ...]:
     points, points_lost = _reduced(*column.points, NUM_POINTS)
     lengths, lengths_lost = _reduced(*column.lengths, NUM_POINTS)
     return (
-        *(getattr(column, name) for name in (*_WORDS, *_COUNTS, *_NUMBERS[:-2])),
+        *_PLAIN(column),
         column.points_error + points_lost,
         column.lengths_error + lengths_lost,
-        *(getattr(top, name) for name in _TOP_NUMBERS),
+        *(top.unlisted, top.missed, top.sampled),
         json.dumps(dict(column.counts), sort_keys=True) if column.counts else "{}",
         np.packbits(distinct.bits).tobytes(),
         distinct.smallest.tobytes(),

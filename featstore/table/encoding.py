@@ -48,6 +48,7 @@ MIN_VALUES = 4_096
 
 _LENGTH_BYTES = 4  # Parquet's plain encoding stores the length before each text.
 _WIDTHS = {pa.int64(): 8, pa.float32(): 4}
+_WITHOUT = (pa.bool_(), pa.null())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +82,8 @@ def choose_encodings(row_group: pa.Table, compression: str = COMPRESSION) -> Enc
     dictionary: list[str] = []
     others: dict[str, str] = {}
     uncompressed: list[str] = []
-    for column in row_group.schema:
-        for path, values in _leaves(column, row_group[column.name]):
+    for column, of_column in zip(row_group.schema, row_group.columns, strict=True):
+        for path, values in _leaves(column, of_column):
             num_distinct = num_in_dictionary(values)
             if num_distinct:
                 dictionary.append(path)
@@ -102,10 +103,8 @@ def num_in_dictionary(values: pa.ChunkedArray) -> int:
     """The number of distinct values; 0 if a dictionary and the indices into it would not save the
     bytes that look-ups cost.
     """
-    if not len(values) or any(
-        is_kind(values.type)
-        for is_kind in (pa.types.is_boolean, pa.types.is_nested, pa.types.is_null)
-    ):
+    arrow_type = values.type
+    if not len(values) or pa.types.is_nested(arrow_type) or arrow_type in _WITHOUT:
         return 0
     width, num_distinct = _value_bytes(values), count_distinct(values)
     dictionary_bytes = num_distinct * width
@@ -186,9 +185,7 @@ def count_distinct(values: pa.ChunkedArray) -> int:
     """
     if values.type not in _WIDTHS or values.null_count:
         return int(pc.count_distinct(values, mode="all").as_py())
-    column = values_of(
-        pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
-    )
+    column = values_of(values.chunk(0) if values.num_chunks == 1 else values.combine_chunks())
     # Linear counting: n = m ln(m / empty). Rounding may exceed the number of values.
     num_bits = 1 << MARK_BITS
     num_empty = num_bits - kernels.count_marks(column, _WIDTHS[values.type])

@@ -78,7 +78,7 @@ class Group:
 
     def has(self, names: Iterable[str]) -> bool:
         """Whether it has a column of any of these names. Partition keys do not count."""
-        return not set(names).isdisjoint(self.schema.to_arrow().names)
+        return not set(names).isdisjoint(self.schema.column_names)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.ops import lists
-from featstore.ops.arrays import offsets_of
+from featstore.ops.arrays import list_of, nulls_of, offsets_of, struct_of
 
 rows = st.lists(st.none() | st.lists(st.none() | st.integers(0, 9), max_size=5), max_size=8)
 
@@ -48,6 +48,20 @@ def test_cut_keeps_the_first_or_the_last_elements(
     ]
     assert is_flat(array)
     assert array.to_pylist() == expected
+
+
+@given(rows, st.integers(1, 6), st.sampled_from(["head", "tail"]))
+def test_lists_of_structs_are_cut_like_lists_of_their_fields(
+    values: list[Any], max_len: int, truncate: str
+) -> None:
+    array = flat(values)
+    structs = list_of(offsets_of(array), struct_of([array.values] * 2), nulls_of(array))
+    found = lists.truncate_lists(structs, max_len=max_len, truncate=truncate)
+    found.validate(full=True)
+    expected = lists.truncate_lists(array, max_len=max_len, truncate=truncate).to_pylist()
+    assert found.to_pylist() == [
+        row and [{"0": value, "1": value} for value in row] for row in expected
+    ]
 
 
 @given(rows, st.lists(st.integers(0, 9), max_size=3))

@@ -184,6 +184,14 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
         {"op": "cross", "of": ["text", "tags"]},
         lambda r: signs(pairs(None if r["text"] is None else [r["text"]], known(r["tags"]))),
     ),
+    "cross with list cut": (
+        {"op": "cross", "of": ["tags", "text"], "max_cross": 2},
+        lambda r: signs(
+            (lambda p: p if p is None else p[:2])(
+                pairs(known(r["tags"]), None if r["text"] is None else [r["text"]])
+            )
+        ),
+    ),
     "cross of lists": (
         {"op": "cross", "of": ["tags", "codes"]},
         lambda r: signs(pairs(known(r["tags"]), known(r["codes"]))),

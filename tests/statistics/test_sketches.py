@@ -122,6 +122,8 @@ def test_a_sign_with_two_witnesses_is_a_collision_however_often_it_comes() -> No
     assert found.collided.tolist() == [5]
     assert found.update(*pairs((7, 2), (9, 5))) == 2
     assert found.collided.tolist() == [5, 9]
+    # Each sign keeps the witness that came first.
+    assert found.witnesses.tolist() == [1, 2, 4]
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 3)), max_size=60), st.integers(1, 4))

@@ -51,7 +51,7 @@ def gather_dataframe(dataframe: "DataFrame", schema: SlotSchema) -> Statistics:
     """
     context = dataframe.sparkSession.sparkContext
     check_workers(context)
-    chosen = dataframe.select(*(f"`{name}`" for name in schema.to_arrow().names))
+    chosen = dataframe.select(*(f"`{name}`" for name in schema.column_names))
     rows = run_checked(
         context, chosen.mapInArrow(partial(_gather_partition, schema), "found binary").collect
     )

@@ -167,10 +167,8 @@ def _digests(array: pa.Array) -> pa.Array:
     """
     numbers = array.cast(pa.int64()) if pa.types.is_timestamp(array.type) else array
     encoded = numbers.cast(pa.string()).dictionary_encode()
-    digests = b"".join(
-        hashlib.blake2b(text.encode(), digest_size=8).digest()
-        for text in encoded.dictionary.to_pylist()
-    )
+    texts = encoded.dictionary.cast(pa.binary()).to_pylist()
+    digests = b"".join([hashlib.blake2b(text, digest_size=8).digest() for text in texts])
     return array_of(np.frombuffer(digests, "<i8").astype(np.int64)).take(encoded.indices)
 
 

@@ -170,7 +170,7 @@ def write_unit(
     values = ValueGathering(extractor, schema.names)
     watched = values.watch(batch for batch in extracted if batch.num_rows)
     rows = _RowQueue(watched if gathering is None else gathering.watch(watched))
-    names = schema.to_arrow().names
+    names = schema.column_names
 
     def write(part: int) -> UnitReport:
         """Writes as many of the rows that are left as one file takes."""

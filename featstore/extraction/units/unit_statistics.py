@@ -71,7 +71,10 @@ class Gathering:
         for batch in _joined(self._raw.batches):
             for name, column in witness(batch.columns).items():
                 parts.setdefault(name, []).append(column)
-        return {name: pa.concat_arrays(columns) for name, columns in parts.items()}
+        return {
+            name: columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
+            for name, columns in parts.items()
+        }
 
 
 def gather_rows(schema: SlotSchema, batches: Iterable[pa.RecordBatch]) -> Statistics:
