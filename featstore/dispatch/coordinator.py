@@ -178,8 +178,8 @@ class Coordinator(Closing):
         reserved rows only.
 
         Takes one write to the store if they are not reserved yet. It then reserves ahead what the
-        loop will deliver in the next `reserve_s` at its pace, or, while that is not known, as much
-        as was made before and is not acknowledged: of a fast loop's first batches few ask.
+        loop will deliver in the next `reserve_s`, as of `LoopPace.ahead`: of a fast loop's first
+        batches few ask.
 
         Args:
             claim: The claim.
@@ -198,10 +198,10 @@ class Coordinator(Closing):
         if self._held.make(part, claim.fence, through):
             return through
         self._held.worked()
-        made = self._held.keep(part, claim.fence, through)  # Before the write: see `Holdings`.
-        self._pace.begin(self._clock.now_s())
-        paced = self._pace.rows_per_s * self._terms.reserve_s / max(1, self._held.num_delivering)
-        ahead = math.ceil(paced) or made - mine.rows
+        self._pace.begin(now := self._clock.now_s())
+        num_rows = self._pace.ahead(self._held.num_made_rows, self._terms.reserve_s, now)
+        self._held.keep(part, claim.fence, through)  # Before the write: see `Holdings`.
+        ahead = math.ceil(num_rows / max(1, self._held.num_delivering))
         mine = self._held.change(
             self._store,
             part,
@@ -469,7 +469,7 @@ class Coordinator(Closing):
         """
         me = Taker(
             salt=self._nonce,
-            rows_per_s=self._pace.rows_per_s,
+            rows_per_s=self._pace.idle_rows_per_s,
             # Ranks in step wait for one that begins: then nobody goes through rows meanwhile.
             begin_s=0.0 if self._terms.in_step else self._pace.begin_s,
             least_rows=self._batch_rows,

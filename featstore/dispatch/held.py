@@ -82,16 +82,12 @@ class Holdings:
                 self._made[part], self._made_at[part] = max(self._made[part], through), now
             return may_make
 
-    def keep(self, part: Part, fence: int, through: int) -> int:
-        """From now on nobody reserves fewer rows of the claim than those before `through`. Returns
-        the row up to which batches were made before.
-        """
+    def keep(self, part: Part, fence: int, through: int) -> None:
+        """From now on nobody reserves fewer rows of the claim than those before `through`."""
         with self._lock:
-            if self.get(part, fence) is None:
-                return through
-            made = self._made[part]
-            self._made[part], self._made_at[part] = max(made, through), self._clock.now_s()
-            return made
+            if self.get(part, fence) is not None:
+                self._made[part] = max(self._made[part], through)
+                self._made_at[part] = self._clock.now_s()
 
     def lower(self, part: Part, fence: int, through: int) -> int:
         """The row to which the claim may be reserved in order to reserve those before `through`:

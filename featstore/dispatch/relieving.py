@@ -18,8 +18,8 @@ _LEAST_S = 0.5
 
 class LoopPace:
     """How many rows per second a worker's loop goes through, filtered ones included, by what it
-    acknowledged last. Time in which the worker had nothing to deliver does not count. Safe for
-    several threads.
+    acknowledged last. Time in which the worker had nothing to deliver does not count, and short
+    claims count together. Safe for several threads.
 
     Attributes:
         rows_per_s: The pace; 0 before it is known.
@@ -32,24 +32,30 @@ class LoopPace:
         self._lock = threading.RLock()  # As of `Holdings`.
         self._claimed_at: float | None = None
         self._since: float | None = None
-        self._num_rows = 0
+        # Seconds before a pause, and rows in all, that were not enough for a rate.
+        self._kept_s, self._num_rows = 0.0, 0
 
     def restart(self, now: float) -> None:
-        """A worker that holds nothing takes a claim."""
+        """A worker that holds nothing takes a claim. If it lost the last one, nobody knows until
+        when its loop had rows.
+        """
         with self._lock:
-            self._claimed_at, self._since, self._num_rows = now, None, 0
+            if self._since is not None:
+                self._kept_s, self._num_rows = 0.0, 0
+            self._claimed_at, self._since = now, None
 
     def pause(self, now: float) -> None:
         """All that the worker holds is delivered: it has nothing to do until it takes a claim."""
         with self._lock:
             self.measure(now)
-            self._since = None
+            if self._since is not None:
+                self._kept_s, self._since = now - self._since, None
 
     def begin(self, now: float) -> None:
         """A batch is made. The first one of a claim after a pause begins the time."""
         with self._lock:
             if self._since is None:
-                self._since = now
+                self._since = now - self._kept_s
                 self.begin_s = now - (now if self._claimed_at is None else self._claimed_at)
 
     def deliver(self, num_rows: int) -> None:
@@ -65,6 +71,30 @@ class LoopPace:
             if self._since is not None and self._num_rows and now - self._since >= _LEAST_S:
                 self.rows_per_s = self._num_rows / (now - self._since)
                 self._since, self._num_rows = now, 0
+
+    def ahead(self, num_made: int, seconds: float, now: float) -> float:
+        """How many rows the loop will go through in so many seconds. Before its pace is known: as
+        many as batches were made of in that time, and at most half of all that it began with: they
+        may be made faster than the loop takes them.
+
+        Args:
+            num_made: The rows of batches that are not delivered.
+            seconds: How long.
+            now: The time.
+        """
+        with self._lock:
+            if self.rows_per_s or self._since is None:
+                return self.rows_per_s * seconds
+            num_rows = self._num_rows + num_made
+            return num_rows * seconds / max(2 * seconds, now - self._since)
+
+    @property
+    def idle_rows_per_s(self) -> float:
+        """The pace of a worker that holds nothing. All that it made is delivered, so a shorter time
+        shows it, too; 0 if it had nothing.
+        """
+        with self._lock:
+            return self.rows_per_s or (self._num_rows / self._kept_s if self._kept_s else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
