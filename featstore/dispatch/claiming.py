@@ -1,5 +1,6 @@
 """How a worker claims splits and parts: which one comes next, and what is written to its key."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from featstore.dispatch.held import Holdings
 from featstore.dispatch.lease import FINAL, Lease
 from featstore.dispatch.plan import Done, Extent, Plan, extent, part_extent
 from featstore.dispatch.receipt import quarantine
+from featstore.dispatch.relieving import LoopPace
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.base import Store
 from featstore.dispatch.survey import Part, StagedSplits, Survey
@@ -46,6 +48,7 @@ class Claiming:
         done: What a restored state had delivered.
         claimer: The worker.
         held: The leases that it holds.
+        pace: How fast its loop is.
         is_staged: As of `Coordinator`.
 
     Attributes:
@@ -61,10 +64,11 @@ class Claiming:
         done: Done,
         claimer: Claimer,
         held: Holdings,
+        pace: LoopPace,
         is_staged: Callable[[str], bool] | None,
     ) -> None:
         self._store, self._keys, self._plan, self._done = store, keys, plan, done
-        self._claimer, self._held = claimer, held
+        self._claimer, self._held, self._pace = claimer, held, pace
         self._lookahead = StagedSplits(is_staged)
         self._extents: dict[Part, int] = {}
         self._turn = 0
@@ -140,6 +144,7 @@ class Claiming:
             "nonce": who.nonce,
             "index": who.index,
             "turn": self._turn,
+            "pace": math.ceil(self._pace.idle_rows_per_s),
         }
         mine = (
             leases.claim(self._extent(part), **named)

@@ -109,7 +109,7 @@ class Coordinator(Closing):
         self._store = self._address.open()
         claimer = Claimer(worker=worker, nonce=self._nonce, index=index, shares=shares_claims)
         self._claims = Claiming(
-            self._store, self._keys, plan, self._done, claimer, self._held, is_staged
+            self._store, self._keys, plan, self._done, claimer, self._held, self._pace, is_staged
         )
         answered = AnsweredClock(clock, address.unanswered_s)
         self._waiting = Waiter(worker, self._terms, answered, self._closed)

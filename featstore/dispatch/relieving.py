@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from featstore.dispatch.lease import Lease
+from featstore.dispatch.lease import Lease, pace_of
 from featstore.dispatch.survey import Part
 
 # Rates of shorter times are those of bursts, such as the batches that a DataLoader asks for ahead,
@@ -90,11 +90,12 @@ class LoopPace:
 
     @property
     def idle_rows_per_s(self) -> float:
-        """The pace of a worker that holds nothing. All that it made is delivered, so a shorter time
-        shows it, too; 0 if it had nothing.
+        """The pace or, if a worker that holds nothing does not know it, that of the short claims
+        that it had: all that it made is delivered.
         """
         with self._lock:
-            return self.rows_per_s or (self._num_rows / self._kept_s if self._kept_s else 0.0)
+            is_short = self._since is None and self._kept_s > 0
+            return self.rows_per_s or (self._num_rows / self._kept_s if is_short else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,9 +174,7 @@ def _seconds_left(of_holder: Sequence[Seen], taker: Taker) -> float:
     be back in a second. A lease that waits for its turn shows nothing of what its holder does, so
     the one counts that was seen to move last.
     """
-    # A renewal of a claim of which nothing is reserved shows no pace.
-    paced = [one.record for one in of_holder if one.record.pace]
-    known = max(paced, key=lambda record: record.work).pace if paced else taker.rows_per_s
+    known = pace_of(one.record for one in of_holder) or taker.rows_per_s
     pace = known or 1.0  # Where nobody knows, each takes a half.
     return max(_num_rows(of_holder) / pace, min(one.standstill_s for one in of_holder))
 
