@@ -24,7 +24,7 @@ from featstore.dispatch.held import Holdings, InStepPace, Renewer, renewal_pause
 from featstore.dispatch.lease import FINAL, Lease, LeaseState
 from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.receipt import EpochSize, quarantined
-from featstore.dispatch.relieving import LoopPace, Seen, Taker, takings
+from featstore.dispatch.relieving import LoopPace, Seen, Taker, Taking, takings
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import STORE_WAIT_S, Store, StoreAddress, bind
 from featstore.dispatch.survey import Hints, Part
@@ -96,6 +96,7 @@ class Coordinator(Closing):
         self._process = OwnProcess()
         self._surveyed_at = self._clock.now_s()
         self._num_watched, self._may_relieve = _TAIL_SPLITS, False
+        self._taken = list[Claim]()  # Together with the last claim, and not given out yet.
         self.num_takeovers, self.num_cuts = 0, 0
         # For whom it waited last: workers with rows that it could not take.
         self.awaited = Counter[str]()
@@ -381,8 +382,9 @@ class Coordinator(Closing):
             self._require_usable()
             if self._closed.is_set():
                 return None, True
-            holds_nothing, claim = not len(self._held), None
-            if not self._claims.is_handed_out:
+            holds_nothing = not len(self._held)
+            claim = self._taken.pop(0) if self._taken else None
+            if claim is None and not self._claims.is_handed_out:
                 claim = self._revisit_now_and_then() or self._claims.next()
             claim = claim or self._look(wait_for)
             if claim is not None:
@@ -464,7 +466,7 @@ class Coordinator(Closing):
         return claim
 
     def _relieve(self, seen: Sequence[Seen]) -> Claim | None:
-        """Takes rows from another worker. A lease that has changed since it was read stays as it
+        """Takes rows from other workers. A lease that has changed since it was read stays as it
         is, since leases are written by compare-and-set.
         """
         me = Taker(
@@ -474,23 +476,30 @@ class Coordinator(Closing):
             begin_s=0.0 if self._terms.in_step else self._pace.begin_s,
             least_rows=self._batch_rows,
         )
-        found = takings(seen, me)
         self._may_relieve = any(one.record.num_left for one in seen)
-        for taking in found[:_TAIL_SPLITS]:
-            one = taking.lease
-            if taking.at is None:
-                claim = self._claims.claim(one.part, one.value, one.record, relieves=True)
-            else:
-                claim = self._claims.cut(one.part, one.value, one.record, taking.at)
-                self.num_cuts += claim is not None
-            if claim is not None:
+        untried = {one.part: one for one in seen}
+        for _ in range(_TAIL_SPLITS):
+            if not (found := takings(untried.values(), me)):
+                break
+            self._taken = [claim for one in found if (claim := self._take(one)) is not None]
+            if self._taken:
                 self._num_watched = _TAIL_SPLITS
-                return claim
+                return self._taken.pop(0)
+            for taking in found:
+                del untried[taking.lease.part]
         if seen:
             self.awaited = Counter()
             for one in seen:
                 self.awaited[one.record.worker] += one.record.limit - one.record.rows
         return None
+
+    def _take(self, taking: Taking) -> Claim | None:
+        one = taking.lease
+        if taking.at is None:
+            return self._claims.claim(one.part, one.value, one.record, relieves=True)
+        claim = self._claims.cut(one.part, one.value, one.record, taking.at)
+        self.num_cuts += claim is not None
+        return claim
 
     @property
     def _rows_per_s(self) -> int:

@@ -146,63 +146,93 @@ class Taking:
     at: int | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Holder:
+    """A worker that may be relieved: its leases, how many rows it has to deliver, and how many
+    seconds it needs for them. At least as long as it has stood still: who has done nothing for a
+    minute will not be back in a second. A lease that waits for its turn shows nothing of what its
+    holder does, so the one counts that was seen to move last.
+    """
+
+    leases: Sequence[Seen]
+    num_rows: int
+    left_s: float
+
+    @classmethod
+    def of(cls, seen: Sequence[Seen], taker: Taker) -> "_Holder":
+        num_rows = sum(one.record.limit - one.record.rows for one in seen)
+        known = pace_of(one.record for one in seen) or taker.rows_per_s
+        pace = known or 1.0  # Where nobody knows, each takes a half.
+        left_s = max(num_rows / pace, min(one.standstill_s for one in seen))
+        return cls(leases=seen, num_rows=num_rows, left_s=left_s)
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.num_rows / self.left_s
+
+
 def takings(seen: Iterable[Seen], taker: Taker) -> list[Taking]:
-    """What an idle worker may take, in the order in which it should try: at most one lease of each
-    holder, beginning with those to whom at least half as much time is left as to the last one.
-    Within each of the two groups every `salt` gives another order, so that many idle workers do not
-    all try the same lease first.
+    """What an idle worker should take: of one holder or, if it is faster than these together, of
+    several, so that all end together, and it begins once. At most one lease of each.
+
+    Holders to whom at least half as much time is left as to the last one come first. Within each of
+    the two groups every `salt` gives another order, so that many idle workers do not all try the
+    same lease.
     """
     by_holder = defaultdict[str, list[Seen]](list)
     for one in seen:
-        by_holder[one.record.nonce].append(one)
-    found = [
-        (left_s, taking)
+        if one.record.limit > one.record.rows:
+            by_holder[one.record.nonce].append(one)
+    holders = [
+        holder
         for of in by_holder.values()
-        if (taking := _taking(of, left_s := _seconds_left(of, taker), taker)) is not None
+        if _taken_together([holder := _Holder.of(of, taker)], taker)
     ]
-    most_s = max((left_s for left_s, _ in found), default=0.0)
-    keyed = [
-        (left_s < most_s / 2, crc32(f"{taker.salt} {taking.lease.part}".encode()), taking)
-        for left_s, taking in found
+    most_s = max((holder.left_s for holder in holders), default=0.0)
+    holders.sort(
+        key=lambda one: (
+            one.left_s < most_s / 2,
+            crc32(f"{taker.salt} {one.leases[0].part}".encode()),
+        )
+    )
+    chosen, found = list[_Holder](), list[Taking]()
+    for holder in holders:
+        rows_per_s = sum(one.rows_per_s for one in [*chosen, holder])
+        if chosen and (not taker.begin_s or rows_per_s > taker.rows_per_s):
+            continue
+        if more := _taken_together([*chosen, holder], taker):
+            chosen, found = [*chosen, holder], more
+    return found
+
+
+def _taken_together(holders: Sequence[_Holder], taker: Taker) -> list[Taking]:
+    """What to take from these holders so that all end together; nothing if that is too little of
+    one of them.
+
+    At the end, after `end_s`, the taker has delivered what they would not have: it needs `begin_s`
+    before that. A taker that does not know its pace has the holder's.
+    """
+    own = taker.rows_per_s or holders[0].rows_per_s
+    num_rows = sum(one.num_rows for one in holders) + taker.begin_s * own
+    end_s = num_rows / (sum(one.rows_per_s for one in holders) + own)
+    found = [
+        taking for one in holders if (taking := _taking(one, end_s, taker.least_rows)) is not None
     ]
-    return [taking for *_, taking in sorted(keyed, key=lambda item: item[:2])]
+    return found if len(found) == len(holders) else []
 
 
-def _seconds_left(of_holder: Sequence[Seen], taker: Taker) -> float:
-    """The seconds that a holder needs for its rows, by its pace or, if that is not known, by the
-    taker's. At least as long as it has stood still: who has done nothing for a minute will not
-    be back in a second. A lease that waits for its turn shows nothing of what its holder does, so
-    the one counts that was seen to move last.
-    """
-    known = pace_of(one.record for one in of_holder) or taker.rows_per_s
-    pace = known or 1.0  # Where nobody knows, each takes a half.
-    return max(_num_rows(of_holder) / pace, min(one.standstill_s for one in of_holder))
-
-
-def _num_rows(of_holder: Sequence[Seen]) -> int:
-    return sum(one.record.limit - one.record.rows for one in of_holder)
-
-
-def _taking(of_holder: Sequence[Seen], left_s: float, taker: Taker) -> Taking | None:
-    """What to take from one holder: so many rows that both end together.
-
-    With x rows the taker needs `begin_s + x / rows_per_s`, and the holder, to whom they are left
-    off, `left_s - x * left_s / num_rows`. A taker that does not know its pace has the holder's.
-    """
-    if not (num_of_holder := _num_rows(of_holder)):
-        return None
-    holder_row_s = left_s / num_of_holder
-    taker_row_s = 1 / taker.rows_per_s if taker.rows_per_s else holder_row_s
-    num_rows = int((left_s - taker.begin_s) / (holder_row_s + taker_row_s))
+def _taking(holder: _Holder, end_s: float, least_rows: int) -> Taking | None:
+    """What to take from a holder so that it ends after `end_s`."""
+    num_rows = int((holder.left_s - end_s) * holder.rows_per_s)
     # Of several leases that with the most to take; of those that the holder delivers last.
     one = max(
-        of_holder, key=lambda one: (min(one.record.num_left, num_rows), one.record.turn, one.part)
+        holder.leases,
+        key=lambda one: (min(one.record.num_left, num_rows), one.record.turn, one.part),
     )
     lease = one.record
-    if not lease.num_left or num_rows < min(lease.num_left, taker.least_rows):
+    if not lease.num_left or num_rows < min(lease.num_left, least_rows):
         return None
     if num_rows < lease.num_left:
         # Whole batches, so that the holder has no short one.
-        at = lease.limit - num_rows // taker.least_rows * taker.least_rows
-        return Taking(lease=one, at=at)
+        return Taking(lease=one, at=lease.limit - num_rows // least_rows * least_rows)
     return Taking(lease=one, at=None if lease.reserved == lease.first else lease.reserved)
