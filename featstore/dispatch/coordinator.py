@@ -97,6 +97,7 @@ class Coordinator(Closing):
         self._surveyed_at = self._clock.now_s()
         self._num_watched, self._may_relieve = _TAIL_SPLITS, False
         self._taken = list[Claim]()  # Together with the last claim, and not given out yet.
+        self._came_late = False  # All leases of which it wanted rows had changed meanwhile.
         self.num_takeovers, self.num_cuts = 0, 0
         # For whom it waited last: workers with rows that it could not take.
         self.awaited = Counter[str]()
@@ -386,6 +387,7 @@ class Coordinator(Closing):
             claim = self._taken.pop(0) if self._taken else None
             if claim is None and not self._claims.is_handed_out:
                 claim = self._revisit_now_and_then() or self._claims.next()
+            self._came_late = False
             claim = claim or self._look(wait_for)
             if claim is not None:
                 self._waiting.watch.forget(_part(claim))
@@ -393,7 +395,7 @@ class Coordinator(Closing):
                     self._pace.restart(self._clock.now_s())
                 return claim, False
             others = (part for part in self._claims.open_parts() if part not in self._held)
-            return None, not self._waiting.must_wait(wait_for, others)
+            return None, not (self._waiting.must_wait(wait_for, others) or self._came_late)
 
     def _revisit_now_and_then(self) -> Claim | None:
         """During the epoch, twice per lease time: looks at a bounded number of the oldest splits
@@ -485,6 +487,7 @@ class Coordinator(Closing):
             if self._taken:
                 self._num_watched = _TAIL_SPLITS
                 return self._taken.pop(0)
+            self._came_late = True
             for taking in found:
                 del untried[taking.lease.part]
         if seen:

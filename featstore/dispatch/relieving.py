@@ -74,7 +74,7 @@ class LoopPace:
 
     def ahead(self, num_made: int, seconds: float, now: float) -> float:
         """How many rows the loop will go through in so many seconds. Before its pace is known: as
-        many as batches were made of in that time, and at most half of all that it began with: they
+        many as batches were made of in that time, and at most all that were made so far: they
         may be made faster than the loop takes them.
 
         Args:
@@ -86,7 +86,7 @@ class LoopPace:
             if self.rows_per_s or self._since is None:
                 return self.rows_per_s * seconds
             num_rows = self._num_rows + num_made
-            return num_rows * seconds / max(2 * seconds, now - self._since)
+            return num_rows * seconds / max(seconds, now - self._since)
 
     @property
     def idle_rows_per_s(self) -> float:

@@ -67,14 +67,14 @@ def test_a_worker_that_waits_for_a_claim_keeps_the_pace_that_it_had() -> None:
         assert worker._pace.rows_per_s == pytest.approx(600)
 
 
-def test_before_its_pace_is_known_half_of_what_a_loop_made_is_reserved_or_less() -> None:
+def test_before_its_pace_is_known_as_much_as_a_loop_made_is_reserved_or_less() -> None:
     """Rows of earlier claims count, too: not each claim begins with one batch."""
     pace = LoopPace()
     pace.begin(10.0)
     assert pace.ahead(0, 2.0, 10.0) == 0, "one batch"
-    assert pace.ahead(100, 2.0, 10.1) == 50
+    assert pace.ahead(100, 2.0, 10.1) == 100
     pace.deliver(100)
-    assert pace.ahead(20, 2.0, 10.4) == 60
+    assert pace.ahead(20, 2.0, 10.4) == 120
     assert pace.ahead(20, 0.05, 10.4) == pytest.approx(120 / 0.4 * 0.05), "it made 300 a second"
     pace.measure(11.0)
     assert pace.ahead(20, 2.0, 11.0) == 200
