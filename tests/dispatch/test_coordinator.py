@@ -574,7 +574,7 @@ def test_a_rank_in_step_looks_again_where_a_lease_changed_while_it_took_rows(
     def late(*taking: Any) -> Any:
         tries.append(len(tries) + 1)
         if len(tries) < 4:
-            assert busy.acknowledge(claim, len(tries))
+            assert busy.acknowledge_all([(claim, len(tries))]) == [True]
         return cut(*taking)
 
     monkeypatch.setattr(idle._claims, "cut", late)
