@@ -1,6 +1,7 @@
 """How a worker claims splits and parts: which one comes next, and what is written to its key."""
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 from featstore.base.errors import DispatchError
 from featstore.dispatch import lease as leases
 from featstore.dispatch.epochs import EpochNote, announce
-from featstore.dispatch.held import Holdings
+from featstore.dispatch.held import Holdings, LoopPace
 from featstore.dispatch.lease import FINAL, Lease
 from featstore.dispatch.plan import Done, Extent, Plan, extent, part_extent
 from featstore.dispatch.receipt import EpochSize, quarantine
@@ -48,6 +49,7 @@ class Claiming:
         done: What a restored state had delivered.
         claimer: The worker.
         held: The leases that it holds.
+        pace: How fast its loop is.
         is_staged: As of `Coordinator`.
 
     Attributes:
@@ -64,10 +66,11 @@ class Claiming:
         done: Done,
         claimer: Claimer,
         held: Holdings,
+        pace: LoopPace,
         is_staged: Callable[[str], bool] | None,
     ) -> None:
         self._store, self._keys, self._plan, self._done = store, keys, plan, done
-        self.claimer, self._held = claimer, held
+        self.claimer, self._held, self._pace = claimer, held, pace
         self._lookahead = StagedSplits(is_staged)
         self._extents: dict[Part, int] = {}
         self._turn = 0
@@ -163,6 +166,7 @@ class Claiming:
             "nonce": who.nonce,
             "index": who.index,
             "turn": self._turn,
+            "pace": math.ceil(self._pace.idle_rows_per_s),
         }
         mine = (
             leases.claim(self._extent(part), **named)

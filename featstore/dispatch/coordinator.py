@@ -16,11 +16,11 @@ from featstore.base.errors import DispatchError
 from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
 from featstore.dispatch.claiming import Claimer, Claiming
-from featstore.dispatch.held import Holdings, InStepPace, Renewer, renewal_pause_s
+from featstore.dispatch.held import Holdings, InStepPace, LoopPace, Renewer, renewal_pause_s
 from featstore.dispatch.lease import Lease
 from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.receipt import quarantined
-from featstore.dispatch.relieving import LoopPace, Takeovers
+from featstore.dispatch.relieving import Takeovers
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import STORE_WAIT_S, Store, StoreAddress, bind
 from featstore.dispatch.survey import Hints, Part
@@ -86,7 +86,7 @@ class Coordinator(Closing):
         self._store = self._address.open()
         claimer = Claimer(worker=worker, nonce=uuid.uuid4().hex[:12], index=index)
         self._claims = Claiming(
-            self._store, self._keys, plan, done or {}, claimer, self._held, is_staged
+            self._store, self._keys, plan, done or {}, claimer, self._held, self._pace, is_staged
         )
         answered = AnsweredClock(clock, address.unanswered_s)
         self._waiting = Waiter(worker, self._terms, answered, self._closed)
@@ -165,8 +165,8 @@ class Coordinator(Closing):
         reserved rows only.
 
         Takes one write to the store if they are not reserved yet. It then reserves ahead what the
-        loop will deliver in the next `reserve_s` at its pace, or, while that is not known, as much
-        as was made before and is not acknowledged: of a fast loop's first batches few ask.
+        loop will deliver in the next `reserve_s`, as of `LoopPace.ahead`: of a fast loop's first
+        batches few ask.
 
         Args:
             claim: The claim.
@@ -185,10 +185,10 @@ class Coordinator(Closing):
         if self._held.make(part, claim.fence, through):
             return through
         self._held.worked()
-        made = self._held.keep(part, claim.fence, through)  # Before the write: see `Holdings`.
-        self._pace.begin(self._clock.now_s())
-        paced = self._pace.rows_per_s * self._terms.reserve_s / max(1, self._held.num_delivering)
-        ahead = math.ceil(paced) or made - mine.rows
+        self._pace.begin(now := self._clock.now_s())
+        num_rows = self._pace.ahead(self._held.num_made_rows, self._terms.reserve_s, now)
+        self._held.keep(part, claim.fence, through)  # Before the write: see `Holdings`.
+        ahead = math.ceil(num_rows / max(1, self._held.num_delivering))
         mine = self._held.change(
             self._store,
             part,
@@ -349,7 +349,7 @@ class Coordinator(Closing):
                     self._pace.restart(self._clock.now_s())
                 return claim, False
             others = (part for part in self._claims.open_parts() if part not in self._held)
-            return None, not self._waiting.must_wait(wait_for, others)
+            return None, not (self._waiting.must_wait(wait_for, others) or self.takeovers.came_late)
 
     @property
     def _rows_per_s(self) -> int:

@@ -1,5 +1,5 @@
 """The leases that one worker holds. It changes each by compare-and-set from the value that it wrote
-or read last. A thread renews them.
+or read last. A thread renews them. And how fast its loop goes through their rows.
 """
 
 import contextlib
@@ -21,6 +21,9 @@ _BEATS_PER_LEASE = 3
 # this long (docs/dispatch.md). No cost was seen (benchmarks/epoch_barrier.md); longer delays each
 # epoch's end, shorter writes more often while the last splits are read.
 _TAIL_BEAT_S = 0.5
+# Rates of shorter times are those of bursts, such as the batches that a DataLoader asks for ahead,
+# or the few batches of a claim's end. A worker acknowledges every 1.5 s (`Terms.report_s`).
+_LEAST_S = 0.5
 # From the worker's record of a lease, and the count of what it has done so far, to the new record.
 Change = Callable[[Lease, int], Lease]
 
@@ -82,16 +85,12 @@ class Holdings:
                 self._made[part], self._made_at[part] = max(self._made[part], through), now
             return may_make
 
-    def keep(self, part: Part, fence: int, through: int) -> int:
-        """From now on nobody reserves fewer rows of the claim than those before `through`. Returns
-        the row up to which batches were made before.
-        """
+    def keep(self, part: Part, fence: int, through: int) -> None:
+        """From now on nobody reserves fewer rows of the claim than those before `through`."""
         with self._lock:
-            if self.get(part, fence) is None:
-                return through
-            made = self._made[part]
-            self._made[part], self._made_at[part] = max(made, through), self._clock.now_s()
-            return made
+            if self.get(part, fence) is not None:
+                self._made[part] = max(self._made[part], through)
+                self._made_at[part] = self._clock.now_s()
 
     def lower(self, part: Part, fence: int, through: int) -> int:
         """The row to which the claim may be reserved in order to reserve those before `through`:
@@ -223,6 +222,88 @@ def in_step_pause_s(lease_s: float, *, num_taken: int, num_left: int, elapsed_s:
         if not num_left
         else max(shortest_s, min(expected_s / 2, renewal_pause_s(lease_s)))
     )
+
+
+class LoopPace:
+    """How many rows per second a worker's loop goes through, filtered ones included, by what it
+    acknowledged last. Time in which the worker had nothing to deliver does not count, and short
+    claims count together. Safe for several threads.
+
+    Attributes:
+        rows_per_s: The pace; 0 before it is known.
+        begin_s: How long it took last from a claim of a worker that held nothing to its first
+            batch: staging and decoding. 0 before it is known.
+    """
+
+    def __init__(self) -> None:
+        self.rows_per_s = self.begin_s = 0.0
+        self._lock = threading.RLock()  # As of `Holdings`.
+        self._claimed_at: float | None = None
+        self._since: float | None = None
+        # Seconds before a pause, and rows in all, that were not enough for a rate.
+        self._kept_s, self._num_rows = 0.0, 0
+
+    def restart(self, now: float) -> None:
+        """A worker that holds nothing takes a claim. If it lost the last one, nobody knows until
+        when its loop had rows.
+        """
+        with self._lock:
+            if self._since is not None:
+                self._kept_s, self._num_rows = 0.0, 0
+            self._claimed_at, self._since = now, None
+
+    def pause(self, now: float) -> None:
+        """All that the worker holds is delivered: it has nothing to do until it takes a claim."""
+        with self._lock:
+            self.measure(now)
+            if self._since is not None:
+                self._kept_s, self._since = now - self._since, None
+
+    def begin(self, now: float) -> None:
+        """A batch is made. The first one of a claim after a pause begins the time."""
+        with self._lock:
+            if self._since is None:
+                self._since = now - self._kept_s
+                self.begin_s = now - (now if self._claimed_at is None else self._claimed_at)
+
+    def deliver(self, num_rows: int) -> None:
+        """So many rows more were delivered."""
+        with self._lock:
+            self._num_rows += num_rows
+
+    def measure(self, now: float) -> None:
+        """All that was delivered until now is told. If that is nothing the time goes on: a step may
+        take longer than it is between two reports.
+        """
+        with self._lock:
+            if self._since is not None and self._num_rows and now - self._since >= _LEAST_S:
+                self.rows_per_s = self._num_rows / (now - self._since)
+                self._since, self._num_rows = now, 0
+
+    def ahead(self, num_made: int, seconds: float, now: float) -> float:
+        """How many rows the loop will go through in so many seconds. Before its pace is known: as
+        many as batches were made of in that time, and at most all that were made so far: they
+        may be made faster than the loop takes them.
+
+        Args:
+            num_made: The rows of batches that are not delivered.
+            seconds: How long.
+            now: The time.
+        """
+        with self._lock:
+            if self.rows_per_s or self._since is None:
+                return self.rows_per_s * seconds
+            num_rows = self._num_rows + num_made
+            return num_rows * seconds / max(seconds, now - self._since)
+
+    @property
+    def idle_rows_per_s(self) -> float:
+        """The pace or, if a worker that holds nothing does not know it, that of the short claims
+        that it had: all that it made is delivered.
+        """
+        with self._lock:
+            is_short = self._since is None and self._kept_s > 0
+            return self.rows_per_s or (self._num_rows / self._kept_s if is_short else 0.0)
 
 
 class InStepPace:

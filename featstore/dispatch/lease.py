@@ -19,6 +19,7 @@ slower.
 
 import enum
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -200,7 +201,9 @@ class Lease:
         return self.fence == other.fence and self.nonce == other.nonce
 
 
-def claim(extent: Extent, *, worker: str, nonce: str, index: int = 0, turn: int = 0) -> Lease:
+def claim(
+    extent: Extent, *, worker: str, nonce: str, index: int = 0, turn: int = 0, pace: int = 0
+) -> Lease:
     """The record of the first claim on a split or part.
 
     Args:
@@ -209,6 +212,8 @@ def claim(extent: Extent, *, worker: str, nonce: str, index: int = 0, turn: int 
         nonce: A text that is unique to the worker's coordinator.
         index: The worker's number in the job.
         turn: Orders the claims of all workers of the index.
+        pace: As of `Lease`: else a slow worker takes a claim for as slow as itself until its first
+            batch is made.
     """
     start = extent.start_row
     return Lease(
@@ -218,6 +223,7 @@ def claim(extent: Extent, *, worker: str, nonce: str, index: int = 0, turn: int 
         nonce=nonce,
         index=index,
         turn=turn,
+        pace=pace,
         rows=start,
         first=start,
         reserved=start,  # Nothing yet: until the holder begins, idle workers may take all of it.
@@ -234,6 +240,7 @@ def claim_again(
     nonce: str,
     index: int = 0,
     turn: int = 0,
+    pace: int = 0,
     relieves: bool = False,
 ) -> Lease:
     """The record of a new claim on a lease that was given back, or is taken from its holder.
@@ -243,7 +250,7 @@ def claim_again(
 
     Args:
         current: The lease.
-        worker, nonce, index, turn: As of `claim`.
+        worker, nonce, index, turn, pace: As of `claim`.
         relieves: Whether the holder lives and has reserved nothing, so that its claim did not fail.
     """
     ended = current if relieves else _ended(current)
@@ -257,7 +264,7 @@ def claim_again(
         turn=turn,
         beat=0,
         work=0,
-        pace=0,
+        pace=pace,
         first=ended.rows,
         reserved=ended.rows,
         started=False,
@@ -347,6 +354,14 @@ def parts(current: Lease) -> list[tuple[int, int]]:
     """The parts that were cut off: the first row and the end of each."""
     ends = [*current.cuts[1:], current.end]
     return list(zip(current.cuts, ends, strict=False))  # Without cuts there is one end too many.
+
+
+def pace_of(records: Iterable[Lease]) -> int:
+    """A worker's pace by its leases; 0 if it is not known. A claim of which nothing is reserved
+    shows the one of when it was made, though a renewal may be the newest that the worker did.
+    """
+    known = ((one.reserved > one.first, one.work, one.pace) for one in records if one.pace)
+    return max(known, default=(False, 0, 0))[-1]
 
 
 def all_shares(current: Lease) -> tuple[Share, ...]:

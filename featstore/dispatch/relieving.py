@@ -1,9 +1,7 @@
-"""How fast a worker's loop is, and what workers take over from others: what was given back or has
-expired and, once they are idle, so many rows of those to whom most time is left that both end
-together.
+"""What workers take over from others: what was given back or has expired and, once they are idle,
+so many rows of those to whom most time is left that all end together.
 """
 
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,15 +9,12 @@ from zlib import crc32
 
 from featstore.dispatch import lease as leases
 from featstore.dispatch.claiming import Claiming
-from featstore.dispatch.held import Holdings
-from featstore.dispatch.lease import FINAL, Lease, LeaseState
+from featstore.dispatch.held import Holdings, LoopPace
+from featstore.dispatch.lease import FINAL, Lease, LeaseState, pace_of
 from featstore.dispatch.survey import Hints, Part
 from featstore.dispatch.terms import Claim, Clock, Terms, WaitFor
 from featstore.dispatch.waiting import Waiter
 
-# Rates of shorter times are those of bursts, such as the batches that a DataLoader asks for ahead,
-# or the few batches of a claim's end. A worker acknowledges every 1.5 s (`Terms.report_s`).
-_LEAST_S = 0.5
 # During the epoch each worker looks at the 64 oldest splits that are not done (decision 0005). An
 # expired lease shows in two looks `lease_s` apart, so two looks per lease time find a dead worker's
 # split within 1.5 lease times. More looks or splits find more dead workers sooner, at more load.
@@ -30,57 +25,6 @@ _SURVEY_SPLITS = 64
 # has open within half a lease. In the simulation of 10,000 workers idle ones make 8 % of all
 # exchanges (benchmarks/dispatch_simulation.md); larger numbers raise that share.
 _TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
-
-
-class LoopPace:
-    """How many rows per second a worker's loop goes through, filtered ones included, by what it
-    acknowledged last. Time in which the worker had nothing to deliver does not count. Safe for
-    several threads.
-
-    Attributes:
-        rows_per_s: The pace; 0 before it is known.
-        begin_s: How long it took last from a claim of a worker that held nothing to its first
-            batch: staging and decoding. 0 before it is known.
-    """
-
-    def __init__(self) -> None:
-        self.rows_per_s = self.begin_s = 0.0
-        self._lock = threading.RLock()  # As of `Holdings`.
-        self._claimed_at: float | None = None
-        self._since: float | None = None
-        self._num_rows = 0
-
-    def restart(self, now: float) -> None:
-        """A worker that holds nothing takes a claim."""
-        with self._lock:
-            self._claimed_at, self._since, self._num_rows = now, None, 0
-
-    def pause(self, now: float) -> None:
-        """All that the worker holds is delivered: it has nothing to do until it takes a claim."""
-        with self._lock:
-            self.measure(now)
-            self._since = None
-
-    def begin(self, now: float) -> None:
-        """A batch is made. The first one of a claim after a pause begins the time."""
-        with self._lock:
-            if self._since is None:
-                self._since = now
-                self.begin_s = now - (now if self._claimed_at is None else self._claimed_at)
-
-    def deliver(self, num_rows: int) -> None:
-        """So many rows more were delivered."""
-        with self._lock:
-            self._num_rows += num_rows
-
-    def measure(self, now: float) -> None:
-        """All that was delivered until now is told. If that is nothing the time goes on: a step may
-        take longer than it is between two reports.
-        """
-        with self._lock:
-            if self._since is not None and self._num_rows and now - self._since >= _LEAST_S:
-                self.rows_per_s = self._num_rows / (now - self._since)
-                self._since, self._num_rows = now, 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,67 +75,95 @@ class Taking:
     at: int | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Holder:
+    """A worker that may be relieved: its leases, how many rows it has to deliver, and how many
+    seconds it needs for them. At least as long as it has stood still: who has done nothing for a
+    minute will not be back in a second. A lease that waits for its turn shows nothing of what its
+    holder does, so the one counts that was seen to move last.
+    """
+
+    leases: Sequence[Seen]
+    num_rows: int
+    left_s: float
+
+    @classmethod
+    def of(cls, seen: Sequence[Seen], taker: Taker) -> "_Holder":
+        num_rows = sum(one.record.limit - one.record.rows for one in seen)
+        known = pace_of(one.record for one in seen) or taker.rows_per_s
+        pace = known or 1.0  # Where nobody knows, each takes a half.
+        left_s = max(num_rows / pace, min(one.standstill_s for one in seen))
+        return cls(leases=seen, num_rows=num_rows, left_s=left_s)
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.num_rows / self.left_s
+
+
 def takings(seen: Iterable[Seen], taker: Taker) -> list[Taking]:
-    """What an idle worker may take, in the order in which it should try: at most one lease of each
-    holder, beginning with those to whom at least half as much time is left as to the last one.
-    Within each of the two groups every `salt` gives another order, so that many idle workers do not
-    all try the same lease first.
+    """What an idle worker should take: of one holder or, if it is faster than these together, of
+    several, so that all end together, and it begins once. At most one lease of each.
+
+    Holders to whom at least half as much time is left as to the last one come first. Within each of
+    the two groups every `salt` gives another order, so that many idle workers do not all try the
+    same lease.
     """
     by_holder = defaultdict[str, list[Seen]](list)
     for one in seen:
-        by_holder[one.record.nonce].append(one)
-    found = [
-        (left_s, taking)
+        if one.record.limit > one.record.rows:
+            by_holder[one.record.nonce].append(one)
+    holders = [
+        holder
         for of in by_holder.values()
-        if (taking := _taking(of, left_s := _seconds_left(of, taker), taker)) is not None
+        if _taken_together([holder := _Holder.of(of, taker)], taker)
     ]
-    most_s = max((left_s for left_s, _ in found), default=0.0)
-    keyed = [
-        (left_s < most_s / 2, crc32(f"{taker.salt} {taking.lease.part}".encode()), taking)
-        for left_s, taking in found
+    most_s = max((holder.left_s for holder in holders), default=0.0)
+    holders.sort(
+        key=lambda one: (
+            one.left_s < most_s / 2,
+            crc32(f"{taker.salt} {one.leases[0].part}".encode()),
+        )
+    )
+    chosen, found = list[_Holder](), list[Taking]()
+    for holder in holders:
+        rows_per_s = sum(one.rows_per_s for one in [*chosen, holder])
+        if chosen and (not taker.begin_s or rows_per_s > taker.rows_per_s):
+            continue
+        if more := _taken_together([*chosen, holder], taker):
+            chosen, found = [*chosen, holder], more
+    return found
+
+
+def _taken_together(holders: Sequence[_Holder], taker: Taker) -> list[Taking]:
+    """What to take from these holders so that all end together; nothing if that is too little of
+    one of them.
+
+    At the end, after `end_s`, the taker has delivered what they would not have: it needs `begin_s`
+    before that. A taker that does not know its pace has the holder's.
+    """
+    own = taker.rows_per_s or holders[0].rows_per_s
+    num_rows = sum(one.num_rows for one in holders) + taker.begin_s * own
+    end_s = num_rows / (sum(one.rows_per_s for one in holders) + own)
+    found = [
+        taking for one in holders if (taking := _taking(one, end_s, taker.least_rows)) is not None
     ]
-    return [taking for *_, taking in sorted(keyed, key=lambda item: item[:2])]
+    return found if len(found) == len(holders) else []
 
 
-def _seconds_left(of_holder: Sequence[Seen], taker: Taker) -> float:
-    """The seconds that a holder needs for its rows, by its pace or, if that is not known, by the
-    taker's. At least as long as it has stood still: who has done nothing for a minute will not
-    be back in a second. A lease that waits for its turn shows nothing of what its holder does, so
-    the one counts that was seen to move last.
-    """
-    # A renewal of a claim of which nothing is reserved shows no pace.
-    paced = [one.record for one in of_holder if one.record.pace]
-    known = max(paced, key=lambda record: record.work).pace if paced else taker.rows_per_s
-    pace = known or 1.0  # Where nobody knows, each takes a half.
-    return max(_num_rows(of_holder) / pace, min(one.standstill_s for one in of_holder))
-
-
-def _num_rows(of_holder: Sequence[Seen]) -> int:
-    return sum(one.record.limit - one.record.rows for one in of_holder)
-
-
-def _taking(of_holder: Sequence[Seen], left_s: float, taker: Taker) -> Taking | None:
-    """What to take from one holder: so many rows that both end together.
-
-    With x rows the taker needs `begin_s + x / rows_per_s`, and the holder, to whom they are left
-    off, `left_s - x * left_s / num_rows`. A taker that does not know its pace has the holder's.
-    """
-    if not (num_of_holder := _num_rows(of_holder)):
-        return None
-    holder_row_s = left_s / num_of_holder
-    taker_row_s = 1 / taker.rows_per_s if taker.rows_per_s else holder_row_s
-    num_rows = int((left_s - taker.begin_s) / (holder_row_s + taker_row_s))
+def _taking(holder: _Holder, end_s: float, least_rows: int) -> Taking | None:
+    """What to take from a holder so that it ends after `end_s`."""
+    num_rows = int((holder.left_s - end_s) * holder.rows_per_s)
     # Of several leases that with the most to take; of those that the holder delivers last.
     one = max(
-        of_holder, key=lambda one: (min(one.record.num_left, num_rows), one.record.turn, one.part)
+        holder.leases,
+        key=lambda one: (min(one.record.num_left, num_rows), one.record.turn, one.part),
     )
     lease = one.record
-    if not lease.num_left or num_rows < min(lease.num_left, taker.least_rows):
+    if not lease.num_left or num_rows < min(lease.num_left, least_rows):
         return None
     if num_rows < lease.num_left:
         # Whole batches, so that the holder has no short one.
-        at = lease.limit - num_rows // taker.least_rows * taker.least_rows
-        return Taking(lease=one, at=at)
+        return Taking(lease=one, at=lease.limit - num_rows // least_rows * least_rows)
     return Taking(lease=one, at=None if lease.reserved == lease.first else lease.reserved)
 
 
@@ -212,6 +184,7 @@ class Takeovers:
         num_takeovers: How many leases it took that their holders had not given back.
         num_cuts: How many it cut.
         may_relieve: Whether others hold rows of which some may soon be taken.
+        came_late: Whether all leases of which it wanted rows had changed when it came to write.
         awaited: For whom it waited last: workers with rows that it could not take.
     """
 
@@ -229,7 +202,9 @@ class Takeovers:
         self._claims, self._held, self._hints, self._waiting = claims, held, hints, waiting
         self._pace, self._terms, self._clock, self._batch_rows = pace, terms, clock, batch_rows
         self._surveyed_at, self._num_watched = clock.now_s(), _TAIL_SPLITS
-        self.num_takeovers, self.num_cuts, self.may_relieve = 0, 0, False
+        self._taken = list[Claim]()  # Together with the last claim, and not given out yet.
+        self.num_takeovers, self.num_cuts = 0, 0
+        self.may_relieve = self.came_late = False
         self.awaited = Counter[str]()
 
     def now_and_then(self) -> Claim | None:
@@ -248,6 +223,9 @@ class Takeovers:
         """At the end of the plan: looks at all splits that are not known to be done. With
         `WaitFor.ALL` it looks at some of them, and at more as long as it finds some done.
         """
+        if self._taken:
+            return self._taken.pop(0)
+        self.came_late = False
         survey, num_splits = self._claims.survey, self._claims.num_splits
         num_open, claim = -1, None
         limit = self._num_watched if wait_for is WaitFor.ALL else num_splits + survey.num_open + 1
@@ -298,33 +276,41 @@ class Takeovers:
         return claim
 
     def _relieve(self, seen: Sequence[Seen]) -> Claim | None:
-        """Takes rows from another worker. A lease that has changed since it was read stays as it
+        """Takes rows from other workers. A lease that has changed since it was read stays as it
         is, since leases are written by compare-and-set.
         """
         me = Taker(
             salt=self._claims.claimer.nonce,
-            rows_per_s=self._pace.rows_per_s,
+            rows_per_s=self._pace.idle_rows_per_s,
             # Ranks in step wait for one that begins: then nobody goes through rows meanwhile.
             begin_s=0.0 if self._terms.in_step else self._pace.begin_s,
             least_rows=self._batch_rows,
         )
-        found = takings(seen, me)
         self.may_relieve = any(one.record.num_left for one in seen)
-        for taking in found[:_TAIL_SPLITS]:
-            one = taking.lease
-            if taking.at is None:
-                claim = self._claims.claim(one.part, one.value, one.record, relieves=True)
-            else:
-                claim = self._claims.cut(one.part, one.value, one.record, taking.at)
-                self.num_cuts += claim is not None
-            if claim is not None:
+        untried = {one.part: one for one in seen}
+        for _ in range(_TAIL_SPLITS):
+            if not (found := takings(untried.values(), me)):
+                break
+            self._taken = [claim for one in found if (claim := self._take(one)) is not None]
+            if self._taken:
                 self._num_watched = _TAIL_SPLITS
-                return claim
+                return self._taken.pop(0)
+            self.came_late = True
+            for taking in found:
+                del untried[taking.lease.part]
         if seen:
             self.awaited = Counter()
             for one in seen:
                 self.awaited[one.record.worker] += one.record.limit - one.record.rows
         return None
+
+    def _take(self, taking: Taking) -> Claim | None:
+        one = taking.lease
+        if taking.at is None:
+            return self._claims.claim(one.part, one.value, one.record, relieves=True)
+        claim = self._claims.cut(one.part, one.value, one.record, taking.at)
+        self.num_cuts += claim is not None
+        return claim
 
 
 def _is_shared(record: Lease) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from featstore.base.text_table import Printed, text_table
 from featstore.dispatch.epochs import EpochNote, Reading, announced, read_leases
-from featstore.dispatch.lease import Lease, LeaseState
+from featstore.dispatch.lease import Lease, LeaseState, pace_of
 from featstore.dispatch.stores.address import open_read_only
 from featstore.dispatch.stores.base import Store
 from featstore.dispatch.survey import Part
@@ -317,10 +317,8 @@ def _worker(
     num_rows: int,
 ) -> WorkerStatus:
     held = {part: lease for part, lease in mine.items() if lease.state is LeaseState.HELD}
-    # A claim of which nothing is reserved yet has no pace. Who holds nothing waits for others, or
-    # died and was relieved: leases do not tell which.
-    paced = [lease for lease in mine.values() if lease.pace and held]
-    pace = max(paced, key=lambda lease: lease.work).pace if paced else 0
+    # Who holds nothing waits for others, or died and was relieved: leases do not tell which.
+    pace = pace_of(mine.values()) if held else 0
     num_reserved = sum(lease.num_unacknowledged for lease in held.values())
     # A sign of life of one claim is one of the worker.
     quiet_s = min((now.quiet_s.get(part, 0.0) for part in held), default=0.0)

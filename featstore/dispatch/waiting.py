@@ -45,6 +45,7 @@ class LeaseWatch:
         # The first life of each part since `begin_waiting`, and the parts whose life has changed.
         self._before: dict[Part, Hashable] = {}
         self._living: set[Part] = set()
+        self._next_expiry = math.inf
 
     def begin_waiting(self) -> None:
         """Forgets all signs of life seen so far. Expiry is measured on."""
@@ -62,7 +63,17 @@ class LeaseWatch:
         life = None if lease is None else lease.life
         if self._before.setdefault(part, life) != life:
             self._living.add(part)
-        return self._still_s(part, "life", life, now, longest_gap_s=math.inf) >= self._lease_s
+        left_s = self._lease_s - self._still_s(part, "life", life, now, longest_gap_s=math.inf)
+        if left_s > 0:
+            self._next_expiry = min(self._next_expiry, now + left_s)
+        return left_s <= 0
+
+    def take_next_expiry(self) -> float:
+        """When the next of the parts that were read since the last call expires, if its life does
+        not change.
+        """
+        at, self._next_expiry = self._next_expiry, math.inf
+        return at
 
     def is_living(self, part: Part) -> bool:
         """Whether the part was claimed or renewed between two reads after `begin_waiting`.
@@ -105,7 +116,7 @@ class LeaseWatch:
 
 class Waiter:
     """How one worker waits for others: until a lease may be taken, or is one that it need not wait
-    for. Not safe for several threads, except `rest`, which reads nothing that changes.
+    for. Not safe for several threads, except `rest`, which reads only when a lease expires.
 
     Args:
         worker: The worker's name in messages.
@@ -116,7 +127,7 @@ class Waiter:
 
     def __init__(self, worker: str, terms: Terms, clock: Clock, closed: threading.Event) -> None:
         self._worker, self._terms, self._clock, self._closed = worker, terms, clock, closed
-        self._named = set[str]()
+        self._named, self._expires_at = set[str](), math.inf
         self.watch = LeaseWatch(terms.lease_s)
 
     def standstill_s(self, part: Part, record: Lease) -> float:
@@ -143,7 +154,10 @@ class Waiter:
         return expired or standstill_s >= self._terms.stall_s
 
     def must_wait(self, wait_for: WaitFor, others: Iterable[Part]) -> bool:
-        """Whether a worker waits for any of these open parts that others have."""
+        """Whether a worker waits for any of these open parts that others have. Called after each
+        look: the rest that follows ends when one of them expires.
+        """
+        self._expires_at = self.watch.take_next_expiry()
         return any(wait_for is WaitFor.ALL or not self.watch.is_living(part) for part in others)
 
     def rest(
@@ -158,7 +172,8 @@ class Waiter:
 
         With `WaitFor.SILENT`, where the worker looks for signs of life, the pause grows with each
         look. With `WaitFor.ALL` it asks only for the two hint keys meanwhile, and returns when they
-        show a change, when a lease may soon be cut, or from time to time.
+        show a change, when a lease may soon be cut, or from time to time. It returns just after a
+        lease that it has seen expires, in any case.
 
         Args:
             wait_for: What the worker waits for.
@@ -167,13 +182,17 @@ class Waiter:
             may_relieve: Whether a lease may soon be cut.
         """
         look_s = self._terms.lease_s / _LOOKS_PER_LEASE
+        # A little later, so that the lease has expired.
+        expires_s = self._expires_at + _FIRST_PAUSE_S - self._clock.now_s()
         if wait_for is WaitFor.SILENT:
-            self._clock.wait(self._closed, look_pause_s(num_looks, look_s))
+            self._clock.wait(self._closed, min(look_pause_s(num_looks, look_s), expires_s))
             return
         longest_s = min(_LONGEST_PAUSE_S, self._terms.lease_s / 4)
-        pause_s, until = _FIRST_PAUSE_S, self._clock.now_s() + look_s * random.uniform(0.5, 1.5)
-        while not self._clock.wait(self._closed, pause_s * random.uniform(0.5, 1)):
-            if have_changed() or self._clock.now_s() >= until:
+        rest_s = min(look_s * random.uniform(0.5, 1.5), expires_s)
+        pause_s, until = _FIRST_PAUSE_S, self._clock.now_s() + rest_s
+        while not self._clock.wait(self._closed, min(pause_s * random.uniform(0.5, 1), rest_s)):
+            rest_s = until - self._clock.now_s()
+            if have_changed() or rest_s <= 0:
                 return
             if may_relieve and pause_s >= longest_s:
                 return

@@ -563,6 +563,25 @@ def test_claims_that_are_delivered_together_share_what_the_loop_delivers_soon(
     assert [worker.reserved(claim) for claim in claims] == [30 + 2 * 30, 50]
 
 
+def test_a_rank_in_step_looks_again_where_a_lease_changed_while_it_took_rows(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for rows that a living rank holds, and would end without its share."""
+    busy, idle = (make(name, sizes=[100], whole=False, in_step=True) for name in "ab")
+    claim, cut, tries = next(busy.claims()), idle._claims.cut, list[int]()
+    assert busy.reserve(claim, 10) == 10
+
+    def late(*taking: Any) -> Any:
+        tries.append(len(tries) + 1)
+        if len(tries) < 4:
+            assert busy.acknowledge_all([(claim, len(tries))]) == [True]
+        return cut(*taking)
+
+    monkeypatch.setattr(idle._claims, "cut", late)
+    assert next(idle.claims(WaitFor.SILENT)).start_row > 10
+    assert tries == [1, 2, 3, 4]
+
+
 def test_a_rank_that_lost_a_claim_reserves_nothing_of_it_and_says_so_for_each_claim(
     make: Callable[..., Any],
 ) -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from featstore.dispatch.coordinator import Coordinator
+from featstore.dispatch.held import LoopPace
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.relieving import LoopPace
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import WaitFor
 from tests.dispatch.conftest import acknowledge
@@ -66,3 +66,39 @@ def test_a_worker_that_waits_for_a_claim_keeps_the_pace_that_it_had() -> None:
         clock.sleep(5.0)
         worker.acknowledge_all([])
         assert worker._pace.rows_per_s == pytest.approx(600)
+
+
+def test_before_its_pace_is_known_as_much_as_a_loop_made_is_reserved_or_less() -> None:
+    """Rows of earlier claims count, too: not each claim begins with one batch."""
+    pace = LoopPace()
+    pace.begin(10.0)
+    assert pace.ahead(0, 2.0, 10.0) == 0, "one batch"
+    assert pace.ahead(100, 2.0, 10.1) == 100
+    pace.deliver(100)
+    assert pace.ahead(20, 2.0, 10.4) == 120
+    assert pace.ahead(20, 0.05, 10.4) == pytest.approx(120 / 0.4 * 0.05), "it made 300 a second"
+    pace.measure(11.0)
+    assert pace.ahead(20, 2.0, 11.0) == 200
+
+
+def test_claims_that_are_each_too_short_for_a_rate_have_one_together() -> None:
+    pace = LoopPace()
+    for second in (0.0, 50.0):
+        pace.restart(second)
+        pace.begin(second + 1)
+        pace.deliver(60)
+        assert pace.rows_per_s == 0
+        pace.pause(second + 1.3)
+        assert pace.idle_rows_per_s == pytest.approx(200)
+    assert pace.rows_per_s == pytest.approx(200)
+
+
+def test_the_time_of_a_claim_that_was_lost_is_no_time_of_the_loop() -> None:
+    pace = LoopPace()
+    pace.begin(0.0)
+    pace.deliver(10)
+    pace.restart(100.0)
+    pace.begin(100.0)
+    pace.deliver(60)
+    pace.pause(100.3)
+    assert pace.idle_rows_per_s == pytest.approx(200)

@@ -134,6 +134,23 @@ def test_who_may_take_rows_soon_looks_again_after_a_second_and_others_eight_time
     assert at_least <= clock.now_s() <= at_most
 
 
+@pytest.mark.parametrize("wait_for", [WaitFor.ALL, WaitFor.SILENT])
+def test_a_rest_ends_when_a_lease_of_the_last_look_expires_and_no_earlier_for_others(
+    clock: SimulatedClock, wait_for: WaitFor
+) -> None:
+    waiter, other = _waiter(clock), (1, 0)
+    waiter.may_take(other, HELD, is_idle=True)
+    clock.sleep(1.0)
+    waiter.may_take(A, HELD, is_idle=True)
+    waiter.must_wait(wait_for, [A, other])
+    clock.sleep(57.0)
+    waiter.may_take(A, HELD, is_idle=True)
+    waiter.must_wait(wait_for, [A, other])
+    waiter.rest(wait_for, 99, lambda: False, may_relieve=False)
+    assert clock.now_s() == pytest.approx(61.01), "the other one is not looked at any more"
+    assert waiter.may_take(A, HELD, is_idle=True)
+
+
 def test_signs_of_life_are_looked_for_at_pauses_that_grow(clock: SimulatedClock) -> None:
     waiter, pauses = _waiter(clock), list[float]()
     for num_looks in range(30):

@@ -97,20 +97,26 @@ def test_ranks_in_step_read_equal_shares_of_a_table_of_few_files(
 
 
 @pytest.mark.slow
-def test_shares_of_too_few_splits_differ_by_one_which_is_told(tmp_path: Path) -> None:
-    ranks = run_ranks(tmp_path, 2, 7)
+@pytest.mark.parametrize(("reserve_s", "most_rows"), [(0.001, 2 * BATCH_ROWS), (2.0, ROWS)])
+def test_shares_of_too_few_splits_differ_by_what_is_reserved_which_is_told(
+    tmp_path: Path, reserve_s: float, most_rows: int
+) -> None:
+    """A split more for one of them, of which the other takes half once it is idle: less if the
+    first one has reserved more. These loops read a split in less than two seconds, so by default
+    they may have reserved all of it.
+    """
+    ranks = run_ranks(tmp_path, 2, 7, dispatch={"reserve_s": reserve_s})
     for epoch in range(2):
         read = [epochs[epoch] for epochs, _ in ranks]
         assert Counter(row for rows, *_ in read for row in rows) == Counter(range(7 * ROWS))
-        # A split more for one of them, of which the other takes a part once it is idle.
         fewer, more = sorted(len(rows) for rows, *_ in read)
-        assert 3 * ROWS <= fewer <= more <= 4 * ROWS
+        assert more - fewer <= most_rows
+        assert len({num_steps for _, num_steps, *_ in read}) == 1
         for rows, num_steps, num_padding, verdict in read:
-            assert num_steps == more // BATCH_ROWS
-            assert num_padding == num_steps - len(rows) // BATCH_ROWS
-            assert (f"; {num_padding} of {num_steps} steps were padding" in verdict) == bool(
-                num_padding
-            )
+            short = num_steps - num_padding - len(rows) / BATCH_ROWS
+            assert 0 <= short < 2, "the last batch of a claim may be short"
+            text = f"; {num_padding} of {num_steps} steps were padding"
+            assert (text in verdict) == (num_padding > num_steps / 10)
     assert [len(heard) for _, heard in ranks] == [1, 0]
     assert ranks[0][1][0].startswith("7 splits for 2 workers that train in step")
 

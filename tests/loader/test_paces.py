@@ -159,7 +159,10 @@ def test_ranks_that_take_rows_from_each_other_make_equally_many_steps_of_whole_b
     tail: str,
     options: dict[str, Any],
 ) -> None:
-    reserving(0.02)
+    """Tail `drop` leaves out what two ranks have reserved when the third has nothing left: two or
+    three batches each, at 5,000 rows a second or less.
+    """
+    reserving(0.005)
     options = {**options, "tail": tail, "weight": "half"}
     loaders, iterations = begun(3, short_table, f"sqlite://{tmp_path}/s.sqlite", **options)
     steps, together = [list[list[int]]() for _ in range(3)], threading.Barrier(3)
@@ -169,6 +172,7 @@ def test_ranks_that_take_rows_from_each_other_make_equally_many_steps_of_whole_b
             if tail != "join":
                 together.wait(60)  # As a collective operation does.
             steps[rank].append([] if batch.is_padding else batch["row"].tolist())
+            time.sleep(0.002)
 
     run_together(*(partial(train, rank) for rank in range(3)))
     for loader in loaders:
@@ -176,8 +180,7 @@ def test_ranks_that_take_rows_from_each_other_make_equally_many_steps_of_whole_b
     counts = Counter(row for of_rank in steps for rows in of_rank for row in rows)
     assert max(counts.values()) == 1
     num_dropped = 2_005 - len(counts)
-    # The epoch may end before a pace is known: a rank then has reserved as much as it has made.
-    assert num_dropped == 0 if tail != "drop" else num_dropped <= 2_005 * 2 // 3
+    assert num_dropped == 0 if tail != "drop" else num_dropped < 100
     if tail != "join":
         assert len({len(of_rank) for of_rank in steps}) == 1
     short = [len(rows) for of_rank in steps for rows in of_rank if 0 < len(rows) < BATCH_ROWS]
