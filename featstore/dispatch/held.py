@@ -256,6 +256,7 @@ class LoopPace:
         """All that the worker holds is delivered: it has nothing to do until it takes a claim."""
         with self._lock:
             self.measure(now)
+            self._claimed_at = None
             if self._since is not None:
                 self._kept_s, self._since = now - self._since, None
 
@@ -264,7 +265,9 @@ class LoopPace:
         with self._lock:
             if self._since is None:
                 self._since = now - self._kept_s
-                self.begin_s = now - (now if self._claimed_at is None else self._claimed_at)
+                # A claim that was taken just before the last one ended waited for no staging.
+                if self._claimed_at is not None:
+                    self.begin_s = now - self._claimed_at
 
     def deliver(self, num_rows: int) -> None:
         """So many rows more were delivered."""
@@ -303,7 +306,8 @@ class LoopPace:
         """
         with self._lock:
             is_short = self._since is None and self._kept_s > 0
-            return self.rows_per_s or (self._num_rows / self._kept_s if is_short else 0.0)
+            short = self._num_rows / max(_LEAST_S, self._kept_s) if is_short else 0.0
+            return self.rows_per_s or short
 
 
 class InStepPace:

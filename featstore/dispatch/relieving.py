@@ -25,6 +25,8 @@ _SURVEY_SPLITS = 64
 # has open within half a lease. In the simulation of 10,000 workers idle ones make 8 % of all
 # exchanges (benchmarks/dispatch_simulation.md); larger numbers raise that share.
 _TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
+# From how many holders a worker takes at once. Chosen, not measured.
+_MOST_TOGETHER = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,8 @@ def takings(seen: Iterable[Seen], taker: Taker) -> list[Taking]:
     )
     chosen, found = list[_Holder](), list[Taking]()
     for holder in holders:
+        if len(chosen) == _MOST_TOGETHER:
+            break
         rows_per_s = sum(one.rows_per_s for one in [*chosen, holder])
         if chosen and (not taker.begin_s or rows_per_s > taker.rows_per_s):
             continue
@@ -223,8 +227,10 @@ class Takeovers:
         """At the end of the plan: looks at all splits that are not known to be done. With
         `WaitFor.ALL` it looks at some of them, and at more as long as it finds some done.
         """
-        if self._taken:
-            return self._taken.pop(0)
+        while self._taken:
+            waiting = self._taken.pop(0)
+            if self._held.get((waiting.index, waiting.part), waiting.fence) is not None:
+                return waiting
         self.came_late = False
         survey, num_splits = self._claims.survey, self._claims.num_splits
         num_open, claim = -1, None

@@ -91,16 +91,16 @@ def truncate_lists(array: pa.ListArray, *, max_len: int | None, truncate: str) -
         max_len: The most elements that a row keeps; None keeps all.
         truncate: `head` keeps the first elements, `tail` the last.
     """
-    offsets = offsets_of(array)
+    offsets, elements = zero_based(array)
     lengths = np.diff(offsets)
     if max_len is None or not (lengths > max_len).any():
         return array
     kept = np.minimum(lengths, max_len)
     # Few elements are dropped, so that finding those takes less time than finding the others.
     starts = offsets[:-1] + (kept if truncate == "head" else 0)
-    is_kept = np.ones(len(array.values), np.bool_)
+    is_kept = np.ones(len(elements), np.bool_)
     is_kept[positions_of(starts, lengths - kept)] = False
-    values = _filtered(array.values, array_of_bits(is_kept))
+    values = _filtered(elements, array_of_bits(is_kept))
     return list_of(offsets_from(kept), values, validity_of(array))
 
 

@@ -66,6 +66,8 @@ class Stager(Closing):
                 raise StateError("the stager was closed: it stages no more files")
             stream = Stream(self.fetcher, items, self.counts, self.options, self._grace_s)
             self._streams = [*(s for s in self._streams if not s.is_over), stream]
+        if self._is_closed:
+            stream.close()
         return stream
 
     def has(self, url: str, size_bytes: int, version: str = "") -> bool:

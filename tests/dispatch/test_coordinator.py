@@ -582,6 +582,16 @@ def test_a_rank_in_step_looks_again_where_a_lease_changed_while_it_took_rows(
     assert tries == [1, 2, 3, 4]
 
 
+def test_a_claim_that_was_taken_with_another_one_and_lost_meanwhile_is_not_given_out(
+    make: Callable[..., Any],
+) -> None:
+    worker = make(sizes=[100, 100])
+    lost, other = worker.claims(WaitFor.NOTHING)
+    assert worker.complete(lost)
+    worker.takeovers._taken = [lost, other]
+    assert next(worker.claims(WaitFor.NOTHING)) == other
+
+
 def test_a_rank_that_lost_a_claim_reserves_nothing_of_it_and_says_so_for_each_claim(
     make: Callable[..., Any],
 ) -> None:

@@ -83,14 +83,32 @@ def test_before_its_pace_is_known_as_much_as_a_loop_made_is_reserved_or_less() -
 
 def test_claims_that_are_each_too_short_for_a_rate_have_one_together() -> None:
     pace = LoopPace()
-    for second in (0.0, 50.0):
+    for second, expected in ((0.0, 120), (50.0, 200)):
         pace.restart(second)
         pace.begin(second + 1)
         pace.deliver(60)
         assert pace.rows_per_s == 0
         pace.pause(second + 1.3)
-        assert pace.idle_rows_per_s == pytest.approx(200)
+        assert pace.idle_rows_per_s == pytest.approx(expected)
     assert pace.rows_per_s == pytest.approx(200)
+
+
+def test_a_burst_is_no_pace() -> None:
+    pace = LoopPace()
+    pace.begin(0.0)
+    pace.deliver(64)
+    pace.pause(0.003)
+    assert pace.idle_rows_per_s == pytest.approx(128), "over half a second"
+
+
+def test_a_claim_that_is_taken_while_the_last_one_ends_did_not_wait_for_its_files() -> None:
+    """Whether the worker holds something is looked at before that."""
+    pace = LoopPace()
+    pace.restart(0.0)
+    pace.begin(0.5)
+    pace.pause(600.0)
+    pace.begin(600.7)
+    assert pace.begin_s == 0.5
 
 
 def test_the_time_of_a_claim_that_was_lost_is_no_time_of_the_loop() -> None:
@@ -100,5 +118,5 @@ def test_the_time_of_a_claim_that_was_lost_is_no_time_of_the_loop() -> None:
     pace.restart(100.0)
     pace.begin(100.0)
     pace.deliver(60)
-    pace.pause(100.3)
-    assert pace.idle_rows_per_s == pytest.approx(200)
+    pace.pause(100.5)
+    assert pace.rows_per_s == pytest.approx(120)

@@ -2,6 +2,7 @@
 rows gathered into the memory of their batches.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -89,11 +90,13 @@ class Assembler:
         self._windows: dict[Window, _Converted] = {}
         self._rest = DrawnRows()
         self._keys = Keys()
+        self._error: Exception | None = None  # Of rows after those of the last blocks.
 
     def blocks(self, mixture: Mixture) -> list[Block]:
         """The blocks of a mixture, without rows that were delivered before: as of `BatchAligner`
         in the file's order, or one for each whole batch if rows are shuffled.
         """
+        self._require_none_failed()
         with self._stats.timed("assemble_s"):
             if mixture.draws is None:
                 return self._named(self._in_order(mixture.shares[0].window))
@@ -107,6 +110,7 @@ class Assembler:
 
     def rest(self) -> list[Block]:
         """The blocks of the rows that wait for more, once no more come."""
+        self._require_none_failed()
         with self._stats.timed("assemble_s"):
             return self._named(self._aligner.rest() + self._gathered(self._rest, is_end=True))
 
@@ -119,6 +123,11 @@ class Assembler:
                 yield block
                 self._budget.exchange(block.held_bytes, 0)
         yield from self.rest()
+
+    def _require_none_failed(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _named(self, blocks: list[Block]) -> list[Block]:
         """The blocks, all with one object for equal keys: the consumer looks names up in it."""
@@ -133,10 +142,16 @@ class Assembler:
         """The blocks of a window in the file's order. They take the window's place in the budget,
         which the last one holds. Rows that wait for a batch hold nothing of it.
         """
-        blocks = []
-        if window.work.claim.key not in self._left_out:
-            with self._leaving_out(window):
-                blocks = self._aligner.add(self._view(window))
+        blocks, parts = list[Block](), deque([window])
+        try:
+            while parts and window.work.claim.key not in self._left_out:
+                part = parts.popleft()
+                with self._leaving_out(part), _one_by_one(part, parts):
+                    blocks += self._aligner.add(self._view(part))
+        except Exception as error:
+            if not blocks:
+                raise
+            self._error = error  # The rows before it are delivered.
         self._exchange(window.held_bytes, blocks)
         return blocks
 
@@ -324,6 +339,19 @@ class Assembler:
             pools = self._pools
             [packed] = drawn.columns([0, num_rows], pools.waiting, pools.scratch, begin)
             self._rest.add(packed, num_rows, drawn.extra_columns(begin))
+
+
+@contextmanager
+def _one_by_one(window: Window, parts: deque[Window]) -> Iterator[None]:
+    """If the block raises, and the window has several row groups, adds these to `parts` instead:
+    rows before the one that cannot be converted are delivered.
+    """
+    try:
+        yield
+    except Exception:
+        if not window.group_rows:
+            raise
+        parts.extend(window.by_row_group())
 
 
 def _source(share: WindowShare, places: Array | None = None) -> BlockSource:

@@ -119,12 +119,17 @@ class FilteredReader:
         return [*(self._filter.parts if self._filter is not None else ()), *self._rest.parts]
 
     @property
+    def filters(self) -> bool:
+        """Whether columns are looked at to leave rows out."""
+        return self._filter is not None
+
+    @property
     def reorders(self) -> bool:
         """Whether it may be asked for rows in another order than that of the file. It may not be if
         rows are filtered, so that some of them may not be read at all, or if they are decoded
         already.
         """
-        return self._filter is None and isinstance(self._file, OpenFile)
+        return not self.filters and isinstance(self._file, OpenFile)
 
     def read(self, row_groups: range, order: Array | None = None) -> Filtered:
         """Reads those of the row groups in which a row passes the filters, whole.

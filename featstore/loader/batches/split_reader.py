@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -82,6 +82,7 @@ class Window:
         end_row: The row of the stream at which it ends.
         is_last: Whether the claim ends with this window.
         held_bytes: What the window takes of the memory budget, kept if the loader shuffles.
+        group_rows: How many rows each of several row groups has, which are in the file's order.
     """
 
     work: Work
@@ -92,11 +93,27 @@ class Window:
     end_row: int
     is_last: bool
     held_bytes: int = 0
+    group_rows: tuple[int, ...] = ()
 
     @property
     def num_rows(self) -> int:
         """Rows of the stream, whether they are delivered or left out."""
         return self.end_row - self.first_row
+
+    def by_row_group(self) -> "Iterator[Window]":
+        """The rows of each of several row groups, as far as the window goes."""
+        end = 0
+        for num_rows in self.group_rows:
+            begin, end = end, min(end + num_rows, self.num_rows)
+            if begin < end:
+                yield replace(
+                    self,
+                    order=np.arange(begin, end),
+                    first_row=self.first_row + begin,
+                    end_row=self.first_row + end,
+                    is_last=self.is_last and end == self.num_rows,
+                    group_rows=(),
+                )
 
     def select(self) -> tuple[Array | None, Array | None]:
         """Which of `rows` are delivered, and in which order.
@@ -289,12 +306,17 @@ class SplitReader:
             # One by one: those before the one that cannot be read are delivered.
             self._windows[number : number + 1] = [range(i, i + 1) for i in row_groups]
             self._next, self._row = number, first_row
-            yield from self._read(self._windows[number])
+            self._skip_delivered()
+            yield from self._read(self._windows[self._next])
             return
         held_bytes = self._budget.exchange(held_bytes, size_bytes)
         if is_shuffled:
             self._budget.keep(held_bytes)
-        yield self._window(rows, mask, order, first_row, self._row, held_bytes)
+        window = self._window(rows, mask, order, first_row, self._row, held_bytes)
+        if not is_shuffled and len(row_groups) > 1:
+            group_rows = tuple(self._file.row_group_rows[index] for index in row_groups)
+            window = replace(window, group_rows=group_rows)
+        yield window
 
     def _rows(self, row_groups: range, order: Array | None) -> Filtered:
         if self._window_cache is None:
@@ -385,7 +407,8 @@ class SplitReader:
         """
         split, rows = self.claim.split, self._file.row_group_rows
         windows = split_windows(split, rows, self._order.window_rows)
-        if self._order.shuffle is None:
+        # Where rows are filtered, row groups are looked at one by one anyway.
+        if self._order.shuffle is None and not self._reader.filters:
             windows = list(self._joined(windows))
         if (found := sum(self._num_rows(window) for window in windows)) != split.num_rows:
             raise DataFileError(

@@ -127,7 +127,7 @@ def limit_of(parts: Sequence[FilePart], tensor_bytes: int) -> Limit:
         tensor_bytes=tensor_bytes,
         copy_rate=_COPY_BYTES / least_s(_copier()),
         decompress_rate=sampled_bytes / least_s(lambda: _decompress(sample))
-        if sample
+        if sampled_bytes
         else math.inf,
     )
 

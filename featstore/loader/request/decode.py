@@ -77,22 +77,23 @@ def block_columns(
         MissingValueError: A label or the weight is null, and the request does not say what to do.
     """
     columns, now = dict[Key, Any](), time.perf_counter()
-    counts["rows_decoded"] += rows.num_rows
+    filled = Counter[str](rows_decoded=rows.num_rows)
     for item in request.slots:
         columns[SLOT, item.slot.name] = writable(shaped(rows.slot(item.slot), item))
         before, now = now, time.perf_counter()
         seconds[item.slot.name] += now - before
     for label in request.labels:
-        columns[LABEL, label.name] = writable(_number(rows, label, "label", counts))
+        columns[LABEL, label.name] = writable(_number(rows, label, "label", filled))
     if request.weight is not None:
         columns[WEIGHT, request.weight.name] = writable(
-            _number(rows, request.weight, "weight", counts)
+            _number(rows, request.weight, "weight", filled)
         )
     if request.negatives is not None:
         key = (WEIGHT, request.weight.name if request.weight is not None else "negatives")
         columns[key] = request.negatives.weighted(
             columns[LABEL, request.negatives.label], columns.get(key)
         )
+    counts.update(filled)  # Nothing of rows that cannot be converted.
     return columns
 
 

@@ -28,6 +28,7 @@ from featstore.base.errors import (
 from featstore.dispatch.plan import Split
 from featstore.dispatch.receipt import receipts
 from featstore.dispatch.terms import Claim
+from featstore.loader.batches import split_reader
 from featstore.loader.batches.bad_files import BadFiles
 from featstore.loader.batches.stats import Stats
 from featstore.loader.feature_loader import FeatureLoader
@@ -413,3 +414,39 @@ def test_a_null_label_is_no_bad_file(tmp_path: Path) -> None:
 def test_other_answers_are_refused(snapshot: Snapshot) -> None:
     with pytest.raises(ConfigError, match="on_bad_file: expected error or skip, found 'ignore'"):
         FeatureLoader(snapshot, slots=["row"], on_bad_file="ignore")
+
+
+def test_rows_before_a_null_label_come_although_row_groups_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split_reader, "MOST_ROWS", 1 << 15)
+    labels = [None if row == 85 else 1.0 for row in range(160)]
+    table = {"row": pa.array(range(160), pa.int64()), "click": pa.array(labels, pa.float32())}
+    put_parquet(tmp_path / "a.parquet", table, row_group_size=16)
+    loader, found = FeatureLoader(str(tmp_path), slots=["row"], labels=["click"], batch_size=8), []
+
+    def read() -> None:
+        for batch in loader:
+            found.extend(batch["row"].tolist())
+
+    with pytest.raises(MissingValueError, match="null in 1 of 16 rows"):
+        read()
+    assert found == list(range(80))
+    assert loader.stats()["rows_decoded"] == 80
+
+
+def test_rows_before_a_list_of_the_wrong_length_come_although_row_groups_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split_reader, "MOST_ROWS", 1 << 15)
+    for name, first, type_ in (
+        ("a", 0, pa.list_(pa.int64(), 2)),
+        ("b", 1000, pa.list_(pa.int64())),
+    ):
+        pairs = [[row] * (3 if first + row == 1085 else 2) for row in range(160)]
+        rows = pa.array(range(first, first + 160), pa.int64())
+        table = {"row": rows, "pair": pa.array(pairs, type_)}
+        put_parquet(tmp_path / f"{name}.parquet", table, row_group_size=16)
+    loader = FeatureLoader(str(tmp_path), slots=["row", "pair"], batch_size=8, on_bad_file="skip")
+    assert rows_of(loader) == [*range(160), *range(1000, 1080)]
+    assert loader.stats()["rows_skipped"] == 80

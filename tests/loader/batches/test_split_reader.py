@@ -138,6 +138,8 @@ def test_the_row_groups_before_a_damaged_one_are_read_although_all_are_read_toge
     assert rows == list(range(48))
     assert budget.held_bytes == 0
     reader.close()
+    [found] = windows_of(opened(work_on(file, start_row=66), budget=budget))
+    assert (found.first_row, found.end_row) == (64, 70), "what was delivered is not read again"
 
 
 def test_rows_that_a_filter_leaves_out_are_counted_by_the_stream(file: DataFile) -> None:
