@@ -3,6 +3,7 @@
 import threading
 
 from featstore.dispatch.terms import Clock
+from tests.process import await_that
 
 
 class SimulatedClock(Clock):
@@ -42,6 +43,12 @@ class SimulatedClock(Clock):
     def sleep(self, duration_s: float) -> None:
         """Lets time pass for the calling thread."""
         self.wait(threading.Event(), duration_s)
+
+    def await_threads(self, num_threads: int) -> None:
+        """Waits, in real time, until so many threads take part: one that has begun does so only
+        once it has waited, and time passes without it before.
+        """
+        await_that(lambda: len(self._taking_part) >= num_threads)
 
     def leave(self) -> None:
         """The calling thread takes no part any more, until it waits again."""
