@@ -10,7 +10,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from featstore.dispatch import lease as leases
-from featstore.dispatch.held import LoopPace
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Extent
 from featstore.dispatch.relieving import Seen, Taker, takings
@@ -188,57 +187,6 @@ def test_idle_workers_try_leases_in_different_orders() -> None:
     seen = [_seen(index, f"holder-{index}", pace=1, reserved=1) for index in range(20)]
     first = {takings(seen, Taker(salt=str(number)))[0].lease.part for number in range(20)}
     assert len(first) > 8
-
-
-def test_a_pace_is_that_of_the_rows_delivered_since_the_last_time() -> None:
-    pace = LoopPace()
-    pace.restart(0.0)
-    pace.begin(3.0)
-    assert (pace.rows_per_s, pace.begin_s) == (0, 3)
-    pace.deliver(100)
-    pace.measure(4.0)
-    assert pace.rows_per_s == 100
-    pace.begin(4.0)
-    pace.deliver(30)
-    pace.measure(5.0)
-    assert (pace.rows_per_s, pace.begin_s) == (30, 3)
-
-
-def test_a_loop_of_seconds_a_batch_is_not_taken_for_one_that_stands_or_runs() -> None:
-    """Acknowledgements come each second, batches each five."""
-    pace, found = LoopPace(), []
-    pace.begin(0.0)
-    for second in range(1, 21):
-        pace.deliver(100 if second % 5 == 0 else 0)
-        pace.measure(float(second))
-        found.append(pace.rows_per_s)
-    assert found == [0] * 4 + [20] * 16
-
-
-def test_a_burst_of_batches_is_counted_with_the_time_that_follows_it() -> None:
-    pace = LoopPace()
-    pace.begin(0.0)
-    for _ in range(8):
-        pace.deliver(100)
-        pace.measure(0.01)
-    assert pace.rows_per_s == 0
-    pace.deliver(200)
-    pace.measure(10.0)
-    assert pace.rows_per_s == 100
-
-
-def test_time_without_a_claim_is_no_time_of_the_loop() -> None:
-    pace = LoopPace()
-    pace.begin(0.0)
-    pace.deliver(100)
-    pace.pause(1.0)
-    pace.measure(1.5)
-    pace.restart(61.0)
-    assert pace.rows_per_s == 100
-    pace.begin(63.0)
-    pace.deliver(100)
-    pace.measure(64.0)
-    assert (pace.rows_per_s, pace.begin_s) == (100, 2)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 # Slices with fewer rows cost more in calls than they save in memory. Chosen, not measured.
 _MIN_SLICE_ROWS = 1_024
 # Small row groups are read together, up to these rows and bytes, since each read takes some
-# microseconds for every column. More brings little: see "Small row groups" in benchmarks/loader.md.
+# microseconds for every column (benchmarks/loader.md, the DLRM shape). Chosen, not measured.
 MOST_ROWS, _MOST_BYTES, _WINDOWS_IN_BUDGET = 1 << 15, 16 << 20, 8
 
 
@@ -101,11 +101,14 @@ class Window:
         return self.end_row - self.first_row
 
     def by_row_group(self) -> "Iterator[Window]":
-        """The rows of each of several row groups, as far as the window goes."""
+        """The rows of each of several row groups, as far as the window goes, without those that
+        were delivered before the claim.
+        """
         end = 0
         for num_rows in self.group_rows:
             begin, end = end, min(end + num_rows, self.num_rows)
-            if begin < end:
+            is_delivered = self.first_row + end <= self.work.claim.start_row
+            if begin < end and (end == self.num_rows or not is_delivered):
                 yield replace(
                     self,
                     order=np.arange(begin, end),

@@ -142,6 +142,24 @@ def test_the_row_groups_before_a_damaged_one_are_read_although_all_are_read_toge
     assert (found.first_row, found.end_row) == (64, 70), "what was delivered is not read again"
 
 
+def test_a_window_of_several_row_groups_is_divided_from_where_its_claim_begins(
+    file: DataFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(split_reader, "MOST_ROWS", 1 << 15)
+    [window] = windows_of(opened(work_on(file, start_row=40, end_row=66)))
+    parts = list(window.by_row_group())
+    assert [(part.first_row, part.end_row, part.is_last) for part in parts] == [
+        (32, 48, False),
+        (48, 64, False),
+        (64, 66, True),
+    ]
+    assert [part.select()[0].tolist() for part in parts] == [  # type: ignore[union-attr]
+        list(range(32, 48)),
+        list(range(48, 64)),
+        [64, 65],
+    ]
+
+
 def test_rows_that_a_filter_leaves_out_are_counted_by_the_stream(file: DataFile) -> None:
     found = windows_of(opened(work_on(file), where="row % 2 = 1"))
     assert [(window.first_row, window.end_row) for window in found] == [
