@@ -38,6 +38,7 @@ _MAX_KEPT = 8
 _REQUIRED, _REPEATED = 0, 2  # of FieldRepetitionType
 _LAST_CONVERTED = 25  # of ConvertedType
 _AT = SLOTS[ELEMENTS]
+_POSITIONS = [_AT[name] for name in ("begin", "end", "name", "name.end")]
 
 
 class Leaf(NamedTuple):
@@ -139,13 +140,16 @@ class SchemaCache:
         """Replaces the lock by a new one. What is known stays right in a forked child."""
         self._lock = threading.Lock()
 
-    def get(self, elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
+    def get(
+        self, elements: bytes, arrow_text: bytes | None, rows: Numbers, begin: int
+    ) -> FileSchema:
         """The schema that the bytes of a footer's elements describe.
 
         Args:
             elements: The bytes.
             arrow_text: The text of Arrow's schema, if the footer has one.
-            rows: The elements as `walk` found them, with positions relative to `elements`.
+            rows: The elements as `walk` found them.
+            begin: The byte of the footer at which they begin.
 
         Raises:
             FooterError: They do not form a valid schema.
@@ -159,7 +163,9 @@ class SchemaCache:
             for _, schema in likely:
                 if schema.all_bytes.arrow_text == of_columns:
                     return schema
-            schema = _file_schema(elements, of_columns, rows)
+            own = rows.copy()
+            own[:, _POSITIONS] -= begin
+            schema = _file_schema(elements, of_columns, own)
             self._known.append((arrow_text, schema))
             return schema
 
@@ -197,7 +203,7 @@ def _file_schema(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Fi
         roots=tuple(roots),
         leaves=tuple(leaves),
         by_name=by_name,
-        levels=np.array([leaf[1:] for leaf in leaves], np.int64).reshape(-1, 3).T,
+        levels=np.array([leaf[1:] for leaf in leaves], np.int64).reshape(-1, 3).T.copy(),
     )
 
 
