@@ -9,10 +9,11 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from featstore.base.processes import forget_in_child
@@ -31,6 +32,9 @@ PHYSICAL = (
     "BYTE_ARRAY",
     "FIXED_LEN_BYTE_ARRAY",
 )
+# Bytes of a decoded value of each physical type of fixed width.
+_WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
+_OFFSET_BYTES = 4.0
 _MAX_DEPTH = 100  # Arrow describes nested columns by recursion; real ones are some ten deep
 # Cached schemas. A job that reads tables, or versions of a table, with more schemas in turn would
 # describe each file's columns again.
@@ -98,6 +102,16 @@ class FileSchema:
     leaves: tuple[Leaf, ...]
     by_name: dict[str, tuple[int, ...]]
     levels: Numbers
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.float64]:
+        """What a decoded column of each leaf takes: bytes for each value, for each decompressed
+        byte of texts, and for each row of lists, which have offsets. float64 (3, num_leaves).
+        """
+        widths = np.array([_WIDTHS.get(leaf.physical_type, 0) for leaf in self.leaves], float)
+        are_texts = widths == 0
+        are_lists = np.array(["." in leaf.path for leaf in self.leaves], float)
+        return np.stack([widths + _OFFSET_BYTES * are_texts, are_texts, _OFFSET_BYTES * are_lists])
 
     def bytes_of(self, columns: Sequence[int]) -> SchemaBytes:
         """The columns with these indices as a footer holds them."""

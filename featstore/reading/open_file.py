@@ -19,9 +19,6 @@ from featstore.reading.buffers import Array
 from featstore.reading.file_columns import ColumnCache, FileColumns, FileLeaf, Selection
 from featstore.reading.kept import KeptSpans
 
-# Bytes of a decoded value of each physical type of fixed width.
-_WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
-
 # A chunk that declares more bytes than this for each that it stores may be right, of one value over
 # and over, but is more likely damaged. Chosen, not measured.
 _MOST_INFLATION = 1_000
@@ -214,16 +211,11 @@ class OpenFile(Closing):
         text, and validity bits. float64 (num_row_groups, num_leaves): exact below 2^53, and without
         overflow for the numbers of a damaged footer.
         """
-        row_groups = range(len(self.row_group_rows))
-        places = columns.leaf_places
-        chunks = self.footer.chunks_of(row_groups, places)
-        leaves = [self.footer.leaves[place] for place in places]
-        widths = np.array([_WIDTHS.get(leaf.physical_type, 0) for leaf in leaves], float)
-        num_values, row_group_rows = chunks.num_values.astype(float), np.array(self.row_group_rows)
-        text_bytes = np.where(widths == 0, chunks.raw_bytes + 4 * num_values, 0)
-        are_lists = np.array(["." in leaf.path for leaf in leaves], float)
-        offset_bytes = np.outer(4.0 * row_group_rows, are_lists)
-        found: Array = num_values * widths + text_bytes + num_values // 4 + offset_bytes
+        chunks = self.footer.chunks_of(range(len(self.row_group_rows)), columns.leaf_places)
+        sizes = self.footer.file_schema.sizes[:, columns.leaf_places]
+        num_values, rows = chunks.num_values.astype(float), np.array(self.row_group_rows, float)
+        found: Array = num_values * sizes[0] + chunks.raw_bytes * sizes[1] + num_values // 4
+        found += rows[:, None] * sizes[2]
         return found
 
     def inflated(self, columns: FileColumns, most_bytes: int) -> str | None:

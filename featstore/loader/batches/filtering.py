@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -104,14 +105,10 @@ class FilteredReader:
             self._filter = None if first is None else reader(first)
             self._rest = reader(rest, as_values=True, take=take)
         self._readers = [found for found in (self._filter, self._rest) if found is not None]
-        self._leaves = {
-            reader: [_leaves(file, columns) for file, columns in reader.parts]
-            for reader in self._readers
-        }
         # A reader of decoded columns counts all of them, whichever it reads.
         self._sized = [self._rest] if isinstance(file, DecodedFile) else self._readers
         self._may_match = self._judged()
-        self._first_rows = [0, *np.cumsum(file.row_group_rows).tolist()]
+        self._first_rows = [*accumulate(file.row_group_rows, initial=0)]
 
     @property
     def parts(self) -> Parts:
@@ -201,7 +198,8 @@ class FilteredReader:
         if not row_groups:
             return rows
         taken_s, sizes = time.perf_counter() - started, dict[str, int]()
-        for file, names, places in self._leaves[reader]:
+        for file, columns in reader.parts:
+            names, places = columns.leaves_read
             chunks = file.footer.chunks_of(row_groups, places)
             stored, raw = (
                 of.sum(axis=0).tolist() for of in (chunks.stored_bytes, chunks.raw_bytes)
@@ -260,14 +258,3 @@ def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
             leaves=(*rest.columns.leaves, *columns.leaves),
         ),
     )
-
-
-def _leaves(file: OpenFile, columns: FileColumns) -> tuple[OpenFile, list[str], list[int]]:
-    """The leaf columns of a file that are read: the name of each one's column, and its number."""
-    found = [
-        (name, place)
-        for name, column in {**columns.slots, **columns.others}.items()
-        if column is not None
-        for place in columns.places[column]
-    ]
-    return file, [name for name, _ in found], [place for _, place in found]
