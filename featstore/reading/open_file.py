@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 
 from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.errors import DataFileError, StateError
+from featstore.files.looks import exists
 from featstore.native.arrow import INT96_UNIT
 from featstore.native.bounds import CLAIMS_MORE, first_beyond
 from featstore.native.damage import damage_as, first_line
@@ -70,8 +72,6 @@ class OpenFile(Closing):
         if isinstance(source, Path) and not str(source).endswith(self.name):
             self.where = f"{self.name} (staged as {source})"
         self.cancelled, self._column_cache = cancelled, column_cache or ColumnCache()
-        # The same file twice: Arrow reads the one, and kernels the other, since `OSFile.fileno` of
-        # pyarrow 20 fails. A data file never changes under its name.
         self._kernel_file: BinaryIO | None = None
         self._opened_files = ExitStack()
         self._kept: KeptSpans | None = None
@@ -84,9 +84,9 @@ class OpenFile(Closing):
 
     def _open(self, source: Path | BinaryIO | Callable[[], BinaryIO]) -> Any:
         if isinstance(source, Path):
-            arrow_file = self._opened_files.enter_context(pa.OSFile(str(source)))
+            self._path = source
             self._kernel_file = self._opened_files.enter_context(source.open("rb", buffering=0))
-            return arrow_file
+            return self._kernel_file
         if callable(source):
             source = source()
             self._opened_files.callback(source.close)
@@ -129,13 +129,24 @@ class OpenFile(Closing):
         """
         with self.reading():
             return pq.ParquetFile(
-                self._source,
+                self._arrow_source,
                 metadata=self.metadata_of(None if columns is None else tuple(columns.places)),
                 pre_buffer=self.is_local,  # in threads, which may not hold Python's memory
                 page_checksum_verification=not self.is_checked,
                 coerce_int96_timestamp_unit=INT96_UNIT,
                 buffer_size=buffer_bytes,
             )
+
+    @cached_property
+    def _arrow_source(self) -> Any:
+        """What Arrow reads. A local file is opened once more, since `OSFile.fileno` of pyarrow 20
+        fails: by its descriptor, as somebody may have removed it from its directory.
+        """
+        if not self.is_local:
+            return self._source
+        again = Path(f"/proc/self/fd/{self.descriptor}")
+        path = again if exists(again) else self._path
+        return self._opened_files.enter_context(pa.OSFile(str(path)))
 
     def metadata_of(
         self, names: Collection[str] | None, *, with_statistics: bool = False

@@ -55,9 +55,9 @@ from featstore.tensors.buffer_pool import BufferPools
 Claimed = tuple[Claim, DataFile, Partition]
 # With whether the stager leaves the file where it is.
 Coming = tuple[Claimed, bool]
-# A local file that is read is open twice, and a staged one is pinned by a third descriptor. As many
-# splits as are mixed may be open ahead of them. Spare ones are for all else that a process opens
-# while an epoch begins: stores, pipes, files that are staged.
+# A local file is open twice if Arrow reads it, and a staged one is pinned by a third descriptor. As
+# many splits as are mixed may be open ahead of them. Spare ones are for all else that a process
+# opens while an epoch begins: stores, pipes, files that are staged.
 _FILE_DESCRIPTORS, _SPLITS_AHEAD, _SPARE_DESCRIPTORS = 3, 2, 64
 
 
