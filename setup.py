@@ -16,6 +16,7 @@ ABI = "0x030B0000"  # Python 3.11's stable ABI: one build for every later versio
 FOLDER = "featstore/native"
 HEADERS = (
     "chunks",
+    "columns",
     "crc32",
     "distinct",
     "footer",

@@ -26,6 +26,7 @@ enum { NOT_READ = 0, READ = 1, BEYOND_BOUNDS = 2 };
 typedef struct {
   ColumnOut out;
   const int64_t* chunks; /* of each row group: first byte in the file, bytes, codec, values, bytes that a page may claim */
+  int64_t number; /* of the column among those that were asked for */
   int is_decoded;
   int64_t beyond_bounds; /* the row group whose chunk claims more than its footer allows, or -1 */
 } Column;

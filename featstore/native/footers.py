@@ -137,7 +137,7 @@ class CheckedFooter:
             row_groups: The indices of row groups.
             leaves: The indices of leaf columns.
         """
-        numbers = self._numbers[np.array(row_groups, np.intp)[:, None], np.array(leaves, np.intp)]
+        numbers = self.numbers[np.array(row_groups, np.intp)[:, None], np.array(leaves, np.intp)]
         return Chunks._make(np.moveaxis(numbers, -1, 0))
 
     def room_bytes(self, row_groups: Sequence[int], leaves: Sequence[int]) -> list[int]:
@@ -157,7 +157,7 @@ class CheckedFooter:
         return found
 
     @cached_property
-    def _numbers(self) -> Numbers:
+    def numbers(self) -> Numbers:
         """The fields of `Chunks`, int64 (num_row_groups, num_leaves, 7)."""
         numbers = np.concatenate([self.chunks[..., _OF_CHUNK], self.spans], axis=-1)
         numbers[..., _COUNTS] = numbers[..., _COUNTS].clip(max=_MOST)

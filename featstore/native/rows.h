@@ -237,6 +237,7 @@ typedef struct {
   int64_t num_values;
   const void* offsets; /* NULL where a row is one value */
   int64_t num_rows;
+  int offset_width;
 } Piece;
 
 typedef struct {
@@ -337,7 +338,8 @@ static int gather_values(const Gather* gather, int64_t width, const int64_t* sta
   return first == gather->num_rows;
 }
 
-static inline int offsets_of_lists(const Gather* gather, int is_fetched, int offset_width, int64_t* firsts, int64_t* to) {
+/* With `offset_width` 0 each piece has its own. */
+static inline int offsets_of_lists(const Gather* gather, int is_fetched, const int offset_width, int64_t* firsts, int64_t* to) {
   const Piece* const pieces = gather->pieces;
   const uint32_t* const rows = gather->rows;
   const uint32_t num_pieces = (uint32_t)gather->num_pieces;
@@ -356,10 +358,12 @@ static inline int offsets_of_lists(const Gather* gather, int is_fetched, int off
       if (!piece) return 0;
       if (i < end_ahead) {
         const Ahead ahead = ahead_of((uint32_t)int32_at(rows, i + AHEAD), row_bits, pieces, num_pieces);
-        __builtin_prefetch((const char*)((uintptr_t)ahead.piece->offsets + ahead.row * (uintptr_t)offset_width));
+        const int width = offset_width ? offset_width : ahead.piece->offset_width;
+        __builtin_prefetch((const char*)((uintptr_t)ahead.piece->offsets + ahead.row * (uintptr_t)width));
       }
-      const int64_t first = offset_at(piece->offsets, offset_width, row);
-      const int64_t last = offset_at(piece->offsets, offset_width, row + 1);
+      const int width = offset_width ? offset_width : piece->offset_width;
+      const int64_t first = offset_at(piece->offsets, width, row);
+      const int64_t last = offset_at(piece->offsets, width, row + 1);
       fits &= (first >= 0) & (last >= first) & (last <= piece->num_values);
       firsts[i] = first;
       *to++ = (int64_t)(at += (uint64_t)distance(first, last));
@@ -369,19 +373,28 @@ static inline int offsets_of_lists(const Gather* gather, int is_fetched, int off
   return fits && begin == gather->num_rows;
 }
 
+/* The bytes of all pieces' offsets; 0 where they differ. */
+static int offset_width_of(const Gather* gather) {
+  const int width = gather->num_pieces ? gather->pieces[0].offset_width : 4;
+  for (int64_t i = 1; i < gather->num_pieces; i++)
+    if (gather->pieces[i].offset_width != width) return 0;
+  return width;
+}
+
 /* Where each of the rows' lists begins in its piece, and the offsets that the lists have in their parts, each part from 0:
    num_rows + num_parts of them. */
-static int gather_offsets(const Gather* gather, int offset_width, int64_t* firsts, int64_t* offsets) {
-  const int is_fetched = gather->ascends || is_dense(gather);
+static int gather_offsets(const Gather* gather, int64_t* firsts, int64_t* offsets) {
+  const int is_fetched = gather->ascends || is_dense(gather), width = offset_width_of(gather);
   for (int64_t i = 0; is_fetched && !gather->ascends && i < gather->num_pieces; i++)
-    fetch(gather->pieces[i].offsets, (gather->pieces[i].num_rows + 1) * offset_width);
-  return offset_width == 4 ? offsets_of_lists(gather, is_fetched, 4, firsts, offsets)
-                           : offsets_of_lists(gather, is_fetched, 8, firsts, offsets);
+    fetch(gather->pieces[i].offsets, (gather->pieces[i].num_rows + 1) * gather->pieces[i].offset_width);
+  return width == 4   ? offsets_of_lists(gather, is_fetched, 4, firsts, offsets)
+         : width == 8 ? offsets_of_lists(gather, is_fetched, 8, firsts, offsets)
+                      : offsets_of_lists(gather, is_fetched, 0, firsts, offsets);
 }
 
 static inline int lists_to(
-    const Gather* gather, const int64_t* firsts, const int64_t* offsets, int64_t width, const int64_t* starts,
-    const int64_t* ends, char* out, int64_t out_bytes) {
+    const Gather* gather, const int64_t* firsts, const int64_t* offsets, int64_t width, const int64_t* starts, char* out,
+    int64_t out_bytes) {
   const Piece* const pieces = gather->pieces;
   const uint32_t* const rows = gather->rows;
   const uint32_t num_pieces = (uint32_t)gather->num_pieces;
@@ -390,11 +403,12 @@ static inline int lists_to(
   int64_t first_row = 0;
   if (int64_at(gather->cuts, 0)) return 0;
   for (int64_t part = 0; part < num_parts; part++) {
-    const int64_t start = int64_at(starts, part), end = int64_at(ends, part), last_row = end_of_part(gather, part, first_row);
-    if (start < 0 || end < start || end > out_bytes || last_row < 0) return 0;
-    const int64_t room = (end - start) / width;
+    const int64_t start = int64_at(starts, part), last_row = end_of_part(gather, part, first_row);
+    if (start < 0 || start > out_bytes || last_row < 0) return 0;
+    const int64_t room = int64_at(offsets, last_row + part); /* the values of the part */
     int64_t last = int64_at(offsets, first_row + part);
-    if (last) return 0;
+    if (last || room < 0 || room > (out_bytes - start) / width) return 0;
+    const int64_t end = start + room * width;
     for (int64_t i = first_row; i < last_row; i++) {
       const uint32_t number = (uint32_t)int32_at(rows, i) >> row_bits;
       if (number >= num_pieces) return 0;
@@ -423,26 +437,50 @@ static inline int lists_to(
   return first_row == num_rows;
 }
 
-/* The rows' lists, one after the other, to where each part starts in `out`, in bytes; each part fills what it has to its end.
-   `firsts` and `offsets` are those that `gather_offsets` wrote. */
+/* The rows' lists, one after the other, to where each part starts in `out`, in bytes. `firsts` and `offsets` are those that
+   `gather_offsets` wrote. */
 static int gather_lists(
-    const Gather* gather, const int64_t* firsts, const int64_t* offsets, int64_t width, const int64_t* starts,
-    const int64_t* ends, char* out, int64_t out_bytes) {
+    const Gather* gather, const int64_t* firsts, const int64_t* offsets, int64_t width, const int64_t* starts, char* out,
+    int64_t out_bytes) {
   fetch_values(gather, width);
-  return width == 8 ? lists_to(gather, firsts, offsets, 8, starts, ends, out, out_bytes)
-                    : lists_to(gather, firsts, offsets, width, starts, ends, out, out_bytes);
+  return width == 8 ? lists_to(gather, firsts, offsets, 8, starts, out, out_bytes)
+                    : lists_to(gather, firsts, offsets, width, starts, out, out_bytes);
 }
+
+/* The offsets of each part to where it starts in `out`, in bytes. */
+static int copy_offsets(const Gather* gather, const int64_t* offsets, const int64_t* starts, char* out, int64_t out_bytes) {
+  int64_t first = 0;
+  for (int64_t part = 0; part < gather->num_parts; part++) {
+    const int64_t end = end_of_part(gather, part, first), start = int64_at(starts, part);
+    if (end < 0 || start < 0 || start > out_bytes || end - first + 1 > (out_bytes - start) / 8) return 0;
+    memcpy(out + start, offsets + first + part, (size_t)(end - first + 1) * 8);
+    first = end;
+  }
+  return first == gather->num_rows;
+}
+
+/* Memory to which the parts of a column go. */
+typedef struct {
+  const int64_t* starts; /* where each part begins, in bytes */
+  char* out;
+  int64_t out_bytes;
+} PartsOut;
 
 /* A column that is gathered: values, or lists as of `gather_lists`. */
 typedef struct {
   Gather gather;
   int64_t width;
   const int64_t *firsts, *offsets; /* NULL where a row is one value */
-  const int64_t *starts, *ends;
-  char* out;
-  int64_t out_bytes;
+  PartsOut values, offsets_out;
   int is_gathered;
 } GatheredColumn;
+
+static int gather_column(const GatheredColumn* of) {
+  const PartsOut *to = &of->values, *offsets = &of->offsets_out;
+  if (!of->firsts) return gather_values(&of->gather, of->width, to->starts, to->out, to->out_bytes);
+  return gather_lists(&of->gather, of->firsts, of->offsets, of->width, to->starts, to->out, to->out_bytes) &&
+         copy_offsets(&of->gather, of->offsets, offsets->starts, offsets->out, offsets->out_bytes);
+}
 
 /* Columns of which each thread takes the next that nobody has taken. */
 typedef struct {
@@ -455,10 +493,7 @@ static void* gather_next(void* of) {
   int64_t next;
   while ((next = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED)) < work->num_columns) {
     GatheredColumn* const column = &work->columns[next];
-    column->is_gathered =
-        column->firsts ? gather_lists(&column->gather, column->firsts, column->offsets, column->width, column->starts, column->ends,
-                                      column->out, column->out_bytes)
-                       : gather_values(&column->gather, column->width, column->starts, column->out, column->out_bytes);
+    column->is_gathered = gather_column(column);
   }
   return NULL;
 }

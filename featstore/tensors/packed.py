@@ -108,6 +108,17 @@ class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
         return Keys(self)
 
     @cached_property
+    def numbers(self) -> Array:
+        """Where the columns lie, as of `ColumnBuffers`."""
+        found = []
+        for values, *offsets in self.values():
+            first = values.first * values.dtype.itemsize
+            rows = offsets[0].shape[0] - 1 if offsets else values.shape[0]
+            at = [(of.buffer, of.first * 8, 8) for of in offsets] or [(0, 0, 0)]
+            found.append((values.buffer, first, prod(values.shape), *at[0], rows))
+        return np.array(found, np.int64).reshape(-1, 7)
+
+    @cached_property
     def cuts(self) -> _Cuts:
         """How `PackedColumns.made` splits the buffers."""
         numbers, parts, ends = dict[tuple[int, torch.dtype], int](), list[list[int]](), list[int]()

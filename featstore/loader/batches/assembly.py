@@ -20,12 +20,18 @@ from featstore.loader.batches.mixtures import Mixture, WindowShare
 from featstore.loader.batches.progress import BlockSource
 from featstore.loader.batches.split_reader import Window
 from featstore.loader.batches.stats import Stats
-from featstore.loader.request.decode import NO_EXTRAS, block_columns, block_extras
+from featstore.loader.request.decode import (
+    NO_EXTRAS,
+    WindowColumns,
+    block_columns,
+    block_extras,
+)
 from featstore.loader.request.request import Request
-from featstore.reading.buffers import Array, Values
+from featstore.reading.buffers import Array
+from featstore.reading.gather import ColumnBuffers
 from featstore.reading.reader import Rows
 from featstore.tensors.buffer_pool import BufferPools
-from featstore.tensors.column_arrays import Key, Keys
+from featstore.tensors.column_arrays import Keys
 from featstore.tensors.packed import UnpackedColumns
 
 
@@ -43,7 +49,7 @@ class _Converted:
         ascends: Whether the rows that are delivered ascend in the pieces.
     """
 
-    pieces: list[dict[Key, Values]]
+    pieces: list[ColumnBuffers]
     piece_rows: list[int]
     extras: pa.Table
     rows: Array
@@ -208,7 +214,7 @@ class Assembler:
             order, passes = np.zeros(window.num_rows, np.int64), np.zeros(window.num_rows, bool)
             order[places], passes[places] = index, True
         return _Converted(
-            pieces=[self._columns(piece) for piece in pieces],
+            pieces=[self._columns(piece).in_buffers() for piece in pieces],
             piece_rows=[piece.num_rows for piece in pieces],
             extras=block_extras(rows, self._request, window.work.partition),
             rows=order,
@@ -216,7 +222,7 @@ class Assembler:
             ascends=bool((index[1:] > index[:-1]).all()),
         )
 
-    def _columns(self, rows: Rows) -> dict[Key, Values]:
+    def _columns(self, rows: Rows) -> WindowColumns:
         stats = self._stats
         return block_columns(rows, self._request, stats.counts, stats.column_assemble_s)
 
@@ -298,7 +304,8 @@ class Assembler:
         if len(parts) > len(cuts):
             # A copy, which does not keep the memory of all batches alive.
             rest = copied(batches.pop(), pools.waiting)
-            self._rest.add(rest, num_rows - cuts[-1], extras.slice(cuts[-1]))
+            kinds = drawn.pieces[0].kinds
+            self._rest.add(rest, kinds, num_rows - cuts[-1], extras.slice(cuts[-1]))
         self._rest.passes = drawn.passes[ends[-1] :]
         self._rest.sources = list(drawn.sources_after(ends[-1]))
         columns = [UnpackedColumns(packed) for packed in batches]
@@ -338,7 +345,8 @@ class Assembler:
         if num_rows := len(drawn.order) - begin:
             pools = self._pools
             [packed] = drawn.columns([0, num_rows], pools.waiting, pools.scratch, begin)
-            self._rest.add(packed, num_rows, drawn.extra_columns(begin))
+            kinds = drawn.pieces[0].kinds
+            self._rest.add(packed, kinds, num_rows, drawn.extra_columns(begin))
 
 
 @contextmanager

@@ -11,12 +11,11 @@ import pyarrow as pa
 
 from featstore.loader.batches.progress import BlockSource
 from featstore.loader.request.decode import NO_EXTRAS
-from featstore.reading.buffers import Array, Ragged, Values
-from featstore.reading.gather import places_of
+from featstore.reading.buffers import Array
+from featstore.reading.gather import ColumnBuffers, Kind, places_of
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_arrays import Key
 from featstore.tensors.gathering import gather_batches
-from featstore.tensors.packed import PackedColumns, UnpackedColumns, array_of, tensor_of
+from featstore.tensors.packed import PackedColumns, array_of, tensor_of
 
 
 @dataclass(eq=False)
@@ -27,7 +26,7 @@ class DrawnRows:
         passes: Which of them are delivered: bool (num_drawn,).
         order: Where those lie that are delivered: their rows, numbered through all pieces, int64
             (num_delivered,).
-        pieces: The columns of each piece.
+        pieces: The columns of each piece, all of the same kinds.
         piece_rows: How many rows each piece has.
         extras: The extra columns, of as many rows in all.
         sources: Where rows come from, with their places among those that are drawn, int64
@@ -37,19 +36,20 @@ class DrawnRows:
 
     passes: Array = field(default_factory=lambda: np.ones(0, bool))
     order: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    pieces: list[dict[Key, Values]] = field(default_factory=list)
+    pieces: list[ColumnBuffers] = field(default_factory=list)
     piece_rows: list[int] = field(default_factory=list)
     extras: list[pa.Table] = field(default_factory=list)
     sources: list[tuple[BlockSource, Array]] = field(default_factory=list)
     ascends: bool = True
 
-    def add(self, packed: PackedColumns, num_rows: int, extras: pa.Table) -> None:
+    def add(
+        self, packed: PackedColumns, kinds: tuple[Kind, ...], num_rows: int, extras: pa.Table
+    ) -> None:
         """Adds a piece, all rows of which are delivered after the others, in their order."""
         rows = np.arange(num_rows) + sum(self.piece_rows)
         self.order = np.concatenate([self.order, rows])
-        self.pieces.append(
-            {key: _narrow(values) for key, values in UnpackedColumns(packed).items()}
-        )
+        buffers = tuple(map(array_of, packed.buffers))
+        self.pieces.append(ColumnBuffers(kinds, buffers, packed.places.numbers, num_rows))
         self.piece_rows.append(num_rows)
         self.extras.append(extras)
 
@@ -70,10 +70,9 @@ class DrawnRows:
             begin: The first row.
             num_threads: In how many threads they are gathered.
         """
-        columns = {key: [piece[key] for piece in self.pieces] for key in self.pieces[0]}
         order, ascends = self.order[begin:], self.ascends
         places = places_of(order, self.piece_rows, np.array(cuts), ascends=ascends)
-        return gather_batches(columns, places, pool, scratch, num_threads)
+        return gather_batches(self.pieces, places, pool, scratch, num_threads)
 
     def extra_columns(self, begin: int = 0) -> pa.Table:
         """The extra columns of the same rows."""
@@ -129,12 +128,3 @@ def copied(packed: PackedColumns, pool: BufferPool) -> PackedColumns:
         memory[:] = buffer
         buffers.append(tensor_of(memory))
     return replace(packed, buffers=tuple(buffers))
-
-
-def _narrow(values: Values) -> Values:
-    """Lists with offsets of 32 bits, as those of Arrow's columns mostly are: pieces are gathered
-    together only if their offsets are of one width.
-    """
-    if not isinstance(values, Ragged) or len(values.values) >= 2**31:
-        return values
-    return Ragged(values.values, values.offsets.astype(np.int32))

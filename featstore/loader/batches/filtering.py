@@ -201,11 +201,9 @@ class FilteredReader:
         if not row_groups:
             return rows
         taken_s, sizes = time.perf_counter() - started, dict[str, int]()
-        for file, names, places in self._leaves[reader]:
-            chunks = file.footer.chunks_of(row_groups, places)
-            stored, raw = (
-                of.sum(axis=0).tolist() for of in (chunks.stored_bytes, chunks.raw_bytes)
-            )
+        for names, stored_bytes_of, raw_bytes_of in self._leaves[reader]:
+            stored = stored_bytes_of[row_groups].sum(axis=0).tolist()
+            raw = raw_bytes_of[row_groups].sum(axis=0).tolist()
             for name, stored_bytes, raw_bytes in zip(names, stored, raw, strict=True):
                 self._stats.column_bytes[name] += stored_bytes
                 sizes[name] = sizes.get(name, 0) + raw_bytes
@@ -262,12 +260,15 @@ def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
     )
 
 
-def _leaves(file: OpenFile, columns: FileColumns) -> tuple[OpenFile, list[str], list[int]]:
-    """The leaf columns of a file that are read: the name of each one's column, and its number."""
+def _leaves(file: OpenFile, columns: FileColumns) -> tuple[list[str], Array, Array]:
+    """The leaf columns of a file that are read: the name of each one's column, and its bytes in each
+    row group, as they are stored and decompressed: int64 (num_row_groups, num_leaves).
+    """
     found = [
         (name, place)
         for name, column in {**columns.slots, **columns.others}.items()
         if column is not None
         for place in columns.places[column]
     ]
-    return file, [name for name, _ in found], [place for _, place in found]
+    chunks = file.footer.chunks_of(range(len(file.row_group_rows)), [place for _, place in found])
+    return [name for name, _ in found], chunks.stored_bytes, chunks.raw_bytes
