@@ -56,11 +56,11 @@ static void ordered(Part* of, int is_list, int width) {
   const volatile uint8_t stop = 0;
   const int64_t num_values = of[VALUES].size / width, num_rows = is_list ? of[OFFSETS].size / 4 - 1 : num_values;
   if (num_rows < 0 || of[ROWS].size / 4 < num_rows) return;
-  const Ordered rows = {(const uint32_t*)of[ROWS].at, num_rows, width, is_list ? (const int32_t*)of[OFFSETS].at : NULL,
+  const Ordered rows = {(const uint32_t*)of[ROWS].at, num_rows, num_rows, width, is_list ? (const int32_t*)of[OFFSETS].at : NULL,
                         (const char*)of[VALUES].at, num_values};
   int32_t* offsets = calloc((size_t)num_rows + 1, 4);
   char* out = malloc((size_t)(num_values * width) + 1);
-  if (write_ordered(&rows, offsets, out, &stop) && is_list && offsets[num_rows] != num_values) abort();
+  if (write_ordered(&rows, offsets, out, &stop) >= 0 && is_list && offsets[num_rows] != num_values) abort();
   free(offsets);
   free(out);
 }

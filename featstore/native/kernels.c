@@ -736,12 +736,13 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   const int64_t num_rows = rows ? num_rows_of(rows, work.num_row_groups) : -1;
   int fits = num_rows >= 0 && of[COLUMNS].len % (NUMBERS_OF_COLUMN * 8) == 0 && is_aligned(&of[COLUMNS], 8);
   fits = fits && of[CHUNKS].len == count * work.num_row_groups * NUMBERS_OF_CHUNK * 8;
-  fits = fits && (!of[ORDER].len || of[ORDER].len == num_rows * 4);
+  fits = fits && of[ORDER].len % 4 == 0 && of[ORDER].len / 4 <= num_rows;
   work.order = of[ORDER].len ? of[ORDER].buf : NULL;
+  work.num_ordered = of[ORDER].len / 4;
   if (!work.columns || !buffers || !rows || !chunks || !numbers) PyErr_NoMemory();
   else if (!fits || !of[STOP].len || num_threads < 1 || num_threads > MAX_THREADS)
-    wrong("expected rows of each row group, all of them in the order if there is one, the numbers of each column and of its chunk in each row "
-          "group, a byte to stop, and 1 to 64 threads");
+    wrong("expected rows of each row group, no more than those in the order, the numbers of each column and of its chunk in each row group, a "
+          "byte to stop, and 1 to 64 threads");
   else taken = take_writable(tuple, buffers);
   if (!PyErr_Occurred()) work.num_columns = take_columns(numbers, count, num_rows, chunks, work.num_row_groups, buffers, num_buffers, work.columns);
   if (!PyErr_Occurred()) {

@@ -303,8 +303,8 @@ def decode_columns(
         file: The descriptor of the file.
         chunks: As `plan_columns` wrote them.
         rows: int64 (num_row_groups,), the rows of each row group.
-        order: uint32 (num_rows,): which row of all of them each row written is. Empty: rows are
-            written in the order of the file.
+        order: uint32 (num_ordered,): which row of all of them each row written is; no more than there
+            are, and those of lists once each. Empty: all rows are written in the order of the file.
         columns: As `plan_columns` wrote them; of some `found` is below 0, which are left out. A
             definition level of `definition` is a value of `width` bytes (4 or 8), one below
             `null_below` becomes the mark, and others are nothing. Offsets are int32

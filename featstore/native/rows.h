@@ -143,10 +143,11 @@ static int64_t lists_without_nulls(
   return written;
 }
 
-/* Rows of one decoded column, which nobody else writes to, in another order: row i is the row `order[i]` of it. */
+/* Some rows of one decoded column, which nobody else writes to, in any order: row i is the row `order[i]` of it. */
 typedef struct {
-  const uint32_t* order; /* num_rows of them, each read once, since other threads may change them */
-  int64_t num_rows;
+  const uint32_t* order; /* `count` of them, each read once, since other threads may change them */
+  int64_t count;
+  int64_t num_rows; /* of the column */
   int64_t width;
   const int32_t* offsets; /* num_rows + 1; NULL where a row is one value */
   const char* values;
@@ -198,20 +199,20 @@ static int64_t ordered_lists(const Ordered* of, int64_t first, int64_t end, int6
   return at;
 }
 
-/* Writes all rows in their order, until `stop` is not 0; 0 where one is not there, or their lists are not as many values as there
-   are. */
-static int write_ordered(const Ordered* of, int32_t* new_offsets, char* to, const volatile uint8_t* stop) {
+/* Writes the rows in their order, until `stop` is not 0. How many values they have; -1 where a row is not there, or their lists have more
+   values than the column; all rows of a column have as many. */
+static int64_t write_ordered(const Ordered* of, int32_t* new_offsets, char* to, const volatile uint8_t* stop) {
   int64_t at = 0;
   if (of->offsets) new_offsets[0] = 0;
-  else if (of->num_values != of->num_rows) return 0;
-  for (int64_t first = 0, end; first < of->num_rows; first = end) {
-    end = of->num_rows - first > ORDERED_STEP ? first + ORDERED_STEP : of->num_rows;
-    if (*stop) return 0;
+  else if (of->num_values != of->num_rows) return -1;
+  for (int64_t first = 0, end; first < of->count; first = end) {
+    end = of->count - first > ORDERED_STEP ? first + ORDERED_STEP : of->count;
+    if (*stop) return -1;
     if (of->offsets) at = ordered_lists(of, first, end, at, new_offsets, to);
-    else at = of->width == 8 ? ordered_values(of, first, end, 8, to) : ordered_values(of, first, end, 4, to);
-    if (of->offsets ? at < 0 : !at) return 0;
+    else at = (of->width == 8 ? ordered_values(of, first, end, 8, to) : ordered_values(of, first, end, 4, to)) ? end : -1;
+    if (at < 0) return -1;
   }
-  return !of->offsets || at == of->num_values;
+  return of->offsets && of->count == of->num_rows && at != of->num_values ? -1 : at;
 }
 
 /* Offsets of the rows between neighbouring cuts, each part from 0: `capacity` of them, one more than rows in each part. */

@@ -218,7 +218,8 @@ class PageReader:
             _DECOMPRESS,
             self._is_portable,
         )
-        return DecodedColumns(self._plan, numbers, buffers, int(rows.sum()))
+        num_rows = int(rows.sum()) if order is None else len(order)
+        return DecodedColumns(self._plan, numbers, buffers, num_rows)
 
 
 def _plan(
@@ -362,16 +363,14 @@ class DecodedColumns(Mapping[str, DecodedColumn]):
         self.plan, self.numbers, self.buffers, self.num_rows = plan, numbers, buffers, num_rows
         self.outcomes: list[int] = numbers[:, _FOUND].tolist()
         self._made = dict[str, DecodedColumn]()
-        self._missing = {
-            plan.columns[place].field.name
-            for place, outcome in enumerate(self.outcomes)
-            if outcome < 0
-        } if min(self.outcomes, default=0) < 0 else set()
-        self._missing |= {
-            name
-            for name in plan.others
-            if name not in self._missing and not self[name].is_complete
-        }
+        self._missing = set[str]()
+        if min(self.outcomes, default=0) < 0:
+            self._missing |= {
+                name for name, place in plan.places.items() if self.outcomes[place] < 0
+            }
+        for name in plan.others:
+            if name in self and not self[name].is_complete:
+                self._missing.add(name)
 
     @property
     def is_whole(self) -> bool:
@@ -396,9 +395,9 @@ class DecodedColumns(Mapping[str, DecodedColumn]):
         return int(values.sum() + offsets.sum())
 
     def __getitem__(self, name: str) -> DecodedColumn:
+        if name in self._missing:
+            raise KeyError(name)
         if (found := self._made.get(name)) is None:
-            if name in self._missing:
-                raise KeyError(name)
             place = self.plan.places[name]
             found = DecodedColumn(self.plan.columns[place], self.numbers[place].tolist(), self)
             self._made[name] = found
