@@ -21,6 +21,7 @@ HEADERS = (
     "footer",
     "marks",
     "once",
+    "orders",
     "pages",
     "rows",
     "snappy",
