@@ -27,6 +27,10 @@ _LOG = logging.getLogger(__name__)
 # open windows, with two mixtures for each of them; but many rows for each call. Chosen, not
 # measured.
 _MIXTURES_PER_WINDOW, _LEAST_MIXED_ROWS = 2, 32_768
+# A mixture of fewer rows is not handed on while the next split can be read at once: it takes as
+# many calls as one of thousands, and most of the time where splits have one row. Chosen, not
+# measured.
+_FEW_ROWS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,8 @@ class _Mixer:
         self._noted: WindowStream | None = None  # The last one that did not fit.
         self._ahead_due = 0  # How many windows are to be read ahead.
         self._is_exhausted = False  # Whether all work is taken.
+        # Of the splits that are open, or of which the mixture has rows.
+        self._section: range | None = None
         self._streams = OpenStreams(terms.order)
 
     def _gathered(self, num_rows: int) -> int:
@@ -98,28 +104,49 @@ class _Mixer:
         """Opens splits until as many are open as may be, or the next one has to wait. Returns
         whether any is open.
         """
+        if not self._streams:
+            self._section = None
         while self._has_place():
             if self._coming:
-                self._streams.add(self._coming.popleft())
+                self._add_coming()
             elif not self._open_next():
                 break
         self._limit_windows()
         return bool(self._streams)
 
     def _replace_ended(self) -> bool:
-        """Closes splits that have ended. Those take their places whose first windows are read.
-        Returns whether the rows after that may be drawn now: nothing has ended, all places are
-        taken again, or no work is left. At the end of a section they may not, so that a worker with
-        few rows gets no further ahead of the others.
+        """Closes splits that have ended. Those take their places whose first windows are read, or,
+        while few rows are drawn, can be read at once. Returns whether the rows after that may be
+        drawn now: nothing has ended, all places are taken again, or no work is left. At the end of
+        a section they may not, so that a worker with few rows gets no further ahead of the others.
         """
         if not self.drop_finished():
             return True
-        while self._has_place() and self._coming and self._coming[0].has_rows_ahead:
-            self._streams.add(self._coming.popleft())
+        while self._has_place() and self._has_rows_coming():
+            self._add_coming()
             self._limit_windows()
         if not self._coming:
             return self._is_exhausted or not self._has_place()
         return not self._has_place() and self._is_of_section(self._coming[0])
+
+    def _add_coming(self) -> None:
+        stream = self._coming.popleft()
+        self._section = self._section or self._terms.section_of(stream.reader.claim.index)
+        self._streams.add(stream)
+
+    def _has_rows_coming(self) -> bool:
+        """Whether the next split may be mixed with those that are open, and its first window is
+        read. Opens and reads it if few rows are drawn.
+        """
+        are_few = self._streams.num_drawn < _FEW_ROWS
+        if not (self._coming or (are_few and self._opens_ahead())):
+            return False
+        stream = self._coming[0]
+        if not self._may_mix(stream):
+            return False
+        if are_few and stream.may_read_ahead and self._budget.fits_ahead(*stream.reader.next_bytes):
+            stream.read_ahead()
+        return stream.has_rows_ahead
 
     def _has_place(self) -> bool:
         """Whether the next split, as far as it is known, may be mixed with those that are open."""
@@ -133,10 +160,10 @@ class _Mixer:
     @property
     def _most_open(self) -> int:
         """How many splits may be open: as many as belong to the round of the first open one."""
-        if not self._streams:
+        section = self._section
+        if not self._streams or section is None:
             return self._terms.width
         first = self._streams.first
-        section = self._terms.section_of(first)
         share = max(1, len(section) // self._terms.num_sharing)
         return round_size(first - section.start, len(section), min(self._terms.width, share))
 
@@ -158,10 +185,8 @@ class _Mixer:
         return False
 
     def _is_of_section(self, stream: WindowStream) -> bool:
-        """Whether a split may be mixed with those that are open, if there are any."""
-        if not self._streams:
-            return True
-        return stream.reader.claim.index in self._terms.section_of(self._streams.first)
+        """Whether a split may be mixed with those that are open, or drawn, if there are any."""
+        return self._section is None or stream.reader.claim.index in self._section
 
     def ended(self) -> Iterator[Mixture]:
         """Reads the next window of every split that has none. Gives those without rows to draw,
