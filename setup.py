@@ -22,6 +22,7 @@ HEADERS = (
     "footer",
     "marks",
     "once",
+    "orders",
     "pages",
     "rows",
     "snappy",

@@ -19,7 +19,7 @@ CODECS = {"none": 0, "snappy": 1}
 
 
 def main() -> None:
-    for name, data in {**pages(), **texts(), **footers(), **hashed(), **rows()}.items():
+    for name, data in {**pages(), **texts(), **footers(), **hashed(), **rows(), **orders()}.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -123,6 +123,20 @@ def rows() -> dict[str, bytes]:
         )
         found[f"rows/{kernel}-{widths}"] = bytes([kernel, widths, 0, 0, 5]) + parts
     return found
+
+
+def orders() -> dict[str, bytes]:
+    """What `fuzz_orders.c` takes for each of its kernels, as it is and changing: two streams, two
+    pieces that wait or two parts, and rows of two shares or sources.
+    """
+    streams = np.array([[3, 30, 0, 9, -1], [5, 50, 4, 9, -1]], np.int64)
+    draws, rows = np.array([0, 1, 0, 0], np.uint16), np.array([0, 1, 1, 0], np.int32)
+    numbers = (b"", streams, np.array([2, 1], np.int64), np.array([1, 4], np.int64))
+    return {
+        f"orders/{kernel}-{period}": bytes([kernel, period, 2, 5, 9])
+        + _parts(bytes(range(12)), numbers[kernel], draws, rows, b"\1\0\1\1")
+        for kernel, period in product(range(4), (0, 3))
+    }
 
 
 def _parts(*parts: bytes | np.ndarray) -> bytes:

@@ -10,10 +10,12 @@
 #include "distinct.h"
 #include "footer.h"
 #include "marks.h"
+#include "orders.h"
 #include "rows.h"
 #include "xxh64.h"
 
 #define MAX_MEMBERS 64
+#define MOST_SHARES 65536 /* of a mixture, since draws are uint16 */
 #define FEW_BYTES 65536 /* that take less time than another thread, which must give the interpreter's lock back */
 
 static PyObject* wrong(const char* what) {
@@ -815,6 +817,121 @@ static PyObject* py_walk_footer(PyObject* self, PyObject* args) {
   return found;
 }
 
+static PyObject* py_permute(PyObject* self, PyObject* args) {
+  enum { ENTROPY, ORDER, COUNT };
+  Py_buffer of[COUNT];
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*w*:permute", &of[ENTROPY], &of[ORDER])) return NULL;
+  const int fits = of[ENTROPY].len % 4 == 0 && of[ORDER].len % 8 == 0 && is_aligned(&of[ORDER], 8);
+  int has_memory = 1;
+  Py_BEGIN_ALLOW_THREADS
+  if (fits) has_memory = permute(of[ENTROPY].buf, of[ENTROPY].len / 4, of[ORDER].buf, of[ORDER].len / 8);
+  Py_END_ALLOW_THREADS
+  release_all(of, COUNT);
+  if (!fits) return wrong("expected whole words of 4 bytes, and aligned room for whole numbers of 8");
+  if (!has_memory) return PyErr_NoMemory();
+  Py_RETURN_NONE;
+}
+
+static PyObject* py_draw_rows(PyObject* self, PyObject* args) {
+  enum { ENTROPY, STREAMS, DRAWS, SHARES, COUNT };
+  Py_buffer of[COUNT];
+  long long num_shares;
+  Drawn found = {-1, 0, 0};
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*w*w*w*L:draw_rows", &of[ENTROPY], &of[STREAMS], &of[DRAWS], &of[SHARES], &num_shares)) return NULL;
+  const int64_t num_streams = of[STREAMS].len / (8 * NUMBERS_OF_STREAM);
+  int64_t room = of[SHARES].len / (8 * NUMBERS_OF_SHARE);
+  if (room > MOST_SHARES) room = MOST_SHARES;
+  const int fits = of[ENTROPY].len % 4 == 0 && of[STREAMS].len % (8 * NUMBERS_OF_STREAM) == 0 && num_streams > 0 &&
+                   num_streams <= MOST_SHARES && num_shares >= 0 && num_shares <= room && is_aligned(&of[STREAMS], 8) &&
+                   is_aligned(&of[DRAWS], 2) && is_aligned(&of[SHARES], 8);
+  Py_BEGIN_ALLOW_THREADS
+  if (fits)
+    found = draw_rows(of[ENTROPY].buf, of[ENTROPY].len / 4, of[STREAMS].buf, num_streams, of[DRAWS].buf, of[DRAWS].len / 2,
+                      of[SHARES].buf, room, num_shares);
+  Py_END_ALLOW_THREADS
+  release_all(of, COUNT);
+  if (found.num_rows < 0) return wrong("expected 1 to 65,536 streams with rows, shares that there are, and aligned room");
+  return Py_BuildValue("LLL", (long long)found.num_rows, (long long)found.num_shares, (long long)found.ended);
+}
+
+/* A share as `(rows, row_bits, first_piece, passes, source)`. 0 with an exception, if it cannot be taken. */
+static int take_share(PyObject* item, int row_bits, Py_buffer* of, Share* share) {
+  enum { ROWS, PASSES };
+  long long first_piece;
+  if (!PyTuple_Check(item)) return wrong("expected shares as tuples") != NULL;
+  if (!PyArg_ParseTuple(item, "y*iLy*i:place_rows", &of[ROWS], &share->row_bits, &first_piece, &of[PASSES], &share->source)) return 0;
+  share->rows = of[ROWS].buf;
+  share->num_rows = of[ROWS].len / 4;
+  share->passes = of[PASSES].len ? of[PASSES].buf : NULL;
+  share->first_piece = first_piece;
+  if (share->row_bits < 0 || share->row_bits > row_bits || first_piece < 0 || first_piece > UINT32_MAX ||
+      (share->passes && of[PASSES].len < share->num_rows))
+    wrong("expected rows of at most as many bits, a piece, and whether each row passes");
+  return 1;
+}
+
+static PyObject* py_place_rows(PyObject* self, PyObject* args) {
+  enum { DRAWS, WAITING, PLACES, SOURCES, PASSES, COUNT };
+  Py_buffer of[COUNT];
+  PyObject* tuple;
+  int row_bits;
+  int64_t placed = -1;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*O!y*iw*w*w*:place_rows", &of[DRAWS], &PyTuple_Type, &tuple, &of[WAITING], &row_bits, &of[PLACES],
+                        &of[SOURCES], &of[PASSES]))
+    return NULL;
+  const int64_t num_drawn = of[DRAWS].len / 2;
+  const Py_ssize_t num_shares = PyTuple_Size(tuple);
+  Share* const shares = PyMem_Calloc((size_t)num_shares + 1, sizeof(Share));
+  Py_buffer* const buffers = PyMem_Calloc((size_t)num_shares + 1, 2 * sizeof(Py_buffer));
+  int64_t* const next = PyMem_Calloc((size_t)num_shares + 1, sizeof(int64_t));
+  Py_ssize_t num_taken = 0;
+  const int fits = row_bits >= 0 && row_bits < 32 && of[SOURCES].len == num_drawn * 4 && of[PASSES].len == num_drawn &&
+                   is_aligned(&of[DRAWS], 2) && is_aligned(&of[PLACES], 4) && is_aligned(&of[SOURCES], 4);
+  if (!shares || !buffers || !next) PyErr_NoMemory();
+  while (!PyErr_Occurred() && num_taken < num_shares &&
+         take_share(PyTuple_GetItem(tuple, num_taken), row_bits, &buffers[2 * num_taken], &shares[num_taken]))
+    num_taken++;
+  const int are_taken = !PyErr_Occurred();
+  Py_BEGIN_ALLOW_THREADS
+  if (fits && are_taken)
+    placed = place_rows(of[DRAWS].buf, num_drawn, shares, num_shares, next, of[WAITING].buf, of[WAITING].len / 8, row_bits,
+                        of[PLACES].buf, of[PLACES].len / 4, of[SOURCES].buf, of[PASSES].buf);
+  Py_END_ALLOW_THREADS
+  release_all(buffers, 2 * num_taken);
+  PyMem_Free(shares);
+  PyMem_Free(buffers);
+  PyMem_Free(next);
+  release_all(of, COUNT);
+  if (!are_taken) return NULL;
+  if (placed < 0) return wrong("expected draws of shares, as many as each has rows, places of 32 bits, and aligned room for all of them");
+  return PyLong_FromLongLong(placed);
+}
+
+static PyObject* py_number_sources(PyObject* self, PyObject* args) {
+  enum { SOURCES, ENDS, FOUND, NUM_FOUND, COUNT };
+  Py_buffer of[COUNT];
+  long long num_sources;
+  int64_t found = -1;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "w*y*Lw*w*:number_sources", &of[SOURCES], &of[ENDS], &num_sources, &of[FOUND], &of[NUM_FOUND])) return NULL;
+  const int fits = num_sources >= 0 && num_sources <= INT32_MAX && of[NUM_FOUND].len == of[ENDS].len && is_aligned(&of[SOURCES], 4) &&
+                   is_aligned(&of[FOUND], 4) && is_aligned(&of[NUM_FOUND], 8);
+  int64_t* const last = PyMem_Calloc(fits ? (size_t)num_sources + 1 : 1, sizeof(int64_t));
+  Py_BEGIN_ALLOW_THREADS
+  if (fits && last)
+    found = number_sources(of[SOURCES].buf, of[SOURCES].len / 4, of[ENDS].buf, of[ENDS].len / 8, last, num_sources, of[FOUND].buf,
+                           of[FOUND].len / 8, of[NUM_FOUND].buf);
+  Py_END_ALLOW_THREADS
+  PyMem_Free(last);
+  release_all(of, COUNT);
+  if (!last) return PyErr_NoMemory();
+  if (found < 0) return wrong("expected sources that there are, rising ends up to all rows, and aligned room for what is found");
+  return PyLong_FromLongLong(found);
+}
+
 static PyMethodDef functions[] = {
     {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed): XXH64 of byte ranges."},
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
@@ -828,6 +945,10 @@ static PyMethodDef functions[] = {
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
     {"gather_columns", py_gather_columns, METH_VARARGS, "Rows of columns in any order to the parts of buffers, in threads."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
+    {"permute", py_permute, METH_VARARGS, "permute(entropy, order): a seeded order of rows."},
+    {"draw_rows", py_draw_rows, METH_VARARGS, "The next rows of open streams, until a window has none left."},
+    {"place_rows", py_place_rows, METH_VARARGS, "Where drawn rows lie, and their sources."},
+    {"number_sources", py_number_sources, METH_VARARGS, "The sources of the rows of each part, numbered anew."},
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, before, portable): the CRC-32 that zlib gives."},
     {"crc32_of_values", py_crc32_of_values, METH_O, "The CRC-32 of texts, bytes, numbers and None, with their types."},
     {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},

@@ -135,6 +135,86 @@ def gather_columns(
         num_threads: 1 to 64.
     """
 
+def permute(entropy: Buffer, order: Buffer) -> None:
+    """Writes an order of rows: that in which a stable sort puts as many words of numpy's Philox,
+    whose key is that of `numpy.random.SeedSequence`.
+
+    Args:
+        entropy: uint32 (num_words,), the words of the integers that the sequence is made of.
+        order: int64 (num_rows,), written.
+
+    Raises:
+        MemoryError: There is no memory to sort so many.
+    """
+
+def draw_rows(
+    entropy: Buffer, streams: Buffer, draws: Buffer, shares: Buffer, num_shares: int
+) -> tuple[int, int, int]:
+    """Draws rows of open splits in rounds, see `featstore.loader.plan.shuffle`, until there is no
+    room, the window of a split has no rows left, or one more share would be needed than there is
+    room for.
+
+    Args:
+        entropy: uint32 (num_words,), the words of the seed and the epoch.
+        streams: int64 (num_splits, 5), in the order of the splits: the position of a split in the
+            plan, its rows in all, the next row of its stream, the rows that are left of its window,
+            and the window's share of the mixture, -1 for none. The last three are written.
+        draws: uint16 (num_rows,), written: the share to which each row belongs.
+        shares: int64 (num_shares, 2), written: of each new share the row of `streams`, and of all
+            their number of rows.
+        num_shares: How many there are already, at most 65,536.
+
+    Returns:
+        The number of rows drawn, the number of shares, and the row of `streams` whose window has no
+        rows left; -1 if each has.
+    """
+
+def place_rows(
+    draws: Buffer,
+    shares: tuple[tuple[Buffer, int, int, Buffer, int], ...],
+    waiting: Buffer,
+    row_bits: int,
+    places: Buffer,
+    sources: Buffer,
+    passes: Buffer,
+) -> int:
+    """Writes where the rows of a mixture lie that are delivered, in pieces: first all rows of the
+    pieces that wait, then those that are drawn.
+
+    Args:
+        draws: uint16 (num_drawn,), the share of each row.
+        shares: `(rows, row_bits, first_piece, passes, source)`. `rows` is uint32, for each row of
+            the share its piece of the window, shifted left by `row_bits`, plus the row in it;
+            `first_piece` is the number of the window's first piece; `passes`, a byte for each row,
+            says which are delivered, none stands for all.
+        waiting: int64 (num_waiting,), the rows of each piece that waits.
+        row_bits: 0 to 31, of the result.
+        places: uint32, with room for all rows, written: the piece of each, shifted left by
+            `row_bits`, plus the row in it.
+        sources: int32 (num_drawn,), written: the source of each row's share.
+        passes: A byte for each row that is drawn, written: whether it is delivered.
+
+    Returns:
+        The number of places written.
+    """
+
+def number_sources(
+    sources: Buffer, ends: Buffer, num_sources: int, found: Buffer, num_found: Buffer
+) -> int:
+    """Numbers the sources of the rows of each part anew, in the order in which they come.
+
+    Args:
+        sources: int32 (num_rows,), the source of each row, -1 for none. The new numbers are
+            written.
+        ends: int64 (num_parts,), the end of each part; the last one is the number of rows.
+        num_sources: How many there are.
+        found: int32 (num_found, 2), written: each source of each part, and its rows there.
+        num_found: int64 (num_parts,), written: how many sources each part has.
+
+    Returns:
+        How many all parts have.
+    """
+
 def mark_values(
     values: Buffer, width: int, bits: Buffer, bound: int, small: Buffer
 ) -> tuple[int, int]:
