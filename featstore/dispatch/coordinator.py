@@ -186,9 +186,13 @@ class Coordinator(Closing):
             return through
         self._held.worked()
         self._pace.begin(now := self._clock.now_s())
-        num_rows = self._pace.ahead(self._held.num_made_rows, self._terms.reserve_s, now)
+        num_rows = 0.0
+        if (
+            through < mine.limit
+        ):  # Of a small split nothing is left. Both counts look at all leases.
+            num_rows = self._pace.ahead(self._held.num_made_rows, self._terms.reserve_s, now)
         self._held.keep(part, claim.fence, through)  # Before the write: see `Holdings`.
-        ahead = math.ceil(num_rows / max(1, self._held.num_delivering))
+        ahead = math.ceil(num_rows / max(1, self._held.num_delivering)) if num_rows else 0
         mine = self._held.change(
             self._store,
             part,

@@ -6,6 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "chunk_checks.h"
 #include "columns.h"
 #include "distinct.h"
 #include "footer.h"
@@ -16,6 +17,7 @@
 
 #define MAX_MEMBERS 64
 #define MOST_SHARES 65536 /* of a mixture, since draws are uint16 */
+#define MOST_WIDTH 4096 /* of the rows of a table: few more than there are fields in Parquet's format would do */
 #define FEW_BYTES 65536 /* that take less time than another thread, which must give the interpreter's lock back */
 
 static PyObject* wrong(const char* what) {
@@ -806,9 +808,9 @@ static PyObject* py_walk_footer(PyObject* self, PyObject* args) {
   fits = fits && plan_fits(&walk, of[STRUCTS].len / 8 / NUMBERS_OF_STRUCT, of[FIELDS].len / 8 / NUMBERS_OF_FIELD);
   walk.first = walk.bytes.at = of[DATA].buf;
   walk.bytes.end = walk.first + of[DATA].len;
-  Py_BEGIN_ALLOW_THREADS
+  PyThreadState* const others = of[DATA].len < FEW_BYTES ? NULL : PyEval_SaveThread();
   if (fits) walk_struct(&walk, walk.structs, -1);
-  Py_END_ALLOW_THREADS
+  if (others) PyEval_RestoreThread(others);
   if (!fits) wrong("expected a plan whose structs, fields and slots are within it");
   else if (walk.wrong == NO_MEMORY) PyErr_NoMemory();
   else found = walked(&walk, num_tables);
@@ -932,6 +934,45 @@ static PyObject* py_number_sources(PyObject* self, PyObject* args) {
   return PyLong_FromLongLong(found);
 }
 
+/* Which check is not passed, 0 where all are, and of which row group and leaf column. */
+static PyObject* py_check_chunks(PyObject* self, PyObject* args) {
+  enum { GROUPS, CHUNKS, LAYOUT, RANGES, LOW, HIGH, LEVELS, TAKEN, COUNT };
+  Py_buffer of[COUNT];
+  long long group_width, chunk_width, num_rows, end;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*y*LLy*y*y*y*y*LLw*:check_chunks", &of[GROUPS], &of[CHUNKS], &group_width, &chunk_width, &of[LAYOUT],
+                        &of[RANGES], &of[LOW], &of[HIGH], &of[LEVELS], &num_rows, &end, &of[TAKEN]))
+    return NULL;
+  int64_t *layout = copied_numbers(&of[LAYOUT]), *ranges = copied_numbers(&of[RANGES]);
+  int fits = layout && ranges && group_width > 0 && group_width <= MOST_WIDTH && chunk_width > 0 && chunk_width <= MOST_WIDTH &&
+             of[GROUPS].len % (group_width * 8) == 0 && of[LAYOUT].len == NUMBERS_OF_LAYOUT * 8 && of[RANGES].len % 16 == 0 &&
+             of[LEVELS].len % 24 == 0 && end >= 0 && is_aligned(&of[TAKEN], 8);
+  ChunkChecks checks;
+  memset(&checks, 0, sizeof checks);
+  if (fits) {
+    ChunkChecks found = {of[GROUPS].buf, of[CHUNKS].buf, of[GROUPS].len / 8 / group_width, group_width, of[LEVELS].len / 24, chunk_width,
+                         layout, ranges, of[RANGES].len / 16, of[LOW].buf, of[HIGH].buf, of[LEVELS].buf, num_rows, end, 0, 0, 0};
+    checks = found;
+    const int64_t num_chunks = of[TAKEN].len / 8 / NUMBERS_TAKEN;
+    fits = layout_fits(&checks) && of[LOW].len == of[HIGH].len && of[LOW].len == checks.num_leaves * checks.num_ranges * 8;
+    /* Few chunks take less time than to get the interpreter's lock back. */
+    PyThreadState* const others = of[CHUNKS].len < FEW_BYTES ? NULL : PyEval_SaveThread();
+    if (fits && groups_fit(&checks)) {
+      fits = of[CHUNKS].len == num_chunks * chunk_width * 8 && of[TAKEN].len == num_chunks * NUMBERS_TAKEN * 8 &&
+             (checks.num_leaves ? num_chunks % checks.num_leaves == 0 && num_chunks / checks.num_leaves == checks.num_groups
+                                : num_chunks == 0);
+      if (fits) check_chunks(&checks, of[TAKEN].buf);
+    }
+    if (others) PyEval_RestoreThread(others);
+  }
+  PyMem_Free(layout);
+  PyMem_Free(ranges);
+  release_all(of, COUNT);
+  if (PyErr_Occurred()) return NULL;
+  if (!fits) return wrong("expected a layout within the rows of the tables, bounds of each range and leaf column, and aligned room");
+  return Py_BuildValue("LLL", (long long)checks.wrong, (long long)checks.group, (long long)checks.leaf);
+}
+
 static PyMethodDef functions[] = {
     {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed): XXH64 of byte ranges."},
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
@@ -953,6 +994,7 @@ static PyMethodDef functions[] = {
     {"crc32_of_values", py_crc32_of_values, METH_O, "The CRC-32 of texts, bytes, numbers and None, with their types."},
     {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},
     {"walk_footer", py_walk_footer, METH_VARARGS, "Structs of Thrift's compact protocol as rows of numbers."},
+    {"check_chunks", py_check_chunks, METH_VARARGS, "Checks of a footer's column chunks, and the numbers that readers need."},
     {"page_header", py_page_header, METH_VARARGS, "The page header with which bytes begin."},
     {"first_beyond", py_first_beyond, METH_VARARGS, "The first column chunk whose pages claim more than they may."},
     {"plan_columns", py_plan_columns, METH_VARARGS, "The chunks of columns, where they go, and what memory that takes."},

@@ -307,6 +307,43 @@ def walk_footer(
         MemoryError: There is no memory for the rows.
     """
 
+def check_chunks(
+    groups: Buffer,
+    chunks: Buffer,
+    group_width: int,
+    chunk_width: int,
+    layout: Buffer,
+    ranges: Buffer,
+    low: Buffer,
+    high: Buffer,
+    levels: Buffer,
+    num_rows: int,
+    end: int,
+    taken: Buffer,
+) -> tuple[int, int, int]:
+    """Checks the row groups and column chunks of a footer, as `featstore.native.checks` says.
+
+    Args:
+        groups: The row groups as `walk_footer` found them.
+        chunks: The column chunks.
+        group_width: The slots of a row group.
+        chunk_width: The slots of a chunk.
+        layout: The slots in which row groups and chunks have their numbers, int64.
+        ranges: int64 (num_ranges, 2), a slot of a chunk, and whether it may be absent.
+        low: int64 (num_leaves, num_ranges), the least value of each.
+        high: The greatest value of each.
+        levels: int64 (3, num_leaves), as of `FileSchema`.
+        num_rows: The rows of the file.
+        end: The byte of the file at which the footer begins.
+        taken: Memory for the numbers of the chunks, int64 (num_row_groups, num_leaves, 7): the
+            fields of `featstore.native.footers.Chunks`.
+
+    Returns:
+        The first check that is not passed, 0 if there is none, and of which row group and leaf
+        column: 1 the rows of a row group, 2 those of all of them, 3 the number of column chunks,
+        then each range, and then the further checks of a chunk.
+    """
+
 def page_header(data: Buffer) -> tuple[int, int, int, int, int | None] | None:
     """Reads the page header with which some bytes of a column chunk begin.
 
@@ -383,8 +420,8 @@ def decode_columns(
         file: The descriptor of the file.
         chunks: As `plan_columns` wrote them.
         rows: int64 (num_row_groups,), the rows of each row group.
-        order: uint32 (num_ordered,): which row of all of them each row written is; no more than there
-            are, and those of lists once each. Empty: all rows are written in the order of the file.
+        order: uint32 (num_ordered,): which row of all of them each row written is; no more than
+            there are, and those of lists once each. Empty: all rows, in the order of the file.
         columns: As `plan_columns` wrote them; of some `found` is below 0, which are left out. A
             definition level of `definition` is a value of `width` bytes (4 or 8), one below
             `null_below` becomes the mark, and others are nothing. Offsets are int32

@@ -116,7 +116,7 @@ class Assembler:
         self._require_none_failed()
         with self._stats.timed("assemble_s"):
             if mixture.draws is None:
-                return self._named(self._in_order(mixture.shares[0].window))
+                return self._named(self._in_order([share.window for share in mixture.shares]))
             drawn = self._add(mixture.shares, mixture.draws)
             blocks = self._budgeted(drawn, mixture.shares)
             for share in mixture.shares:
@@ -156,21 +156,22 @@ class Assembler:
                 self._keys = block.keys
         return blocks
 
-    def _in_order(self, window: Window) -> list[Block]:
-        """The blocks of a window in the file's order. They take the window's place in the budget,
+    def _in_order(self, windows: Sequence[Window]) -> list[Block]:
+        """The blocks of windows in the file's order. They take the windows' place in the budget,
         which the last one holds. Rows that wait for a batch hold nothing of it.
         """
-        blocks, parts = list[Block](), deque([window])
+        blocks, parts = list[Block](), deque(windows)
         try:
-            while parts and window.work.claim.key not in self._left_out:
-                part = parts.popleft()
+            while parts:
+                if (part := parts.popleft()).work.claim.key in self._left_out:
+                    continue
                 with self._leaving_out(part), _one_by_one(part, parts):
                     blocks += self._aligner.add(self._view(part))
         except Exception as error:
             if not blocks:
                 raise
             self._error = error  # The rows before it are delivered.
-        self._exchange(window.held_bytes, blocks)
+        self._exchange(sum(window.held_bytes for window in windows), blocks)
         return blocks
 
     def _exchange(self, held_bytes: int, blocks: list[Block]) -> None:
@@ -357,15 +358,15 @@ class Assembler:
 
 @contextmanager
 def _one_by_one(window: Window, parts: deque[Window]) -> Iterator[None]:
-    """If the block raises, and the window has several row groups, adds these to `parts` instead:
-    rows before the one that cannot be converted are delivered.
+    """If the block raises, and the window has several row groups, these take its place before
+    `parts`: rows before the one that cannot be converted are delivered.
     """
     try:
         yield
     except Exception:
         if not window.group_rows:
             raise
-        parts.extend(window.by_row_group())
+        parts.extendleft(reversed(list(window.by_row_group())))
 
 
 def _source(share: WindowShare, places: Array | None = None) -> BlockSource:

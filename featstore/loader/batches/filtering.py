@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import numpy as np
 import pyarrow as pa
@@ -107,14 +107,10 @@ class FilteredReader:
             self._filter = None if first is None else reader(first)
             self._rest = reader(rest, as_values=True, take=take)
         self._readers = [found for found in (self._filter, self._rest) if found is not None]
-        self._leaves = {
-            reader: [_leaves(file, columns) for file, columns in reader.parts]
-            for reader in self._readers
-        }
         # A reader of decoded columns counts all of them, whichever it reads.
         self._sized = [self._rest] if isinstance(file, DecodedFile) else self._readers
         self._may_match = self._judged()
-        self._first_rows = [0, *np.cumsum(file.row_group_rows).tolist()]
+        self._first_rows = [*accumulate(file.row_group_rows, initial=0)]
 
     @property
     def parts(self) -> Parts:
@@ -238,9 +234,12 @@ class FilteredReader:
         if not row_groups:
             return rows
         taken_s, sizes = time.perf_counter() - started, dict[str, int]()
-        for names, stored_bytes_of, raw_bytes_of in self._leaves[reader]:
-            stored = stored_bytes_of[row_groups].sum(axis=0).tolist()
-            raw = raw_bytes_of[row_groups].sum(axis=0).tolist()
+        for file, columns in reader.parts:
+            names, places = columns.leaves_read
+            chunks = file.footer.chunks_of(row_groups, places)
+            stored, raw = (
+                of.sum(axis=0).tolist() for of in (chunks.stored_bytes, chunks.raw_bytes)
+            )
             for name, stored_bytes, raw_bytes in zip(names, stored, raw, strict=True):
                 self._stats.column_bytes[name] += stored_bytes
                 sizes[name] = sizes.get(name, 0) + raw_bytes
@@ -286,17 +285,3 @@ def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
             leaves=(*rest.columns.leaves, *columns.leaves),
         ),
     )
-
-
-def _leaves(file: OpenFile, columns: FileColumns) -> tuple[list[str], Array, Array]:
-    """The leaf columns of a file that are read: the name of each one's column, and its bytes in each
-    row group, as they are stored and decompressed: int64 (num_row_groups, num_leaves).
-    """
-    found = [
-        (name, place)
-        for name, column in {**columns.slots, **columns.others}.items()
-        if column is not None
-        for place in columns.places[column]
-    ]
-    chunks = file.footer.chunks_of(range(len(file.row_group_rows)), [place for _, place in found])
-    return [name for name, _ in found], chunks.stored_bytes, chunks.raw_bytes
