@@ -284,7 +284,7 @@ def test_a_pace_counts_the_rows_that_a_filter_leaves_out(long_table: str, tmp_pa
     assert 3 * delivered_per_s < lease.pace < 30 * delivered_per_s
 
 
-@pytest.mark.parametrize("how", ["transform", "DataLoader"])
+@pytest.mark.parametrize("how", ["transform", "DataLoader", "device"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_batches_that_are_made_ahead_of_a_slow_loop_are_nobody_elses(
     short_table: str, tmp_path: Path, reserving: Callable[[float], None], how: str
@@ -307,6 +307,8 @@ def test_batches_that_are_made_ahead_of_a_slow_loop_are_nobody_elses(
         batches: Iterable[Any] = slow
         if how == "DataLoader":
             batches = DataLoader(slow, batch_size=None, num_workers=1, prefetch_factor=4)
+        elif how == "device":
+            batches = slow.to_device("cpu", prefetch=4)
         of_slow = iter(batches)
         rows[0] += next(of_slow)["row"].tolist()
         time.sleep(0.3)  # Batches are made ahead, and the store is told so.
