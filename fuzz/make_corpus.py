@@ -137,7 +137,7 @@ def rows() -> dict[str, bytes]:
     changing.
     """
     found = {}
-    for kernel, widths in product(range(8), range(8)):
+    for kernel, widths in product(range(9), range(8)):
         width, offset_type = 8 if widths & 1 else 4, np.int64 if widths & 2 else np.int32
         parts = _parts(
             np.array([0, 2, 2, 5], offset_type),
@@ -146,10 +146,12 @@ def rows() -> dict[str, bytes]:
             b"\x1d",
             np.array([2, 1 << 4, 1] if kernel < 6 else [2, 0, 1, 4, 3], np.uint32),
             np.array([0, 1, 3], np.int64),
-            np.array([0, 3 * width], np.int64),
+            np.array([0, 3 * width if kernel < 8 else 40], np.int64),
             np.array([3 * width, 5 * width], np.int64),
         )
-        found[f"rows/{kernel}-{widths}"] = bytes([kernel, widths, 0, 0, 5]) + parts
+        found[f"rows/{kernel}-{widths}"] = (
+            bytes([kernel, widths, 0, 0, 5 if kernel < 8 else 20]) + parts
+        )
     return found
 
 

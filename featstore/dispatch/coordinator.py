@@ -17,7 +17,6 @@ from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
 from featstore.dispatch.claiming import Claimer, Claiming
 from featstore.dispatch.held import (
-    ClaimKey,
     Holdings,
     InStepPace,
     LoopPace,
@@ -167,12 +166,12 @@ class Coordinator(Closing):
             mine = self._held.change(self._store, part, claim.fence, leases.start)
         return None if mine is None else mine.limit
 
-    def make(self, rows: Iterable[tuple[ClaimKey, int]]) -> bool:
+    def make(self, rows: Iterable[tuple[Claim, int]]) -> bool:
         """Whether the next batch may be made without asking the store, since its rows are reserved.
         If so, they stay reserved.
 
         Args:
-            rows: The keys of the claims that it has rows of, each with the row up to which it does.
+            rows: The claims that it has rows of, each with the row up to which it does.
         """
         self._require_usable()
         return self._held.make(rows)
@@ -199,7 +198,7 @@ class Coordinator(Closing):
         if mine is None:
             return None
         through = min(through, mine.limit)
-        if self._held.make([(claim.key, through)]):
+        if self._held.make([(claim, through)]):
             return through
         self._held.worked()
         self._pace.begin(now := self._clock.now_s())

@@ -13,7 +13,7 @@ from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store
 from featstore.dispatch.survey import Part
-from featstore.dispatch.terms import Clock
+from featstore.dispatch.terms import Claim, Clock
 
 # Two renewals may be late or lost before a lease expires. More of them load the store: at 10,000
 # workers renewals are a part of 19,000 exchanges per second (benchmarks/dispatch_simulation.md).
@@ -86,7 +86,7 @@ class Holdings:
                 del self._making[*part, before.fence]
             self._held[part], self._making[*part, mine.fence] = mine, making
 
-    def make(self, rows: Iterable[tuple[ClaimKey, int]]) -> bool:
+    def make(self, rows: Iterable[tuple[Claim, int]]) -> bool:
         """Whether the next batch may be made without a call of the store. If so, its rows stay
         reserved.
 
@@ -97,29 +97,29 @@ class Holdings:
         """
         now, making = self._clock.now_s(), self._making
         with self._lock:
-            for key, through in rows:
-                claim = making.get(key)
-                if claim is None or through > claim.granted or now - claim.made_at >= self._lease_s:
+            for claim, through in rows:
+                mine = making.get(claim.key)
+                if mine is None or through > mine.granted or now - mine.made_at >= self._lease_s:
                     return False
-                claim.made_at = now
-                if through > claim.made:
-                    claim.made = through
+                mine.made_at = now
+                if through > mine.made:
+                    mine.made = through
             return True
 
     def keep(self, part: Part, fence: int, through: int) -> None:
         """From now on nobody reserves fewer rows of the claim than those before `through`."""
         with self._lock:
-            if (claim := self._making.get((*part, fence))) is not None:
-                claim.made, claim.made_at = max(claim.made, through), self._clock.now_s()
+            if (mine := self._making.get((*part, fence))) is not None:
+                mine.made, mine.made_at = max(mine.made, through), self._clock.now_s()
 
     def lower(self, part: Part, fence: int, through: int) -> int:
         """The row to which the claim may be reserved in order to reserve those before `through`:
         more, if more are made. No more than that is made without a call of the store from now on.
         """
         with self._lock:
-            if (claim := self._making.get((*part, fence))) is not None:
-                through = max(through, claim.made)
-                claim.granted = min(claim.granted, through)
+            if (mine := self._making.get((*part, fence))) is not None:
+                through = max(through, mine.made)
+                mine.granted = min(mine.granted, through)
             return through
 
     @property

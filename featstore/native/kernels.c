@@ -224,6 +224,38 @@ static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+static PyObject* py_pack_parts(PyObject* self, PyObject* args) {
+  enum { LAYOUT, OUT, COUNT };
+  Py_buffer of[COUNT];
+  PyObject* tuple;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "O!y*w*:pack_parts", &PyTuple_Type, &tuple, &of[LAYOUT], &of[OUT])) return NULL;
+  const Py_ssize_t count = PyTuple_Size(tuple);
+  Py_ssize_t taken = 0;
+  PackedPart* parts = PyMem_Calloc((size_t)count + 1, sizeof *parts);
+  Py_buffer* buffers = PyMem_Calloc((size_t)count + 1, sizeof *buffers);
+  int fits = of[LAYOUT].len == count * 16 && is_aligned(&of[OUT], 8);
+  if (!parts || !buffers) PyErr_NoMemory();
+  for (; fits && !PyErr_Occurred() && taken < count; taken++) {
+    if (PyObject_GetBuffer(PyTuple_GetItem(tuple, taken), &buffers[taken], PyBUF_SIMPLE) < 0) break;
+    const int64_t width = int64_at(of[LAYOUT].buf, taken * 2 + 1);
+    parts[taken] = (PackedPart){buffers[taken].buf, buffers[taken].len, (int)width, int64_at(of[LAYOUT].buf, taken * 2)};
+    fits = !width || width == 4 || width == 8;
+  }
+  if (!PyErr_Occurred()) {
+    Py_BEGIN_ALLOW_THREADS
+    fits = fits && pack_parts(parts, count, of[OUT].buf, of[OUT].len);
+    Py_END_ALLOW_THREADS
+    if (!fits) wrong("expected a start and an offset's width, or 0, for each part, and aligned room for it");
+  }
+  if (buffers) release_all(buffers, taken);
+  PyMem_Free(buffers);
+  PyMem_Free(parts);
+  release_all(of, COUNT);
+  if (PyErr_Occurred()) return NULL;
+  Py_RETURN_NONE;
+}
+
 /* Ends the collector's tracking of the objects of a tuple. Those of types that it does not know are left as they are. */
 static PyObject* py_untrack(PyObject* self, PyObject* objects) {
   (void)self;
@@ -984,6 +1016,7 @@ static PyMethodDef functions[] = {
     {"bucket_ids", py_bucket_ids, METH_VARARGS, "bucket_ids(ids, num_remainders, buckets): 0 of 0, else 1 + remainder."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
+    {"pack_parts", py_pack_parts, METH_VARARGS, "Buffers, and offsets from 0, at their places in one buffer."},
     {"gather_columns", py_gather_columns, METH_VARARGS, "Rows of columns in any order to the parts of buffers, in threads."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
     {"permute", py_permute, METH_VARARGS, "permute(entropy, order): a seeded order of rows."},

@@ -80,6 +80,17 @@ def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Bu
     after the other, to `rebased`, int64.
     """
 
+def pack_parts(parts: tuple[Buffer, ...], layout: Buffer, out: Buffer) -> None:
+    """Copies parts of columns into one buffer.
+
+    Args:
+        parts: Each is copied as it is, or is offsets of lists.
+        layout: int64 (num_parts, 2): the byte of `out` at which a part begins, and the bytes of an
+            offset, 4 or 8, of parts that are offsets: these become int64, from 0, and begin at a
+            multiple of 8. Otherwise 0.
+        out: Written.
+    """
+
 def untrack(objects: tuple[object, ...]) -> None:
     """Ends the garbage collector's tracking of objects, which must not be part of any cycle."""
 

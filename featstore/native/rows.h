@@ -232,6 +232,31 @@ static int rebase_offsets(
   return !capacity;
 }
 
+/* What is copied as it is, or offsets of a width, which become numbers of 8 bytes from 0. */
+typedef struct {
+  const char* at;
+  int64_t num_bytes;
+  int offset_width; /* 0 where it is copied as it is */
+  int64_t start;    /* where it begins in the output, in bytes; of offsets a multiple of 8 */
+} PackedPart;
+
+/* Copies parts to where they begin in `out`; 0 where one does not fit. */
+static int pack_parts(const PackedPart* parts, int64_t count, char* out, int64_t out_bytes) {
+  for (const PackedPart* part = parts; part < parts + count; part++) {
+    const int width = part->offset_width;
+    const int64_t num_rows = width ? part->num_bytes / width - 1 : 0, num_bytes = width ? (num_rows + 1) * 8 : part->num_bytes;
+    if (part->start < 0 || part->start > out_bytes || num_bytes > out_bytes - part->start) return 0;
+    if (!width) {
+      if (num_bytes) memcpy(out + part->start, part->at, (size_t)num_bytes);
+      continue;
+    }
+    const int64_t cuts[] = {0, num_rows};
+    if (num_rows < 0 || part->start % 8) return 0;
+    if (!rebase_offsets(part->at, width, num_rows, cuts, 1, (int64_t*)(out + part->start), num_rows + 1)) return 0;
+  }
+  return 1;
+}
+
 /* Rows that lie in pieces, as columns of several row groups and of several files do. */
 typedef struct {
   const char* values;

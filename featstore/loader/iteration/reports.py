@@ -127,7 +127,7 @@ class Reports:
         if (coordinator := self.coordinator) is None:
             return _NO_LIMITS
         rows = _rows_of(block)
-        if coordinator.make([(claim.key, through) for claim, through in rows]):
+        if coordinator.make(rows):
             return _NO_LIMITS
         limits = dict[int, int]()
         for number, (claim, through) in enumerate(rows):
