@@ -17,11 +17,13 @@ FOLDER = "featstore/native"
 HEADERS = (
     "chunk_checks",
     "chunks",
+    "columns",
     "crc32",
     "distinct",
     "footer",
     "marks",
     "once",
+    "orders",
     "pages",
     "rows",
     "snappy",

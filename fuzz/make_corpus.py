@@ -28,6 +28,7 @@ def main() -> None:
         **chunk_checks(),
         **hashed(),
         **rows(),
+        **orders(),
     }.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +137,7 @@ def rows() -> dict[str, bytes]:
     changing.
     """
     found = {}
-    for kernel, widths in product(range(8), range(8)):
+    for kernel, widths in product(range(9), range(8)):
         width, offset_type = 8 if widths & 1 else 4, np.int64 if widths & 2 else np.int32
         parts = _parts(
             np.array([0, 2, 2, 5], offset_type),
@@ -145,11 +146,27 @@ def rows() -> dict[str, bytes]:
             b"\x1d",
             np.array([2, 1 << 4, 1] if kernel < 6 else [2, 0, 1, 4, 3], np.uint32),
             np.array([0, 1, 3], np.int64),
-            np.array([0, 3 * width], np.int64),
+            np.array([0, 3 * width if kernel < 8 else 40], np.int64),
             np.array([3 * width, 5 * width], np.int64),
         )
-        found[f"rows/{kernel}-{widths}"] = bytes([kernel, widths, 0, 0, 5]) + parts
+        found[f"rows/{kernel}-{widths}"] = (
+            bytes([kernel, widths, 0, 0, 5 if kernel < 8 else 20]) + parts
+        )
     return found
+
+
+def orders() -> dict[str, bytes]:
+    """What `fuzz_orders.c` takes for each of its kernels, as it is and changing: two streams, two
+    pieces that wait or two parts, and rows of two shares or sources.
+    """
+    streams = np.array([[3, 30, 0, 9, -1], [5, 50, 4, 9, -1]], np.int64)
+    draws, rows = np.array([0, 1, 0, 0], np.uint16), np.array([0, 1, 1, 0], np.int32)
+    numbers = (b"", streams, np.array([2, 1], np.int64), np.array([1, 4], np.int64))
+    return {
+        f"orders/{kernel}-{period}": bytes([kernel, period, 2, 5, 9])
+        + _parts(bytes(range(12)), numbers[kernel], draws, rows, b"\1\0\1\1")
+        for kernel, period in product(range(4), (0, 3))
+    }
 
 
 def _parts(*parts: bytes | np.ndarray) -> bytes:

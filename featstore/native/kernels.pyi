@@ -80,6 +80,17 @@ def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Bu
     after the other, to `rebased`, int64.
     """
 
+def pack_parts(parts: tuple[Buffer, ...], layout: Buffer, out: Buffer) -> None:
+    """Copies parts of columns into one buffer.
+
+    Args:
+        parts: Each is copied as it is, or is offsets of lists.
+        layout: int64 (num_parts, 2): the byte of `out` at which a part begins, and the bytes of an
+            offset, 4 or 8, of parts that are offsets: these become int64, from 0, and begin at a
+            multiple of 8. Otherwise 0.
+        out: Written.
+    """
+
 def untrack(objects: tuple[object, ...]) -> None:
     """Ends the garbage collector's tracking of objects, which must not be part of any cycle."""
 
@@ -133,6 +144,86 @@ def gather_columns(
         ascends: As of `gather_offsets`.
         cuts: As of `gather_offsets`.
         num_threads: 1 to 64.
+    """
+
+def permute(entropy: Buffer, order: Buffer) -> None:
+    """Writes an order of rows: that in which a stable sort puts as many words of numpy's Philox,
+    whose key is that of `numpy.random.SeedSequence`.
+
+    Args:
+        entropy: uint32 (num_words,), the words of the integers that the sequence is made of.
+        order: int64 (num_rows,), written.
+
+    Raises:
+        MemoryError: There is no memory to sort so many.
+    """
+
+def draw_rows(
+    entropy: Buffer, streams: Buffer, draws: Buffer, shares: Buffer, num_shares: int
+) -> tuple[int, int, int]:
+    """Draws rows of open splits in rounds, see `featstore.loader.plan.shuffle`, until there is no
+    room, the window of a split has no rows left, or one more share would be needed than there is
+    room for.
+
+    Args:
+        entropy: uint32 (num_words,), the words of the seed and the epoch.
+        streams: int64 (num_splits, 5), in the order of the splits: the position of a split in the
+            plan, its rows in all, the next row of its stream, the rows that are left of its window,
+            and the window's share of the mixture, -1 for none. The last three are written.
+        draws: uint16 (num_rows,), written: the share to which each row belongs.
+        shares: int64 (num_shares, 2), written: of each new share the row of `streams`, and of all
+            their number of rows.
+        num_shares: How many there are already, at most 65,536.
+
+    Returns:
+        The number of rows drawn, the number of shares, and the row of `streams` whose window has no
+        rows left; -1 if each has.
+    """
+
+def place_rows(
+    draws: Buffer,
+    shares: tuple[tuple[Buffer, int, int, Buffer, int], ...],
+    waiting: Buffer,
+    row_bits: int,
+    places: Buffer,
+    sources: Buffer,
+    passes: Buffer,
+) -> int:
+    """Writes where the rows of a mixture lie that are delivered, in pieces: first all rows of the
+    pieces that wait, then those that are drawn.
+
+    Args:
+        draws: uint16 (num_drawn,), the share of each row.
+        shares: `(rows, row_bits, first_piece, passes, source)`. `rows` is uint32, for each row of
+            the share its piece of the window, shifted left by `row_bits`, plus the row in it;
+            `first_piece` is the number of the window's first piece; `passes`, a byte for each row,
+            says which are delivered, none stands for all.
+        waiting: int64 (num_waiting,), the rows of each piece that waits.
+        row_bits: 0 to 31, of the result.
+        places: uint32, with room for all rows, written: the piece of each, shifted left by
+            `row_bits`, plus the row in it.
+        sources: int32 (num_drawn,), written: the source of each row's share.
+        passes: A byte for each row that is drawn, written: whether it is delivered.
+
+    Returns:
+        The number of places written.
+    """
+
+def number_sources(
+    sources: Buffer, ends: Buffer, num_sources: int, found: Buffer, num_found: Buffer
+) -> int:
+    """Numbers the sources of the rows of each part anew, in the order in which they come.
+
+    Args:
+        sources: int32 (num_rows,), the source of each row, -1 for none. The new numbers are
+            written.
+        ends: int64 (num_parts,), the end of each part; the last one is the number of rows.
+        num_sources: How many there are.
+        found: int32 (num_found, 2), written: each source of each part, and its rows there.
+        num_found: int64 (num_parts,), written: how many sources each part has.
+
+    Returns:
+        How many all parts have.
     """
 
 def mark_values(
@@ -287,34 +378,69 @@ def first_beyond(file: int, chunks: Buffer, stop: Buffer, room: Buffer) -> int:
         The index of the chunk. -1 if there is none, or if the search was stopped.
     """
 
+def plan_columns(
+    footer: Buffer,
+    num_leaves: int,
+    row_groups: Buffer,
+    rows: Buffer,
+    columns: Buffer,
+    chunks: Buffer,
+    together: bool,
+    ordered: bool,
+) -> tuple[int, int]:
+    """Plans the decoding of columns of some row groups.
+
+    Args:
+        footer: The numbers of a footer, as of `featstore.native.footers.Chunks`: int64
+            (num_row_groups_in_file, num_leaves, 7).
+        num_leaves: How many leaf columns the file has.
+        row_groups: int64 (num_row_groups,), those that are read.
+        rows: int64 (num_row_groups,), the rows of each.
+        columns: int64 (num_columns, 13), as of `featstore.native.bounds.COLUMN`. All but the first
+            six numbers of each are written; where a column cannot be decoded, `found` is -1.
+        chunks: int64 (num_columns, num_row_groups, 5), written: a chunk's first byte, its number of
+            bytes, its codec as Parquet numbers it (0 none, 1 snappy, 6 Zstandard), its number of
+            values by the footer, and the bytes that each of its pages may claim.
+        together: Whether all columns lie in one buffer, or each has its own.
+        ordered: Whether rows are written in another order than that of the file.
+
+    Returns:
+        The working memory of each thread that decodes, and the memory of all columns together.
+
+    Raises:
+        ValueError: The arguments do not match, or are not what a checked footer has.
+    """
+
 def decode_columns(
     file: int,
     chunks: Buffer,
     rows: Buffer,
     order: Buffer,
-    columns: tuple[tuple[bytes, int, int, int, Buffer, Buffer], ...],
+    columns: Buffer,
+    buffers: tuple[Buffer, ...],
     room: Buffer,
     num_threads: int,
     stop: Buffer,
     checks: bool,
     decompress: Callable[[bytes, int], bytes],
     portable: bool,
-) -> tuple[int, ...]:
+) -> None:
     """Reads and decodes column chunks of an open Parquet file.
 
     Args:
         file: The descriptor of the file.
-        chunks: int64 (num_columns, num_row_groups, 5): a chunk's first byte, its number of bytes,
-            its codec as Parquet numbers it (0 none, 1 snappy, 6 Zstandard), its number of values by
-            the footer, and the bytes that each of its pages may claim.
+        chunks: As `plan_columns` wrote them.
         rows: int64 (num_row_groups,), the rows of each row group.
-        order: uint32 (num_rows,): which row of all of them each row written is. Empty: rows are
-            written in the order of the file.
-        columns: `(mark, max_repetition, max_definition, null_below, offsets, values)` of each
-            column. A definition level of `max_definition` is a value as long as the mark (4 or 8
-            bytes), one below `null_below` becomes the mark, and others are nothing. `offsets` is
-            int32 (num_rows + 1,) for lists, whose `max_repetition` is 1, else empty. `values` has
-            room for as many values as there are levels. Both are written.
+        order: uint32 (num_ordered,): which row of all of them each row written is; no more than
+            there are, and those of lists once each. Empty: all rows, in the order of the file.
+        columns: As `plan_columns` wrote them; of some `found` is below 0, which are left out. A
+            definition level of `definition` is a value of `width` bytes (4 or 8), one below
+            `null_below` becomes the mark, and others are nothing. Offsets are int32
+            (num_rows + 1,), of lists, whose `repetition` is 1; there is room for `found` values.
+            Then `found` is written: the number of values; -1 if a chunk cannot be read, is damaged,
+            or has an unknown encoding; -2 - i if pages of its chunk in row group i claim more
+            levels, or more bytes, than they may.
+        buffers: The memory of the columns, written.
         room: Working memory of the threads. Each keeps there a stored chunk, its dictionary and one
             page; with an `order` also the decoded column, its offsets and its values in whole 64
             bytes, and 64 bytes more.
@@ -324,11 +450,6 @@ def decode_columns(
         decompress: `decompress(page, size)` decompresses a page with Zstandard. It is called with
             the interpreter's lock.
         portable: Whether to use only instructions that any CPU has. The result is the same.
-
-    Returns:
-        For each column the number of values written. -1 if a chunk cannot be read, is damaged, or
-        has an unknown encoding. -2 - i if pages of its chunk in row group i claim more levels, or
-        more bytes, than they may.
 
     Raises:
         ValueError: The arguments do not match.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -68,6 +68,13 @@ class FileColumns:
     def leaf_places(self) -> tuple[int, ...]:
         """The numbers of all leaf columns that are read, in the file's order."""
         return tuple(leaf.place for leaf in self.leaves)
+
+    @cached_property
+    def plans(self) -> dict[tuple[str, ...], Any]:
+        """How readers decode some of these columns, by their names: made once for all files that
+        share this object.
+        """
+        return {}
 
     @cached_property
     def leaves_read(self) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -409,8 +409,7 @@ class SplitReader:
         """
         split, rows = self.claim.split, self._file.row_group_rows
         windows = split_windows(split, rows, self._order.window_rows)
-        # Where rows are filtered, row groups are looked at one by one anyway.
-        if self._order.shuffle is None and not self._reader.filters and len(windows) > 1:
+        if self._order.shuffle is None and len(windows) > 1:
             windows = list(self._joined(windows))
         if (found := sum(self._num_rows(window) for window in windows)) != split.num_rows:
             raise DataFileError(

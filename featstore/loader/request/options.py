@@ -44,6 +44,11 @@ class SlotRequest:
     dtype: str | None = None
 
     @property
+    def is_as_stored(self) -> bool:
+        """Whether values are delivered as they are stored."""
+        return self.buckets is self.max_len is self.pad is self.dtype is None
+
+    @property
     def is_jagged(self) -> bool:
         """Whether batches hold the slot as values and offsets."""
         return self.slot.is_list and self.pad is None
