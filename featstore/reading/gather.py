@@ -229,9 +229,7 @@ class Gathering:
         self.kinds, self._places = pieces[0].kinds, places
         self._pieces = tuple((piece.buffers, piece.numbers) for piece in pieces)
         self.lists = [number for number, kind in enumerate(self.kinds) if kind.is_list]
-        own = [
-            (number, kind.dtype.itemsize, kind.of_row) for number, kind in enumerate(self.kinds)
-        ]
+        own = [(number, kind.dtype.itemsize, kind.of_row) for number, kind in enumerate(self.kinds)]
         self._columns = np.hstack([np.array(own, np.int64).reshape(-1, 3), outs])
         self._found = np.empty(0, np.int64)
 
