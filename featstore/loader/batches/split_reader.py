@@ -200,6 +200,7 @@ class SplitReader:
             self._closing = ExitStack()  # Runs from the last line to the first.
             self._closing.callback(work.release)
             self._closing.push(opened.pop_all())
+            self._closing.callback(self._let_go)
         self._skip_delivered()
 
     @property
@@ -405,6 +406,10 @@ class SplitReader:
     def close(self) -> None:
         """Closes the files and unpins those that are staged. May be called more than once."""
         self._closing.close()
+
+    def _let_go(self) -> None:
+        """Frees the footers. While rows are mixed, who draws them keeps this object."""
+        del self._reader, self._file
 
     def _plan_windows(self) -> list[range]:
         """The windows of the split as ranges of the file's row groups; one empty window for a file
