@@ -624,6 +624,7 @@ def test_a_worker_that_can_take_nothing_asks_for_leases_eight_times_per_lease_on
         ended.set()
 
     with beside(wait):
+        clock.await_threads(4)  # The two that renew, and the one that waits.
         assert not clock.wait(ended, 2 * LEASE_S)
         num_looks = len(set(looks))
         assert busy.complete(claim)

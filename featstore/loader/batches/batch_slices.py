@@ -145,14 +145,16 @@ class BatchAligner:
     def __init__(self, batch_size: int, pool: BufferPool, demand: ColumnDemand) -> None:
         self._batch_size, self._pool, self._demand = batch_size, pool, demand
         self._waiting: list[Block] = []
+        self._num_waiting = 0  # rows of all of them
 
     def add(self, block: Block) -> list[Block]:
         """The whole batches of the rows that wait and of this block, which are not mixed: one block
         for a batch that straddles, and one for all others.
         """
-        begin, missing = block.begin, self._batch_size - sum(map(len, self._waiting))
+        begin, missing = block.begin, self._batch_size - self._num_waiting
         if len(block) < missing and (self._waiting or len(block)):
             self._waiting.append(block)
+            self._num_waiting += len(block)
             return []
         found = []
         if self._waiting:
@@ -162,11 +164,12 @@ class BatchAligner:
         if begin < end or not found:
             found.append(self._whole(block.until(end), begin))
         self._waiting = [block.slice(end, block.end)] if end < block.end else []
+        self._num_waiting = block.end - end
         return found
 
     def rest(self) -> list[Block]:
         """The rows that wait, once no more come: a last, shorter batch."""
-        rest, self._waiting = self._waiting, []
+        rest, self._waiting, self._num_waiting = self._waiting, [], 0
         return [self._straddling(rest)] if rest else []
 
     def _whole(self, block: Block, begin: int) -> Block:
