@@ -33,7 +33,8 @@ class DrawnRows:
         draws: The source of each: int32 (num_drawn,), -1 for one that is left out with its split.
         passes: Which of them are delivered: bool (num_drawn,); None: all.
         ended: Claims that end without rows, each with the place of the row before its end.
-        places: Where those lie that are delivered, as of `Places.rows`: uint32 (num_delivered,).
+        places: Where those lie that are delivered, as of `Places.rows`: uint32 (num_delivered,),
+            written by `place`.
         row_bits: As of `Places`.
         pieces: The columns of each piece, all of the same kinds.
         piece_rows: How many rows each piece has.
@@ -121,7 +122,7 @@ class DrawnRows:
 
         Args:
             cuts: Where the parts end among the rows that are delivered; the last one with them.
-                Other rows come with the part before the next one that is delivered.
+                Rows that are left out come with the next one that is delivered.
         """
         ends = np.array(cuts)
         if self.passes is not None:
