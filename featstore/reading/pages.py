@@ -363,14 +363,12 @@ class DecodedColumns(Mapping[str, DecodedColumn]):
         self.outcomes: list[int] = numbers[:, _FOUND].tolist()
         self._made = dict[str, DecodedColumn]()
         self._missing = {
-            plan.columns[place].field.name
-            for place, outcome in enumerate(self.outcomes)
+            column.field.name
+            for column, outcome in zip(plan.columns, self.outcomes, strict=True)
             if outcome < 0
-        } if min(self.outcomes, default=0) < 0 else set()
+        }
         self._missing |= {
-            name
-            for name in plan.others
-            if name not in self._missing and not self[name].is_complete
+            name for name in plan.others if name in self and not self[name].is_complete
         }
 
     @property
@@ -396,9 +394,9 @@ class DecodedColumns(Mapping[str, DecodedColumn]):
         return int(values.sum() + offsets.sum())
 
     def __getitem__(self, name: str) -> DecodedColumn:
+        if name in self._missing:
+            raise KeyError(name)
         if (found := self._made.get(name)) is None:
-            if name in self._missing:
-                raise KeyError(name)
             place = self.plan.places[name]
             found = DecodedColumn(self.plan.columns[place], self.numbers[place].tolist(), self)
             self._made[name] = found
