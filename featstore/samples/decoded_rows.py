@@ -44,13 +44,13 @@ class DecodedRows:
             for role, label in _numbers(request)
         }
         self._buffers = [
-            buffers_of({key: columns[number] for key, columns in self._columns.items()}, piece.num_rows)
+            buffers_of(
+                {key: columns[number] for key, columns in self._columns.items()}, piece.num_rows
+            )
             for number, (piece, _) in enumerate(pieces)
         ]
         self._shaped = {
-            (SLOT, item.slot.name): item
-            for item in request.slots
-            if not item.is_as_stored
+            (SLOT, item.slot.name): item for item in request.slots if not item.is_as_stored
         }
         self._filled = {
             (role, label.name): np.float32(label.null)

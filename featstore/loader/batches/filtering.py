@@ -261,8 +261,8 @@ def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
 
 
 def _leaves(file: OpenFile, columns: FileColumns) -> tuple[list[str], Array, Array]:
-    """The leaf columns of a file that are read: the name of each one's column, and its bytes in each
-    row group, as they are stored and decompressed: int64 (num_row_groups, num_leaves).
+    """The leaf columns of a file that are read: the name of each one's column, and its bytes in
+    each row group, as they are stored and decompressed: int64 (num_row_groups, num_leaves).
     """
     found = [
         (name, place)

@@ -138,7 +138,7 @@ class WindowColumns(Mapping[Key, Values]):
             kinds[number] = kind_of(key, values)
         if at:
             numbers[at] = more
-        return ColumnBuffers(tuple(kinds), tuple(buffers), numbers, self._num_rows)
+        return ColumnBuffers(tuple(filter(None, kinds)), tuple(buffers), numbers, self._num_rows)
 
 
 def size_bytes_of(values: Values) -> int:

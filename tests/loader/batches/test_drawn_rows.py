@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from featstore.loader.batches.drawn_rows import DrawnRows
 from featstore.loader.batches.progress import BlockSource
+from featstore.reading.gather import buffers_of
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import SLOT, Key
 from tests.loader.batches.conftest import claim_on
@@ -30,7 +31,7 @@ def drawn_rows(draws: list[int], passes: list[bool]) -> DrawnRows:
         sources.append((source(index, len(at), is_last=True), places))
     rows = np.arange(len(draws))
     drawn = DrawnRows(np.array(passes, bool), rows[np.array(passes, bool)], sources=sources)
-    drawn.pieces, drawn.piece_rows = [{ROW: rows}], [len(rows)]
+    drawn.pieces, drawn.piece_rows = [buffers_of({ROW: rows}, len(rows))], [len(rows)]
     drawn.extras = [pa.table({"row": rows})]
     return drawn
 
@@ -81,7 +82,7 @@ def test_what_is_left_of_the_sources_begins_where_the_batches_ended(
 def test_a_piece_that_is_added_comes_after_the_others_with_its_extra_columns() -> None:
     drawn, pool = drawn_rows([0, 1, 2, 0], [True, False, True, True]), BufferPool()
     [packed] = drawn.columns([0, 2], pool, pool, begin=1)
-    drawn.add(packed, 2, drawn.extra_columns(begin=1))
+    drawn.add(packed, drawn.pieces[0].kinds, 2, drawn.extra_columns(begin=1))
     one, other = drawn.columns([0, 3, 5], pool, pool)
     assert [batch.made()[ROW].tolist() for batch in (one, other)] == [[0, 2, 3], [2, 3]]  # type: ignore[union-attr]
     assert drawn.extra_columns()["row"].to_pylist() == [0, 2, 3, 2, 3]
