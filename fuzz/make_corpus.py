@@ -106,10 +106,12 @@ def hashed() -> dict[str, bytes]:
 
 def rows() -> dict[str, bytes]:
     """What `fuzz_rows.c` takes for each of its kernels: three lists of two parts, as they are and
-    changing.
+    changing, of pieces whose offsets are of one width, and of two.
     """
     found = {}
-    for kernel, widths in product(range(8), range(8)):
+    for kernel, widths, others in product(range(8), range(8), (0, 2)):
+        if others and (kernel not in (3, 4) or not widths & 2):
+            continue
         width, offset_type = 8 if widths & 1 else 4, np.int64 if widths & 2 else np.int32
         parts = _parts(
             np.array([0, 2, 2, 5], offset_type),
@@ -119,9 +121,10 @@ def rows() -> dict[str, bytes]:
             np.array([2, 1 << 4, 1] if kernel < 6 else [2, 0, 1, 4, 3], np.uint32),
             np.array([0, 1, 3], np.int64),
             np.array([0, 3 * width], np.int64),
-            np.array([3 * width, 5 * width], np.int64),
+            np.array([0, 16], np.int64),
         )
-        found[f"rows/{kernel}-{widths}"] = bytes([kernel, widths, 0, 0, 5]) + parts
+        name = f"rows/{kernel}-{widths}" + ("-others" if others else "")
+        found[name] = bytes([kernel, widths, 0, others, 5]) + parts
     return found
 
 
