@@ -11,6 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from featstore.native import kernels
+from featstore.native.bounds import COLUMN
+from featstore.native.footers import CheckedFooter, read_checked
 from featstore.native.format import PLAN
 
 FOLDER = Path(__file__).parent / "corpus"
@@ -19,7 +22,7 @@ CODECS = {"none": 0, "snappy": 1}
 
 
 def main() -> None:
-    for name, data in {**pages(), **texts(), **footers(), **hashed(), **rows()}.items():
+    for name, data in {**pages(), **texts(), **footers(), **hashed(), **rows(), **windows()}.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -128,10 +131,43 @@ def rows() -> dict[str, bytes]:
     return found
 
 
+def windows() -> dict[str, bytes]:
+    """What `fuzz_columns.c` takes: windows of two row groups, in one buffer or several, as the file
+    has them or in another order, as they are and changing; and columns that are planned.
+    """
+    found, rows_of, row_groups = {}, 2 * NUM_ROWS, np.array([0, 1])
+    for how, (name, footer) in product((0, 1, 2, 3, 4, 5, 12), _checked()):
+        columns = np.zeros((len(footer.leaves), len(COLUMN)), np.int64)
+        for number, (column, leaf) in enumerate(zip(columns, footer.leaves, strict=True)):
+            of = number, 8, leaf.max_repetition, leaf.max_definition, 1
+            column[: len(of)] = of
+        planned, num_leaves = columns.copy(), len(footer.leaves)
+        chunks, rows = np.empty((num_leaves, 2, 5), np.int64), np.array([NUM_ROWS] * 2)
+        kernels.plan_columns(
+            *(footer.numbers, num_leaves, row_groups, rows, planned, chunks),  # type: ignore[arg-type]
+            *(False, False),
+        )
+        head = bytes([how, num_leaves - 1, rows_of, 0, 200, 255])
+        found[f"columns/{name}-{how}"] = head + _parts(
+            footer.numbers, row_groups, columns, planned
+        )
+    return found
+
+
 def _parts(*parts: bytes | np.ndarray) -> bytes:
     """As `parts.h` cuts them."""
     texts = [part if isinstance(part, bytes) else part.tobytes() for part in parts]
     return b"".join(struct.pack("<H", len(text)) + text for text in texts)
+
+
+def _checked() -> Iterator[tuple[str, CheckedFooter]]:
+    """The footers of files of two row groups."""
+    names = {"scalars": ["ids", "nulls", "floats"], "lists": ["lists", "null-lists"]}
+    for name, of in names.items():
+        file = io.BytesIO()
+        table = pa.table(columns()).select(of)
+        pq.write_table(pa.concat_tables([table, table]), file, NUM_ROWS)
+        yield name, read_checked(file)
 
 
 def _footers() -> Iterator[tuple[str, bytes]]:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compile
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["pages", "snappy", "footer", "hash", "rows"])
+@pytest.mark.parametrize("target", run.TARGETS)
 def test_nothing_near_the_corpus_ends_a_kernel(target: str) -> None:
     done = run_python(RUN, "--seconds", 2, "--target", target, timeout=120)
     assert "found inputs for: none" in done.stdout
