@@ -194,7 +194,8 @@ def buffers_of(columns: Mapping[Any, Values], num_rows: int) -> ColumnBuffers:
     for values in columns.values():
         add_column(values, num_rows, buffers, numbers)
     kinds = tuple(kind_of(key, values) for key, values in columns.items())
-    return ColumnBuffers(kinds, tuple(buffers), np.array(numbers, np.int64), num_rows)
+    where = np.array(numbers, np.int64).reshape(-1, 7)
+    return ColumnBuffers(kinds, tuple(buffers), where, num_rows)
 
 
 def add_column(
@@ -229,9 +230,7 @@ class Gathering:
         self.kinds, self._places = pieces[0].kinds, places
         self._pieces = tuple((piece.buffers, piece.numbers) for piece in pieces)
         self.lists = [number for number, kind in enumerate(self.kinds) if kind.is_list]
-        own = [
-            (number, kind.dtype.itemsize, kind.of_row) for number, kind in enumerate(self.kinds)
-        ]
+        own = [(number, kind.dtype.itemsize, kind.of_row) for number, kind in enumerate(self.kinds)]
         self._columns = np.hstack([np.array(own, np.int64).reshape(-1, 3), outs])
         self._found = np.empty(0, np.int64)
 
@@ -248,8 +247,13 @@ class Gathering:
         self._found = scratch[: self.scratch_size]
         if self.lists:
             kernels.gather_offsets(
-                *(self._pieces, self._columns[self.lists]),
-                *(places.rows, places.row_bits, places.ascends, places.cuts, self._found),
+                self._pieces,
+                self._columns[self.lists],
+                places.rows,
+                places.row_bits,
+                places.ascends,
+                places.cuts,
+                self._found,
             )
         return self._found.reshape(len(self.lists), 2 * num_rows + places.num_parts)[:, num_rows:]
 
