@@ -22,7 +22,14 @@ CODECS = {"none": 0, "snappy": 1}
 
 
 def main() -> None:
-    for name, data in {**pages(), **texts(), **footers(), **hashed(), **rows(), **windows()}.items():
+    for name, data in {
+        **pages(),
+        **texts(),
+        **footers(),
+        **hashed(),
+        **rows(),
+        **windows(),
+    }.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -144,13 +151,11 @@ def windows() -> dict[str, bytes]:
         planned, num_leaves = columns.copy(), len(footer.leaves)
         chunks, rows = np.empty((num_leaves, 2, 5), np.int64), np.array([NUM_ROWS] * 2)
         kernels.plan_columns(
-            *(footer.numbers, num_leaves, row_groups, rows, planned, chunks),  # type: ignore[arg-type]
+            *(footer.numbers, num_leaves, row_groups, rows, planned, chunks),
             *(False, False),
         )
         head = bytes([how, num_leaves - 1, rows_of, 0, 200, 255])
-        found[f"columns/{name}-{how}"] = head + _parts(
-            footer.numbers, row_groups, columns, planned
-        )
+        found[f"columns/{name}-{how}"] = head + _parts(footer.numbers, row_groups, columns, planned)
     return found
 
 
