@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.native import kernels
+from featstore.native import checks, kernels
 from featstore.native.bounds import COLUMN
 from featstore.native.footers import CheckedFooter, read_checked
-from featstore.native.format import PLAN
+from featstore.native.format import CHUNKS, PLAN, ROW_GROUPS, walk
 
 FOLDER = Path(__file__).parent / "corpus"
 NUM_ROWS = 24
@@ -26,8 +26,10 @@ def main() -> None:
         **pages(),
         **texts(),
         **footers(),
+        **chunk_checks(),
         **hashed(),
         **rows(),
+        **orders(),
         **windows(),
     }.items():
         path = FOLDER / name
@@ -107,6 +109,24 @@ def footers() -> dict[str, bytes]:
     return {f"footer/{name}": head + footer for name, footer in _footers()}
 
 
+def chunk_checks() -> dict[str, bytes]:
+    """What `fuzz_chunk_checks.c` takes: the tables of each footer, and by what they are checked."""
+    found = {}
+    for name, file in _files():
+        footer = read_checked(io.BytesIO(file))
+        tables = walk(footer.data)
+        widths = (tables[ROW_GROUPS].shape[1], tables[CHUNKS].shape[1])
+        head = struct.pack("<BBBxH", *widths, NUM_ROWS, len(file) - len(footer.data) - 8)
+        found[f"chunk_checks/{name}"] = head + _parts(
+            tables[ROW_GROUPS],
+            tables[CHUNKS],
+            *(checks.LAYOUT, checks.OF_RANGES),
+            *checks.bounds(footer.file_schema),
+            footer.file_schema.levels,
+        )
+    return found
+
+
 def hashed() -> dict[str, bytes]:
     """Width, seed, texts and their offsets, as `fuzz_hash.c` takes them, fixed and changing."""
     text = bytes(range(64))
@@ -119,7 +139,7 @@ def rows() -> dict[str, bytes]:
     changing, of pieces whose offsets are of one width, and of two.
     """
     found = {}
-    for kernel, widths, others in product(range(8), range(8), (0, 2)):
+    for kernel, widths, others in product(range(9), range(8), (0, 2)):
         if others and (kernel not in (3, 4) or not widths & 2):
             continue
         width, offset_type = 8 if widths & 1 else 4, np.int64 if widths & 2 else np.int32
@@ -130,11 +150,11 @@ def rows() -> dict[str, bytes]:
             b"\x1d",
             np.array([2, 1 << 4, 1] if kernel < 6 else [2, 0, 1, 4, 3], np.uint32),
             np.array([0, 1, 3], np.int64),
-            np.array([0, 3 * width], np.int64),
+            np.array([0, 3 * width if kernel < 8 else 40], np.int64),
             np.array([0, 16], np.int64),
         )
         name = f"rows/{kernel}-{widths}" + ("-others" if others else "")
-        found[name] = bytes([kernel, widths, 0, others, 5]) + parts
+        found[name] = bytes([kernel, widths, 0, others, 5 if kernel < 8 else 20]) + parts
     return found
 
 
@@ -159,6 +179,20 @@ def windows() -> dict[str, bytes]:
     return found
 
 
+def orders() -> dict[str, bytes]:
+    """What `fuzz_orders.c` takes for each of its kernels, as it is and changing: two streams, two
+    pieces that wait or two parts, and rows of two shares or sources.
+    """
+    streams = np.array([[3, 30, 0, 9, -1], [5, 50, 4, 9, -1]], np.int64)
+    draws, rows = np.array([0, 1, 0, 0], np.uint16), np.array([0, 1, 1, 0], np.int32)
+    numbers = (b"", streams, np.array([2, 1], np.int64), np.array([1, 4], np.int64))
+    return {
+        f"orders/{kernel}-{period}": bytes([kernel, period, 2, 5, 9])
+        + _parts(bytes(range(12)), numbers[kernel], draws, rows, b"\1\0\1\1")
+        for kernel, period in product(range(4), (0, 3))
+    }
+
+
 def _parts(*parts: bytes | np.ndarray) -> bytes:
     """As `parts.h` cuts them."""
     texts = [part if isinstance(part, bytes) else part.tobytes() for part in parts]
@@ -176,6 +210,11 @@ def _checked() -> Iterator[tuple[str, CheckedFooter]]:
 
 
 def _footers() -> Iterator[tuple[str, bytes]]:
+    for name, data in _files():
+        yield name, data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+
+
+def _files() -> Iterator[tuple[str, bytes]]:
     for name, options in {
         "plain": {},
         "indexes": {"write_page_index": True},
@@ -183,8 +222,7 @@ def _footers() -> Iterator[tuple[str, bytes]]:
     }.items():
         file = io.BytesIO()
         pq.write_table(pa.table(columns()).select(["ids", "lists"]), file, NUM_ROWS // 2, **options)
-        data = file.getvalue()
-        yield name, data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+        yield name, file.getvalue()
 
 
 if __name__ == "__main__":

@@ -29,8 +29,9 @@ FLAGS = [
     "-pthread",
 ]
 TESTS = ["tests/native", "tests/reading"]
-SMALL_TESTS = [f"tests/native/test_{name}.py" for name in ("kernels", "rows", "threads")] + [
-    "tests/reading/test_pages.py"
+SMALL_TESTS = [
+    *(f"tests/native/test_{name}.py" for name in ("kernels", "rows", "orders", "threads")),
+    "tests/reading/test_pages.py",
 ]
 BUILDERS = [
     "--ignore",

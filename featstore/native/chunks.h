@@ -39,7 +39,8 @@ typedef struct {
   int file;
   Column* columns;
   const int64_t* rows;
-  const uint32_t* order; /* in which all rows are written; NULL: in that of the file */
+  const uint32_t* order; /* the rows that are written, `num_ordered`; NULL: all, as they lie in the file */
+  int64_t num_ordered;
   int64_t num_columns, num_row_groups, next;
   uint8_t* room; /* of each thread `room_bytes` */
   int64_t room_bytes, next_room;
@@ -340,8 +341,9 @@ static int decode_column(const Work* work, Column* column, uint8_t* room) {
   out->offsets = (int32_t*)(void*)(room + skipped);
   out->values = (char*)room + first;
   if (!decode_in_file_order(work, column, room + end, work->room_bytes - end)) return 0;
-  const Ordered ordered = {work->order, num_rows, out->width, out->max_repetition ? out->offsets : NULL, out->values, out->at};
-  return write_ordered(&ordered, wanted.offsets, wanted.values, work->stop);
+  const Ordered ordered = {work->order, work->num_ordered, num_rows, out->width, out->max_repetition ? out->offsets : NULL, out->values, out->at};
+  out->at = write_ordered(&ordered, wanted.offsets, wanted.values, work->stop);
+  return out->at >= 0;
 }
 
 static void* decode_next(void* of) {

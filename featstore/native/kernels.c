@@ -6,14 +6,18 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "chunk_checks.h"
 #include "columns.h"
 #include "distinct.h"
 #include "footer.h"
 #include "marks.h"
+#include "orders.h"
 #include "rows.h"
 #include "xxh64.h"
 
 #define MAX_MEMBERS 64
+#define MOST_SHARES 65536 /* of a mixture, since draws are uint16 */
+#define MOST_WIDTH 4096 /* of the rows of a table: few more than there are fields in Parquet's format would do */
 #define FEW_BYTES 65536 /* that take less time than another thread, which must give the interpreter's lock back */
 
 static PyObject* wrong(const char* what) {
@@ -226,6 +230,38 @@ static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
   }
   release_all(of, COUNT);
   if (!fits) return wrong("expected rising cuts within the rows, and aligned room for an offset more than rows in each part");
+  Py_RETURN_NONE;
+}
+
+static PyObject* py_pack_parts(PyObject* self, PyObject* args) {
+  enum { LAYOUT, OUT, COUNT };
+  Py_buffer of[COUNT];
+  PyObject* tuple;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "O!y*w*:pack_parts", &PyTuple_Type, &tuple, &of[LAYOUT], &of[OUT])) return NULL;
+  const Py_ssize_t count = PyTuple_Size(tuple);
+  Py_ssize_t taken = 0;
+  PackedPart* parts = PyMem_Calloc((size_t)count + 1, sizeof *parts);
+  Py_buffer* buffers = PyMem_Calloc((size_t)count + 1, sizeof *buffers);
+  int fits = of[LAYOUT].len == count * 16 && is_aligned(&of[OUT], 8);
+  if (!parts || !buffers) PyErr_NoMemory();
+  for (; fits && !PyErr_Occurred() && taken < count; taken++) {
+    if (PyObject_GetBuffer(PyTuple_GetItem(tuple, taken), &buffers[taken], PyBUF_SIMPLE) < 0) break;
+    const int64_t width = int64_at(of[LAYOUT].buf, taken * 2 + 1);
+    parts[taken] = (PackedPart){buffers[taken].buf, buffers[taken].len, (int)width, int64_at(of[LAYOUT].buf, taken * 2)};
+    fits = !width || width == 4 || width == 8;
+  }
+  if (!PyErr_Occurred()) {
+    Py_BEGIN_ALLOW_THREADS
+    fits = fits && pack_parts(parts, count, of[OUT].buf, of[OUT].len);
+    Py_END_ALLOW_THREADS
+    if (!fits) wrong("expected a start and an offset's width, or 0, for each part, and aligned room for it");
+  }
+  if (buffers) release_all(buffers, taken);
+  PyMem_Free(buffers);
+  PyMem_Free(parts);
+  release_all(of, COUNT);
+  if (PyErr_Occurred()) return NULL;
   Py_RETURN_NONE;
 }
 
@@ -756,12 +792,13 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   const int64_t num_rows = rows ? num_rows_of(rows, work.num_row_groups) : -1;
   int fits = num_rows >= 0 && of[COLUMNS].len % (NUMBERS_OF_COLUMN * 8) == 0 && is_aligned(&of[COLUMNS], 8);
   fits = fits && is_times(of[CHUNKS].len, count, work.num_row_groups * NUMBERS_OF_CHUNK * 8);
-  fits = fits && (!of[ORDER].len || of[ORDER].len == num_rows * 4);
+  fits = fits && of[ORDER].len % 4 == 0 && of[ORDER].len / 4 <= num_rows;
   work.order = of[ORDER].len ? of[ORDER].buf : NULL;
+  work.num_ordered = of[ORDER].len / 4;
   if (!work.columns || !buffers || !rows || !chunks || !numbers) PyErr_NoMemory();
   else if (!fits || !of[STOP].len || num_threads < 1 || num_threads > MAX_THREADS)
-    wrong("expected rows of each row group, all of them in the order if there is one, the numbers of each column and of its chunk in each row "
-          "group, a byte to stop, and 1 to 64 threads");
+    wrong("expected rows of each row group, no more than those in the order, the numbers of each column and of its chunk in each row group, a "
+          "byte to stop, and 1 to 64 threads");
   else taken = take_writable(tuple, buffers);
   if (!PyErr_Occurred()) work.num_columns = take_columns(numbers, count, num_rows, chunks, work.num_row_groups, buffers, num_buffers, work.columns);
   if (!PyErr_Occurred()) {
@@ -823,15 +860,169 @@ static PyObject* py_walk_footer(PyObject* self, PyObject* args) {
   fits = fits && plan_fits(&walk, of[STRUCTS].len / 8 / NUMBERS_OF_STRUCT, of[FIELDS].len / 8 / NUMBERS_OF_FIELD);
   walk.first = walk.bytes.at = of[DATA].buf;
   walk.bytes.end = walk.first + of[DATA].len;
-  Py_BEGIN_ALLOW_THREADS
+  PyThreadState* const others = of[DATA].len < FEW_BYTES ? NULL : PyEval_SaveThread();
   if (fits) walk_struct(&walk, walk.structs, -1);
-  Py_END_ALLOW_THREADS
+  if (others) PyEval_RestoreThread(others);
   if (!fits) wrong("expected a plan whose structs, fields and slots are within it");
   else if (walk.wrong == NO_MEMORY) PyErr_NoMemory();
   else found = walked(&walk, num_tables);
   for (Py_ssize_t i = 0; i < MOST_TABLES; i++) free(walk.tables[i].numbers);
   release_all(of, COUNT);
   return found;
+}
+
+static PyObject* py_permute(PyObject* self, PyObject* args) {
+  enum { ENTROPY, ORDER, COUNT };
+  Py_buffer of[COUNT];
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*w*:permute", &of[ENTROPY], &of[ORDER])) return NULL;
+  const int fits = of[ENTROPY].len % 4 == 0 && of[ORDER].len % 8 == 0 && is_aligned(&of[ORDER], 8);
+  int has_memory = 1;
+  Py_BEGIN_ALLOW_THREADS
+  if (fits) has_memory = permute(of[ENTROPY].buf, of[ENTROPY].len / 4, of[ORDER].buf, of[ORDER].len / 8);
+  Py_END_ALLOW_THREADS
+  release_all(of, COUNT);
+  if (!fits) return wrong("expected whole words of 4 bytes, and aligned room for whole numbers of 8");
+  if (!has_memory) return PyErr_NoMemory();
+  Py_RETURN_NONE;
+}
+
+static PyObject* py_draw_rows(PyObject* self, PyObject* args) {
+  enum { ENTROPY, STREAMS, DRAWS, SHARES, COUNT };
+  Py_buffer of[COUNT];
+  long long num_shares;
+  Drawn found = {-1, 0, 0};
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*w*w*w*L:draw_rows", &of[ENTROPY], &of[STREAMS], &of[DRAWS], &of[SHARES], &num_shares)) return NULL;
+  const int64_t num_streams = of[STREAMS].len / (8 * NUMBERS_OF_STREAM);
+  int64_t room = of[SHARES].len / (8 * NUMBERS_OF_SHARE);
+  if (room > MOST_SHARES) room = MOST_SHARES;
+  const int fits = of[ENTROPY].len % 4 == 0 && of[STREAMS].len % (8 * NUMBERS_OF_STREAM) == 0 && num_streams > 0 &&
+                   num_streams <= MOST_SHARES && num_shares >= 0 && num_shares <= room && is_aligned(&of[STREAMS], 8) &&
+                   is_aligned(&of[DRAWS], 2) && is_aligned(&of[SHARES], 8);
+  Py_BEGIN_ALLOW_THREADS
+  if (fits)
+    found = draw_rows(of[ENTROPY].buf, of[ENTROPY].len / 4, of[STREAMS].buf, num_streams, of[DRAWS].buf, of[DRAWS].len / 2,
+                      of[SHARES].buf, room, num_shares);
+  Py_END_ALLOW_THREADS
+  release_all(of, COUNT);
+  if (found.num_rows < 0) return wrong("expected 1 to 65,536 streams with rows, shares that there are, and aligned room");
+  return Py_BuildValue("LLL", (long long)found.num_rows, (long long)found.num_shares, (long long)found.ended);
+}
+
+/* A share as `(rows, row_bits, first_piece, passes, source)`. 0 with an exception, if it cannot be taken. */
+static int take_share(PyObject* item, int row_bits, Py_buffer* of, Share* share) {
+  enum { ROWS, PASSES };
+  long long first_piece;
+  if (!PyTuple_Check(item)) return wrong("expected shares as tuples") != NULL;
+  if (!PyArg_ParseTuple(item, "y*iLy*i:place_rows", &of[ROWS], &share->row_bits, &first_piece, &of[PASSES], &share->source)) return 0;
+  share->rows = of[ROWS].buf;
+  share->num_rows = of[ROWS].len / 4;
+  share->passes = of[PASSES].len ? of[PASSES].buf : NULL;
+  share->first_piece = first_piece;
+  if (share->row_bits < 0 || share->row_bits > row_bits || first_piece < 0 || first_piece > UINT32_MAX ||
+      (share->passes && of[PASSES].len < share->num_rows))
+    wrong("expected rows of at most as many bits, a piece, and whether each row passes");
+  return 1;
+}
+
+static PyObject* py_place_rows(PyObject* self, PyObject* args) {
+  enum { DRAWS, WAITING, PLACES, SOURCES, PASSES, COUNT };
+  Py_buffer of[COUNT];
+  PyObject* tuple;
+  int row_bits;
+  int64_t placed = -1;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*O!y*iw*w*w*:place_rows", &of[DRAWS], &PyTuple_Type, &tuple, &of[WAITING], &row_bits, &of[PLACES],
+                        &of[SOURCES], &of[PASSES]))
+    return NULL;
+  const int64_t num_drawn = of[DRAWS].len / 2;
+  const Py_ssize_t num_shares = PyTuple_Size(tuple);
+  Share* const shares = PyMem_Calloc((size_t)num_shares + 1, sizeof(Share));
+  Py_buffer* const buffers = PyMem_Calloc((size_t)num_shares + 1, 2 * sizeof(Py_buffer));
+  int64_t* const next = PyMem_Calloc((size_t)num_shares + 1, sizeof(int64_t));
+  Py_ssize_t num_taken = 0;
+  const int fits = row_bits >= 0 && row_bits < 32 && of[SOURCES].len == num_drawn * 4 && of[PASSES].len == num_drawn &&
+                   is_aligned(&of[DRAWS], 2) && is_aligned(&of[PLACES], 4) && is_aligned(&of[SOURCES], 4);
+  if (!shares || !buffers || !next) PyErr_NoMemory();
+  while (!PyErr_Occurred() && num_taken < num_shares &&
+         take_share(PyTuple_GetItem(tuple, num_taken), row_bits, &buffers[2 * num_taken], &shares[num_taken]))
+    num_taken++;
+  const int are_taken = !PyErr_Occurred();
+  Py_BEGIN_ALLOW_THREADS
+  if (fits && are_taken)
+    placed = place_rows(of[DRAWS].buf, num_drawn, shares, num_shares, next, of[WAITING].buf, of[WAITING].len / 8, row_bits,
+                        of[PLACES].buf, of[PLACES].len / 4, of[SOURCES].buf, of[PASSES].buf);
+  Py_END_ALLOW_THREADS
+  release_all(buffers, 2 * num_taken);
+  PyMem_Free(shares);
+  PyMem_Free(buffers);
+  PyMem_Free(next);
+  release_all(of, COUNT);
+  if (!are_taken) return NULL;
+  if (placed < 0) return wrong("expected draws of shares, as many as each has rows, places of 32 bits, and aligned room for all of them");
+  return PyLong_FromLongLong(placed);
+}
+
+static PyObject* py_number_sources(PyObject* self, PyObject* args) {
+  enum { SOURCES, ENDS, FOUND, NUM_FOUND, COUNT };
+  Py_buffer of[COUNT];
+  long long num_sources;
+  int64_t found = -1;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "w*y*Lw*w*:number_sources", &of[SOURCES], &of[ENDS], &num_sources, &of[FOUND], &of[NUM_FOUND])) return NULL;
+  const int fits = num_sources >= 0 && num_sources <= INT32_MAX && of[NUM_FOUND].len == of[ENDS].len && is_aligned(&of[SOURCES], 4) &&
+                   is_aligned(&of[FOUND], 4) && is_aligned(&of[NUM_FOUND], 8);
+  int64_t* const last = PyMem_Calloc(fits ? (size_t)num_sources + 1 : 1, sizeof(int64_t));
+  Py_BEGIN_ALLOW_THREADS
+  if (fits && last)
+    found = number_sources(of[SOURCES].buf, of[SOURCES].len / 4, of[ENDS].buf, of[ENDS].len / 8, last, num_sources, of[FOUND].buf,
+                           of[FOUND].len / 8, of[NUM_FOUND].buf);
+  Py_END_ALLOW_THREADS
+  PyMem_Free(last);
+  release_all(of, COUNT);
+  if (!last) return PyErr_NoMemory();
+  if (found < 0) return wrong("expected sources that there are, rising ends up to all rows, and aligned room for what is found");
+  return PyLong_FromLongLong(found);
+}
+
+/* Which check is not passed, 0 where all are, and of which row group and leaf column. */
+static PyObject* py_check_chunks(PyObject* self, PyObject* args) {
+  enum { GROUPS, CHUNKS, LAYOUT, RANGES, LOW, HIGH, LEVELS, TAKEN, COUNT };
+  Py_buffer of[COUNT];
+  long long group_width, chunk_width, num_rows, end;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*y*LLy*y*y*y*y*LLw*:check_chunks", &of[GROUPS], &of[CHUNKS], &group_width, &chunk_width, &of[LAYOUT],
+                        &of[RANGES], &of[LOW], &of[HIGH], &of[LEVELS], &num_rows, &end, &of[TAKEN]))
+    return NULL;
+  int64_t *layout = copied_numbers(&of[LAYOUT]), *ranges = copied_numbers(&of[RANGES]);
+  int fits = layout && ranges && group_width > 0 && group_width <= MOST_WIDTH && chunk_width > 0 && chunk_width <= MOST_WIDTH &&
+             of[GROUPS].len % (group_width * 8) == 0 && of[LAYOUT].len == NUMBERS_OF_LAYOUT * 8 && of[RANGES].len % 16 == 0 &&
+             of[LEVELS].len % 24 == 0 && end >= 0 && is_aligned(&of[TAKEN], 8);
+  ChunkChecks checks;
+  memset(&checks, 0, sizeof checks);
+  if (fits) {
+    ChunkChecks found = {of[GROUPS].buf, of[CHUNKS].buf, of[GROUPS].len / 8 / group_width, group_width, of[LEVELS].len / 24, chunk_width,
+                         layout, ranges, of[RANGES].len / 16, of[LOW].buf, of[HIGH].buf, of[LEVELS].buf, num_rows, end, 0, 0, 0};
+    checks = found;
+    const int64_t num_chunks = of[TAKEN].len / 8 / NUMBERS_TAKEN;
+    fits = layout_fits(&checks) && of[LOW].len == of[HIGH].len && of[LOW].len == checks.num_leaves * checks.num_ranges * 8;
+    /* Few chunks take less time than to get the interpreter's lock back. */
+    PyThreadState* const others = of[CHUNKS].len < FEW_BYTES ? NULL : PyEval_SaveThread();
+    if (fits && groups_fit(&checks)) {
+      fits = of[CHUNKS].len == num_chunks * chunk_width * 8 && of[TAKEN].len == num_chunks * NUMBERS_TAKEN * 8 &&
+             (checks.num_leaves ? num_chunks % checks.num_leaves == 0 && num_chunks / checks.num_leaves == checks.num_groups
+                                : num_chunks == 0);
+      if (fits) check_chunks(&checks, of[TAKEN].buf);
+    }
+    if (others) PyEval_RestoreThread(others);
+  }
+  PyMem_Free(layout);
+  PyMem_Free(ranges);
+  release_all(of, COUNT);
+  if (PyErr_Occurred()) return NULL;
+  if (!fits) return wrong("expected a layout within the rows of the tables, bounds of each range and leaf column, and aligned room");
+  return Py_BuildValue("LLL", (long long)checks.wrong, (long long)checks.group, (long long)checks.leaf);
 }
 
 static PyMethodDef functions[] = {
@@ -845,12 +1036,18 @@ static PyMethodDef functions[] = {
     {"bucket_ids", py_bucket_ids, METH_VARARGS, "bucket_ids(ids, num_remainders, buckets): 0 of 0, else 1 + remainder."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
+    {"pack_parts", py_pack_parts, METH_VARARGS, "Buffers, and offsets from 0, at their places in one buffer."},
     {"gather_columns", py_gather_columns, METH_VARARGS, "Rows of columns in any order to the parts of buffers, in threads."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
+    {"permute", py_permute, METH_VARARGS, "permute(entropy, order): a seeded order of rows."},
+    {"draw_rows", py_draw_rows, METH_VARARGS, "The next rows of open streams, until a window has none left."},
+    {"place_rows", py_place_rows, METH_VARARGS, "Where drawn rows lie, and their sources."},
+    {"number_sources", py_number_sources, METH_VARARGS, "The sources of the rows of each part, numbered anew."},
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, before, portable): the CRC-32 that zlib gives."},
     {"crc32_of_values", py_crc32_of_values, METH_O, "The CRC-32 of texts, bytes, numbers and None, with their types."},
     {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},
     {"walk_footer", py_walk_footer, METH_VARARGS, "Structs of Thrift's compact protocol as rows of numbers."},
+    {"check_chunks", py_check_chunks, METH_VARARGS, "Checks of a footer's column chunks, and the numbers that readers need."},
     {"page_header", py_page_header, METH_VARARGS, "The page header with which bytes begin."},
     {"first_beyond", py_first_beyond, METH_VARARGS, "The first column chunk whose pages claim more than they may."},
     {"plan_columns", py_plan_columns, METH_VARARGS, "The chunks of columns, where they go, and what memory that takes."},

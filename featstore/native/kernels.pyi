@@ -80,6 +80,17 @@ def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Bu
     after the other, to `rebased`, int64.
     """
 
+def pack_parts(parts: tuple[Buffer, ...], layout: Buffer, out: Buffer) -> None:
+    """Copies parts of columns into one buffer.
+
+    Args:
+        parts: Each is copied as it is, or is offsets of lists.
+        layout: int64 (num_parts, 2): the byte of `out` at which a part begins, and the bytes of an
+            offset, 4 or 8, of parts that are offsets: these become int64, from 0, and begin at a
+            multiple of 8. Otherwise 0.
+        out: Written.
+    """
+
 def untrack(objects: tuple[object, ...]) -> None:
     """Ends the garbage collector's tracking of objects, which must not be part of any cycle."""
 
@@ -145,6 +156,86 @@ def gather_columns(
     Raises:
         ValueError: The arguments do not match; there is no such row; columns do not lie in their
             buffers; or an output has no room.
+    """
+
+def permute(entropy: Buffer, order: Buffer) -> None:
+    """Writes an order of rows: that in which a stable sort puts as many words of numpy's Philox,
+    whose key is that of `numpy.random.SeedSequence`.
+
+    Args:
+        entropy: uint32 (num_words,), the words of the integers that the sequence is made of.
+        order: int64 (num_rows,), written.
+
+    Raises:
+        MemoryError: There is no memory to sort so many.
+    """
+
+def draw_rows(
+    entropy: Buffer, streams: Buffer, draws: Buffer, shares: Buffer, num_shares: int
+) -> tuple[int, int, int]:
+    """Draws rows of open splits in rounds, see `featstore.loader.plan.shuffle`, until there is no
+    room, the window of a split has no rows left, or one more share would be needed than there is
+    room for.
+
+    Args:
+        entropy: uint32 (num_words,), the words of the seed and the epoch.
+        streams: int64 (num_splits, 5), in the order of the splits: the position of a split in the
+            plan, its rows in all, the next row of its stream, the rows that are left of its window,
+            and the window's share of the mixture, -1 for none. The last three are written.
+        draws: uint16 (num_rows,), written: the share to which each row belongs.
+        shares: int64 (num_shares, 2), written: of each new share the row of `streams`, and of all
+            their number of rows.
+        num_shares: How many there are already, at most 65,536.
+
+    Returns:
+        The number of rows drawn, the number of shares, and the row of `streams` whose window has no
+        rows left; -1 if each has.
+    """
+
+def place_rows(
+    draws: Buffer,
+    shares: tuple[tuple[Buffer, int, int, Buffer, int], ...],
+    waiting: Buffer,
+    row_bits: int,
+    places: Buffer,
+    sources: Buffer,
+    passes: Buffer,
+) -> int:
+    """Writes where the rows of a mixture lie that are delivered, in pieces: first all rows of the
+    pieces that wait, then those that are drawn.
+
+    Args:
+        draws: uint16 (num_drawn,), the share of each row.
+        shares: `(rows, row_bits, first_piece, passes, source)`. `rows` is uint32, for each row of
+            the share its piece of the window, shifted left by `row_bits`, plus the row in it;
+            `first_piece` is the number of the window's first piece; `passes`, a byte for each row,
+            says which are delivered, none stands for all.
+        waiting: int64 (num_waiting,), the rows of each piece that waits.
+        row_bits: 0 to 31, of the result.
+        places: uint32, with room for all rows, written: the piece of each, shifted left by
+            `row_bits`, plus the row in it.
+        sources: int32 (num_drawn,), written: the source of each row's share.
+        passes: A byte for each row that is drawn, written: whether it is delivered.
+
+    Returns:
+        The number of places written.
+    """
+
+def number_sources(
+    sources: Buffer, ends: Buffer, num_sources: int, found: Buffer, num_found: Buffer
+) -> int:
+    """Numbers the sources of the rows of each part anew, in the order in which they come.
+
+    Args:
+        sources: int32 (num_rows,), the source of each row, -1 for none. The new numbers are
+            written.
+        ends: int64 (num_parts,), the end of each part; the last one is the number of rows.
+        num_sources: How many there are.
+        found: int32 (num_found, 2), written: each source of each part, and its rows there.
+        num_found: int64 (num_parts,), written: how many sources each part has.
+
+    Returns:
+        How many all parts have.
     """
 
 def mark_values(
@@ -239,6 +330,43 @@ def walk_footer(
         MemoryError: There is no memory for the rows.
     """
 
+def check_chunks(
+    groups: Buffer,
+    chunks: Buffer,
+    group_width: int,
+    chunk_width: int,
+    layout: Buffer,
+    ranges: Buffer,
+    low: Buffer,
+    high: Buffer,
+    levels: Buffer,
+    num_rows: int,
+    end: int,
+    taken: Buffer,
+) -> tuple[int, int, int]:
+    """Checks the row groups and column chunks of a footer, as `featstore.native.checks` says.
+
+    Args:
+        groups: The row groups as `walk_footer` found them.
+        chunks: The column chunks.
+        group_width: The slots of a row group.
+        chunk_width: The slots of a chunk.
+        layout: The slots in which row groups and chunks have their numbers, int64.
+        ranges: int64 (num_ranges, 2), a slot of a chunk, and whether it may be absent.
+        low: int64 (num_leaves, num_ranges), the least value of each.
+        high: The greatest value of each.
+        levels: int64 (3, num_leaves), as of `FileSchema`.
+        num_rows: The rows of the file.
+        end: The byte of the file at which the footer begins.
+        taken: Memory for the numbers of the chunks, int64 (num_row_groups, num_leaves, 7): the
+            fields of `featstore.native.footers.Chunks`.
+
+    Returns:
+        The first check that is not passed, 0 if there is none, and of which row group and leaf
+        column: 1 the rows of a row group, 2 those of all of them, 3 the number of column chunks,
+        then each range, and then the further checks of a chunk.
+    """
+
 def page_header(data: Buffer) -> tuple[int, int, int, int, int | None] | None:
     """Reads the page header with which some bytes of a column chunk begin.
 
@@ -315,8 +443,8 @@ def decode_columns(
         file: The descriptor of the file.
         chunks: As `plan_columns` wrote them.
         rows: int64 (num_row_groups,), the rows of each row group.
-        order: uint32 (num_rows,): which row of all of them each row written is. Empty: rows are
-            written in the order of the file.
+        order: uint32 (num_ordered,): which row of all of them each row written is; no more than
+            there are, and those of lists once each. Empty: all rows, in the order of the file.
         columns: As `plan_columns` wrote them; of some `found` is below 0, which are left out. A
             definition level of `definition` is a value of `width` bytes (4 or 8), one below
             `null_below` becomes the mark, and others are nothing. Offsets are int32

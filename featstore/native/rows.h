@@ -143,10 +143,11 @@ static int64_t lists_without_nulls(
   return written;
 }
 
-/* Rows of one decoded column, which nobody else writes to, in another order: row i is the row `order[i]` of it. */
+/* Some rows of one decoded column, which nobody else writes to, in any order: row i is the row `order[i]` of it. */
 typedef struct {
-  const uint32_t* order; /* num_rows of them, each read once, since other threads may change them */
-  int64_t num_rows;
+  const uint32_t* order; /* `count` of them, each read once, since other threads may change them */
+  int64_t count;
+  int64_t num_rows; /* of the column */
   int64_t width;
   const int32_t* offsets; /* num_rows + 1; NULL where a row is one value */
   const char* values;
@@ -198,20 +199,20 @@ static int64_t ordered_lists(const Ordered* of, int64_t first, int64_t end, int6
   return at;
 }
 
-/* Writes all rows in their order, until `stop` is not 0; 0 where one is not there, or their lists are not as many values as there
-   are. */
-static int write_ordered(const Ordered* of, int32_t* new_offsets, char* to, const volatile uint8_t* stop) {
+/* Writes the rows in their order, until `stop` is not 0. How many values they have; -1 where a row is not there, or their lists have more
+   values than the column; all rows of a column have as many. */
+static int64_t write_ordered(const Ordered* of, int32_t* new_offsets, char* to, const volatile uint8_t* stop) {
   int64_t at = 0;
   if (of->offsets) new_offsets[0] = 0;
-  else if (of->num_values != of->num_rows) return 0;
-  for (int64_t first = 0, end; first < of->num_rows; first = end) {
-    end = of->num_rows - first > ORDERED_STEP ? first + ORDERED_STEP : of->num_rows;
-    if (*stop) return 0;
+  else if (of->num_values != of->num_rows) return -1;
+  for (int64_t first = 0, end; first < of->count; first = end) {
+    end = of->count - first > ORDERED_STEP ? first + ORDERED_STEP : of->count;
+    if (*stop) return -1;
     if (of->offsets) at = ordered_lists(of, first, end, at, new_offsets, to);
-    else at = of->width == 8 ? ordered_values(of, first, end, 8, to) : ordered_values(of, first, end, 4, to);
-    if (of->offsets ? at < 0 : !at) return 0;
+    else at = (of->width == 8 ? ordered_values(of, first, end, 8, to) : ordered_values(of, first, end, 4, to)) ? end : -1;
+    if (at < 0) return -1;
   }
-  return !of->offsets || at == of->num_values;
+  return of->offsets && of->count == of->num_rows && at != of->num_values ? -1 : at;
 }
 
 /* Offsets of the rows between neighbouring cuts, each part from 0: `capacity` of them, one more than rows in each part. */
@@ -229,6 +230,31 @@ static int rebase_offsets(
     begin = end;
   }
   return !capacity;
+}
+
+/* What is copied as it is, or offsets of a width, which become numbers of 8 bytes from 0. */
+typedef struct {
+  const char* at;
+  int64_t num_bytes;
+  int offset_width; /* 0 where it is copied as it is */
+  int64_t start;    /* where it begins in the output, in bytes; of offsets a multiple of 8 */
+} PackedPart;
+
+/* Copies parts to where they begin in `out`; 0 where one does not fit. */
+static int pack_parts(const PackedPart* parts, int64_t count, char* out, int64_t out_bytes) {
+  for (const PackedPart* part = parts; part < parts + count; part++) {
+    const int width = part->offset_width;
+    const int64_t num_rows = width ? part->num_bytes / width - 1 : 0, num_bytes = width ? (num_rows + 1) * 8 : part->num_bytes;
+    if (part->start < 0 || part->start > out_bytes || num_bytes > out_bytes - part->start) return 0;
+    if (!width) {
+      if (num_bytes) memcpy(out + part->start, part->at, (size_t)num_bytes);
+      continue;
+    }
+    const int64_t cuts[] = {0, num_rows};
+    if (num_rows < 0 || part->start % 8) return 0;
+    if (!rebase_offsets(part->at, width, num_rows, cuts, 1, (int64_t*)(out + part->start), num_rows + 1)) return 0;
+  }
+  return 1;
 }
 
 /* Rows that lie in pieces, as columns of several row groups and of several files do. */

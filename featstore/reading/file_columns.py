@@ -77,6 +77,19 @@ class FileColumns:
         return {}
 
     @cached_property
+    def leaves_read(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """For each selected column that the file has, and each of its leaf columns: the name under
+        which it is selected, and the leaf's number.
+        """
+        found = [
+            (name, place)
+            for name, column in {**self.slots, **self.others}.items()
+            if column is not None
+            for place in self.places[column]
+        ]
+        return tuple(name for name, _ in found), tuple(place for _, place in found)
+
+    @cached_property
     def places(self) -> Mapping[str, tuple[int, ...]]:
         """For each column that is read, in the file's order, the numbers of its leaf columns."""
         columns = groupby(self.leaves, key=attrgetter("column"))

@@ -43,14 +43,9 @@ class Places:
         """Places of rows that are int64 (num_rows,), otherwise as the attributes say.
 
         Raises:
-            OverflowError: A piece and a row in it may take more than 32 bits together, as in 4,097
-                pieces of a million rows.
+            OverflowError: As of `require_numbered`.
         """
-        if num_pieces > max_pieces(row_bits):
-            raise OverflowError(
-                f"{num_pieces} pieces of up to {1 << row_bits} rows: expected at most 32 bits for "
-                "the number of a piece and a row in it"
-            )
+        require_numbered(num_pieces, row_bits)
         cuts = np.ascontiguousarray(cuts, dtype=np.int64)
         return cls(rows.astype(np.uint32), row_bits, cuts, ascends)
 
@@ -80,6 +75,20 @@ def row_bits_of(piece_rows: Iterable[int]) -> int:
 def max_pieces(row_bits: int) -> int:
     """How many pieces `Places` can number when rows take this many bits (31 at most)."""
     return 1 << 32 - row_bits if row_bits <= 31 else 0
+
+
+def require_numbered(num_pieces: int, row_bits: int) -> None:
+    """Requires that `Places` can number rows of so many pieces.
+
+    Raises:
+        OverflowError: A piece and a row in it may take more than 32 bits together, as in 4,097
+            pieces of a million rows.
+    """
+    if num_pieces > max_pieces(row_bits):
+        raise OverflowError(
+            f"{num_pieces} pieces of up to {1 << row_bits} rows: expected at most 32 bits for "
+            "the number of a piece and a row in it"
+        )
 
 
 def places_of(

@@ -218,7 +218,8 @@ class PageReader:
             _DECOMPRESS,
             self._is_portable,
         )
-        return DecodedColumns(self._plan, numbers, buffers, int(rows.sum()))
+        num_rows = int(rows.sum()) if order is None else len(order)
+        return DecodedColumns(self._plan, numbers, buffers, num_rows)
 
 
 def _plan(

@@ -44,9 +44,7 @@ class DecodedRows:
             for role, label in _numbers(request)
         }
         self._buffers = [
-            buffers_of(
-                {key: columns[number] for key, columns in self._columns.items()}, piece.num_rows
-            )
+            buffers_of({key: of[number] for key, of in self._columns.items()}, piece.num_rows)
             for number, (piece, _) in enumerate(pieces)
         ]
         self._shaped = {

@@ -5,7 +5,8 @@ rows gathered into the memory of their batches.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 from featstore.loader.batches.bad_files import Skip, is_bad_file
 from featstore.loader.batches.batch_slices import BatchAligner
 from featstore.loader.batches.blocks import Block, ColumnDemand
-from featstore.loader.batches.drawn_rows import DrawnRows, copied
+from featstore.loader.batches.drawn_rows import DrawnRows, ShareRows, copied
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.mixtures import Mixture, WindowShare
 from featstore.loader.batches.progress import BlockSource
@@ -28,11 +29,15 @@ from featstore.loader.request.decode import (
 )
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import Array
-from featstore.reading.gather import ColumnBuffers
+from featstore.reading.gather import ColumnBuffers, Places, places_of
 from featstore.reading.reader import Rows
 from featstore.tensors.buffer_pool import BufferPools
 from featstore.tensors.column_arrays import Keys
 from featstore.tensors.packed import UnpackedColumns
+
+# Pieces of rows that wait for a batch. Each takes as many calls as one of any size. Chosen, not
+# measured.
+_MOST_WAITING = 64
 
 
 @dataclass(eq=False, kw_only=True)
@@ -55,6 +60,13 @@ class _Converted:
     rows: Array
     passes: Array | None
     ascends: bool
+
+    @cached_property
+    def places(self) -> Places:
+        """Where the rows of the window's stream lie in the pieces."""
+        if not any(self.piece_rows):  # None is delivered.
+            return Places(self.rows.astype(np.uint32), 0, np.zeros(1, np.int64))
+        return places_of(self.rows, self.piece_rows, np.array([0, len(self.rows)]))
 
 
 class Assembler:
@@ -105,7 +117,7 @@ class Assembler:
         self._require_none_failed()
         with self._stats.timed("assemble_s"):
             if mixture.draws is None:
-                return self._named(self._in_order(mixture.shares[0].window))
+                return self._named(self._in_order([share.window for share in mixture.shares]))
             drawn = self._add(mixture.shares, mixture.draws)
             blocks = self._budgeted(drawn, mixture.shares)
             for share in mixture.shares:
@@ -118,7 +130,8 @@ class Assembler:
         """The blocks of the rows that wait for more, once no more come."""
         self._require_none_failed()
         with self._stats.timed("assemble_s"):
-            return self._named(self._aligner.rest() + self._gathered(self._rest, is_end=True))
+            drawn = self._add((), np.zeros(0, np.uint16))
+            return self._named(self._aligner.rest() + self._gathered(drawn, is_end=True))
 
     def all_blocks(self, mixtures: Iterable[Mixture]) -> Iterator[Block]:
         """The blocks of all rows of the mixtures, each of which gives back what it holds of the
@@ -144,21 +157,22 @@ class Assembler:
                 self._keys = block.keys
         return blocks
 
-    def _in_order(self, window: Window) -> list[Block]:
-        """The blocks of a window in the file's order. They take the window's place in the budget,
+    def _in_order(self, windows: Sequence[Window]) -> list[Block]:
+        """The blocks of windows in the file's order. They take the windows' place in the budget,
         which the last one holds. Rows that wait for a batch hold nothing of it.
         """
-        blocks, parts = list[Block](), deque([window])
+        blocks, parts = list[Block](), deque(windows)
         try:
-            while parts and window.work.claim.key not in self._left_out:
-                part = parts.popleft()
+            while parts:
+                if (part := parts.popleft()).work.claim.key in self._left_out:
+                    continue
                 with self._leaving_out(part), _one_by_one(part, parts):
                     blocks += self._aligner.add(self._view(part))
         except Exception as error:
             if not blocks:
                 raise
             self._error = error  # The rows before it are delivered.
-        self._exchange(window.held_bytes, blocks)
+        self._exchange(sum(window.held_bytes for window in windows), blocks)
         return blocks
 
     def _exchange(self, held_bytes: int, blocks: list[Block]) -> None:
@@ -228,41 +242,36 @@ class Assembler:
 
     def _add(self, shares: Sequence[WindowShare], draws: Array) -> DrawnRows:
         """The rows that wait, and after them those of the shares."""
-        rest, num_before = self._rest, len(self._rest.passes)
-        passes, order = np.ones(len(draws), bool), np.zeros(len(draws), np.int64)
-        drawn = DrawnRows(
-            passes,
-            order,
-            list(rest.pieces),
-            list(rest.piece_rows),
-            list(rest.extras),
-            list(rest.sources),
-            rest.ascends,
+        rest, taken = self._rest, list[ShareRows]()
+        drawn = replace(
+            rest,
+            sources=[*rest.sources],
+            ended=[*rest.ended],
+            pieces=[*rest.pieces],
+            piece_rows=[*rest.piece_rows],
+            extras=[*rest.extras],
         )
-        num_rows = sum(rest.piece_rows)
-        # The places of each share's rows, in their order.
-        by_share = np.argsort(draws, kind="stable")
-        ends = np.cumsum(np.bincount(draws, minlength=len(shares)))
-        for share, at in zip(shares, np.split(by_share, ends[:-1]), strict=True):
-            if (converted := self._converted(share.window)) is None:
-                passes[at] = False
+        for share in shares:
+            converted, source = self._converted(share.window), _source(share)
+            if converted is None:
+                num_rows = share.end - share.begin
+                taken.append((bytes(4 * num_rows), 0, 0, bytes(num_rows), -1))
                 continue
-            source = _source(share)
-            if len(at):
-                drawn.sources.append((source, num_before + at))
-            elif source.is_last:
-                drawn.sources.append((source, np.array([max(0, num_before + len(draws) - 1)])))
+            if source.is_empty:
+                taken.append((b"", 0, 0, b"", -1))
+                if source.is_last:
+                    drawn.ended.append((source, max(0, len(rest.draws) + len(draws) - 1)))
                 continue
-            if converted.passes is not None:
-                passes[at] = converted.passes[share.begin : share.end]
-            order[at] = converted.rows[share.begin : share.end] + num_rows
+            places, rows = converted.places, slice(share.begin, share.end)
+            passes = b"" if converted.passes is None else converted.passes[rows]
+            first_piece, number = len(drawn.pieces), len(drawn.sources)
+            taken.append((places.rows[rows], places.row_bits, first_piece, passes, number))
+            drawn.sources.append(source)
             drawn.ascends &= converted.ascends
             drawn.pieces += converted.pieces
             drawn.piece_rows += converted.piece_rows
             drawn.extras.append(converted.extras)
-            num_rows += sum(converted.piece_rows)
-        drawn.passes = np.concatenate([rest.passes, passes])
-        drawn.order = np.concatenate([rest.order, order[passes]])
+        drawn.place(len(rest.pieces), draws, tuple(taken))
         return drawn
 
     def _budgeted(self, drawn: DrawnRows, shares: Sequence[WindowShare]) -> list[Block]:
@@ -281,68 +290,62 @@ class Assembler:
     def _gathered(self, drawn: DrawnRows, *, is_end: bool) -> list[Block]:
         """The blocks of whole batches, and at the end of the rest. Keeps what is left."""
         before, self._rest = self._rest, DrawnRows()
-        delivered = np.flatnonzero(drawn.passes)
-        num_rows = len(delivered)
+        num_rows = len(drawn.places)
         if not num_rows:
-            sources = tuple(source for source, _ in drawn.sources)
+            sources = (*drawn.sources, *(source for source, _ in drawn.ended))
             return [Block.of({}, sources, num_rows=0, extras=NO_EXTRAS)] if sources else []
         cuts = list(range(0, num_rows + 1, self._batch_size))
-        if is_end and cuts[-1] < num_rows:
+        if cuts[-1] == num_rows:
+            is_end = True
+        else:
             cuts.append(num_rows)
-        if len(cuts) == 1:
+        if len(cuts) == 2 and not is_end:
             self._wait(before, drawn)
             return []
-        # Where batches end among the rows that are drawn. Rows that are not delivered come with the
-        # batch before the next one that is.
-        ends = [0, *(int(delivered[cut - 1]) + 1 for cut in cuts[1:])]
-        if cuts[-1] == num_rows:
-            ends[-1] = len(drawn.passes)
-        parts = cuts if cuts[-1] == num_rows else [*cuts, num_rows]
         pools = self._pools
-        batches = drawn.columns(parts, pools.batches, pools.scratch, num_threads=self._num_threads)
+        batches = drawn.columns(cuts, pools.batches, pools.scratch, num_threads=self._num_threads)
         extras = drawn.extra_columns()
-        if len(parts) > len(cuts):
+        parts = list(drawn.parts(cuts[1:]))
+        if not is_end:
+            first = cuts[-2]
             # A copy, which does not keep the memory of all batches alive.
             rest = copied(batches.pop(), pools.waiting)
-            kinds = drawn.pieces[0].kinds
-            self._rest.add(rest, kinds, num_rows - cuts[-1], extras.slice(cuts[-1]))
-        self._rest.passes = drawn.passes[ends[-1] :]
-        self._rest.sources = list(drawn.sources_after(ends[-1]))
+            self._rest = parts.pop()
+            self._rest.add(rest, drawn.pieces[0].kinds, num_rows - first, extras.slice(first))
         columns = [UnpackedColumns(packed) for packed in batches]
         if self._demand.is_seen:
             for of_batch in columns:
                 of_batch.made()
-        return [
-            Block.of(
-                of_batch,
-                sources,
-                num_rows=cut - begin,
-                extras=extras.slice(begin, cut - begin) if extras.num_columns else extras,
-                draws=draws,
-                demand=self._demand,
+        blocks = []
+        for (begin, cut), of_batch, part in zip(pairwise(cuts), columns, parts, strict=False):
+            sources, draws = part.delivered()
+            blocks.append(
+                Block.of(
+                    of_batch,
+                    sources,
+                    num_rows=cut - begin,
+                    extras=extras.slice(begin, cut - begin) if extras.num_columns else extras,
+                    draws=draws,
+                    demand=self._demand,
+                )
             )
-            for (begin, cut), of_batch, (sources, draws) in zip(
-                pairwise(cuts),
-                columns,
-                drawn.sources_of_batches(delivered, cuts, ends),
-                strict=True,
-            )
-        ]
+        return blocks
 
     def _wait(self, before: DrawnRows, drawn: DrawnRows) -> None:
         """Keeps all rows. Copies those that were not waiting before, so that their windows can be
-        let go.
+        let go, and now and then all of them, so that they lie in few pieces.
         """
-        self._rest = DrawnRows(
-            drawn.passes,
-            before.order,
-            before.pieces,
-            before.piece_rows,
-            before.extras,
-            drawn.sources,
+        if len(before.pieces) >= _MOST_WAITING:
+            before = DrawnRows()
+        self._rest = replace(
+            drawn,
+            pieces=before.pieces,
+            piece_rows=before.piece_rows,
+            extras=before.extras,
+            ascends=True,
         )
-        begin = len(before.order)
-        if num_rows := len(drawn.order) - begin:
+        begin = sum(before.piece_rows)
+        if num_rows := len(drawn.places) - begin:
             pools = self._pools
             [packed] = drawn.columns([0, num_rows], pools.waiting, pools.scratch, begin)
             kinds = drawn.pieces[0].kinds
@@ -351,15 +354,15 @@ class Assembler:
 
 @contextmanager
 def _one_by_one(window: Window, parts: deque[Window]) -> Iterator[None]:
-    """If the block raises, and the window has several row groups, adds these to `parts` instead:
-    rows before the one that cannot be converted are delivered.
+    """If the block raises, and the window has several row groups, these take its place before
+    `parts`: rows before the one that cannot be converted are delivered.
     """
     try:
         yield
     except Exception:
         if not window.group_rows:
             raise
-        parts.extend(window.by_row_group())
+        parts.extendleft(reversed(list(window.by_row_group())))
 
 
 def _source(share: WindowShare, places: Array | None = None) -> BlockSource:

@@ -144,7 +144,7 @@ class Block:
         """What is delivered once the block is."""
         if self.draws is None or len(self) == self.num_rows:
             # With the same number on both sides a source is delivered to its end.
-            return tuple(source.segment(self.end, self.num_rows) for source in self.sources)
+            return tuple([source.segment(self.end, self.num_rows) for source in self.sources])
         segments = [
             source.segment(end, num_rows)
             for source, first, end, num_rows in self._rows_of_sources()
@@ -400,20 +400,28 @@ class BlockColumns:
         self.blocks[0].demand.is_seen = True
         if len(self.blocks) == 1:
             return self.blocks[0].tensors(self.pool)
-        parts = {key: [block.get(key) for block in self.blocks] for key in self.keys}
-        return joined(parts, self.pool).made()
+        return self._joined.made()
+
+    @property
+    def whole(self) -> PackedColumns | None:
+        return self.blocks[0].whole if len(self.blocks) == 1 else self._joined
+
+    def arrays(self) -> Mapping[Key, Values]:
+        [block] = self.blocks
+        return {key: block.get(key) for key in block.keys}
 
     def packed(self) -> PackedColumns:
-        whole = self._whole
+        whole = self.whole
         return pack(self) if whole is None else whole.packed()
 
     def moved(self, **how: Any) -> PackedColumns:
-        whole = self._whole
+        whole = self.whole
         return (pack(self) if whole is None else whole).moved(**how)
 
     @property
-    def _whole(self) -> PackedColumns | None:
-        return self.blocks[0].whole if len(self.blocks) == 1 else None
+    def _joined(self) -> PackedColumns:
+        parts = {key: [block.get(key) for block in self.blocks] for key in self.keys}
+        return joined(parts, self.pool)
 
 
 def _ended(source: BlockSource, first: int, limit: int | None) -> list[BlockSource]:

@@ -4,18 +4,24 @@ which splits they come.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from featstore.loader.batches.progress import BlockSource
 from featstore.loader.request.decode import NO_EXTRAS
+from featstore.native import kernels
 from featstore.reading.buffers import Array
-from featstore.reading.gather import ColumnBuffers, Kind, places_of
+from featstore.reading.gather import ColumnBuffers, Kind, Places, require_numbered, row_bits_of
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.gathering import gather_batches
 from featstore.tensors.packed import PackedColumns, array_of, tensor_of
+
+# The rows of a share, as of `kernels.place_rows`.
+ShareRows = tuple[Any, int, int, Any, int]
+_NO_DRAWS, _NO_PLACES = np.zeros(0, np.int32), np.zeros(0, np.uint32)
 
 
 @dataclass(eq=False)
@@ -23,31 +29,34 @@ class DrawnRows:
     """Rows that are drawn and not yet in a block, in the order of delivery.
 
     Attributes:
-        passes: Which of them are delivered: bool (num_drawn,).
-        order: Where those lie that are delivered: their rows, numbered through all pieces, int64
-            (num_delivered,).
+        sources: Where they come from: rows of streams, each of which is drawn.
+        draws: The source of each: int32 (num_drawn,), -1 for one that is left out with its split.
+        passes: Which of them are delivered: bool (num_drawn,); None: all.
+        ended: Claims that end without rows, each with the place of the row before its end.
+        places: Where those lie that are delivered, as of `Places.rows`: uint32 (num_delivered,),
+            written by `place`.
+        row_bits: As of `Places`.
         pieces: The columns of each piece, all of the same kinds.
         piece_rows: How many rows each piece has.
         extras: The extra columns, of as many rows in all.
-        sources: Where rows come from, with their places among those that are drawn, int64
-            (num_rows,). A claim that ends without rows has the place of the row before its end.
         ascends: Whether the rows of each piece ascend.
     """
 
-    passes: Array = field(default_factory=lambda: np.ones(0, bool))
-    order: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    sources: list[BlockSource] = field(default_factory=list)
+    draws: Array = field(default_factory=lambda: _NO_DRAWS)
+    passes: Array | None = None
+    ended: list[tuple[BlockSource, int]] = field(default_factory=list)
+    places: Array = field(default_factory=lambda: _NO_PLACES)
+    row_bits: int = 0
     pieces: list[ColumnBuffers] = field(default_factory=list)
     piece_rows: list[int] = field(default_factory=list)
     extras: list[pa.Table] = field(default_factory=list)
-    sources: list[tuple[BlockSource, Array]] = field(default_factory=list)
     ascends: bool = True
 
     def add(
         self, packed: PackedColumns, kinds: tuple[Kind, ...], num_rows: int, extras: pa.Table
     ) -> None:
         """Adds a piece, all rows of which are delivered after the others, in their order."""
-        rows = np.arange(num_rows) + sum(self.piece_rows)
-        self.order = np.concatenate([self.order, rows])
         buffers = tuple(map(array_of, packed.buffers))
         self.pieces.append(ColumnBuffers(kinds, buffers, packed.places.numbers, num_rows))
         self.piece_rows.append(num_rows)
@@ -70,54 +79,90 @@ class DrawnRows:
             begin: The first row.
             num_threads: In how many threads they are gathered.
         """
-        order, ascends = self.order[begin:], self.ascends
-        places = places_of(order, self.piece_rows, np.array(cuts), ascends=ascends)
+        places = Places(self.places[begin:], self.row_bits, np.array(cuts), self.ascends)
         return gather_batches(self.pieces, places, pool, scratch, num_threads)
 
     def extra_columns(self, begin: int = 0) -> pa.Table:
         """The extra columns of the same rows."""
         if not self.extras or not self.extras[0].num_columns:
             return NO_EXTRAS
-        return pa.concat_tables(self.extras).take(pa.array(self.order[begin:]))
+        places = self.places[begin:]
+        firsts = np.cumsum([0, *self.piece_rows[:-1]])
+        rows = firsts[places >> self.row_bits] + (places & ((1 << self.row_bits) - 1))
+        return pa.concat_tables(self.extras).take(pa.array(rows))
 
-    def sources_after(self, num_drawn: int) -> Iterator[tuple[BlockSource, Array]]:
-        """What the sources cover after the first `num_drawn` rows that are drawn."""
-        for source, at in self.sources:
-            first = int(np.searchsorted(at, num_drawn))
-            if first < len(at):
-                yield source.between(first, len(at), len(at)), at[first:] - num_drawn
-
-    def sources_of_batches(
-        self, delivered: Array, cuts: Sequence[int], ends: Sequence[int]
-    ) -> Iterator[tuple[tuple[BlockSource, ...], Array | None]]:
-        """Of each batch, its sources and, if there are several, the source of each row.
+    def place(self, num_waiting: int, draws: Array, shares: tuple[ShareRows, ...]) -> None:
+        """Adds rows that are drawn, after those that wait.
 
         Args:
-            delivered: The places of those that are delivered, among those that are drawn.
-            cuts: Where batches begin and end, among those that are delivered.
-            ends: The same among those that are drawn.
+            num_waiting: How many pieces have those that wait.
+            draws: The share of each: uint16 (num_drawn,).
+            shares: The shares, as of `kernels.place_rows`; their pieces and sources are there.
+
+        Raises:
+            OverflowError: As of `require_numbered`.
         """
-        passes = None if len(delivered) == len(self.passes) else self.passes
-        of_source = np.zeros(len(self.passes), np.int32)
-        for number, (source, at) in enumerate(self.sources):
-            if not source.is_empty:
-                of_source[at] = number
-        counts = [np.searchsorted(at, ends).tolist() for _, at in self.sources]
-        numbers = np.zeros(len(self.sources), np.int32)
-        for batch, (first, cut) in enumerate(pairwise(cuts)):
-            found, num_found = [], 0
-            for number, (source, at) in enumerate(self.sources):
-                begin, end = counts[number][batch : batch + 2]
-                if begin == end:
-                    continue
-                numbers[number] = num_found
-                num_found += 1
-                part = source.between(begin, end, len(at))
-                if passes is not None and not passes[at[begin:end]].all():
-                    part = part._replace(places=np.flatnonzero(passes[at[begin:end]]))
-                found.append(part)
-            rows = slice(first, cut) if passes is None else delivered[first:cut]
-            yield tuple(found), numbers[of_source[rows]] if len(found) > 1 else None
+        waiting, num_before = np.array(self.piece_rows[:num_waiting], np.int64), len(self.draws)
+        self.row_bits = row_bits_of(self.piece_rows or [0])
+        require_numbered(len(self.piece_rows), self.row_bits)
+        places, passes = np.empty(waiting.sum() + len(draws), np.uint32), np.empty(len(draws), bool)
+        self.draws = np.concatenate([self.draws, np.empty(len(draws), np.int32)])
+        of_draws = self.draws[num_before:]
+        num_placed = kernels.place_rows(
+            draws, shares, waiting, self.row_bits, places, of_draws, passes
+        )
+        self.places = places[:num_placed]
+        if self.passes is not None or num_placed < len(places):
+            before = np.ones(num_before, bool) if self.passes is None else self.passes
+            self.passes = np.concatenate([before, passes])
+
+    def parts(self, cuts: Sequence[int]) -> "Iterator[DrawnRows]":
+        """The rows that are drawn in parts, without their columns. To be called once, since it
+        numbers the sources of `draws` anew.
+
+        Args:
+            cuts: Where the parts end among the rows that are delivered; the last one with them.
+                Rows that are left out come with the next one that is delivered.
+        """
+        ends = np.array(cuts)
+        if self.passes is not None:
+            ends = np.flatnonzero(self.passes)[ends - 1] + 1
+        ends[-1] = len(self.draws)
+        found, counts = np.empty((len(self.draws), 2), np.int32), np.empty(len(ends), np.int64)
+        count = kernels.number_sources(self.draws, ends, len(self.sources), found, counts)
+        numbers, taken, first = iter(found[:count].tolist()), [0] * len(self.sources), 0
+        for end, count in zip(ends.tolist(), counts.tolist(), strict=True):
+            part = DrawnRows([], self.draws[first:end])
+            for number, num_rows in islice(numbers, count):
+                begin, taken[number] = taken[number], taken[number] + num_rows
+                part.sources.append(_between(self.sources[number], begin, taken[number]))
+            if self.passes is not None:
+                part.passes = self.passes[first:end]
+            if self.ended:
+                part.ended = [(one, at - first) for one, at in self.ended if first <= at < end]
+            first = end
+            yield part
+
+    def delivered(self) -> tuple[tuple[BlockSource, ...], Array | None]:
+        """The sources of a block of those that are delivered and, if there are several, the source
+        of each row.
+        """
+        sources, draws = self.sources, self.draws
+        if self.passes is not None:
+            passes = [self.passes[draws == number] for number in range(len(sources))]
+            sources = [
+                source if of.all() else source._replace(places=np.flatnonzero(of))
+                for source, of in zip(sources, passes, strict=True)
+            ]
+            draws = draws[self.passes]
+        found = (*sources, *(source for source, _ in self.ended))
+        return found, draws if len(found) > 1 else None
+
+
+def _between(source: BlockSource, begin: int, end: int) -> BlockSource:
+    """Some of the rows of a source, all of which are drawn."""
+    first, end = source.first_row + begin, source.first_row + end
+    return BlockSource(source.claim, first, end, source.is_last and end == source.end_row)
 
 
 def copied(packed: PackedColumns, pool: BufferPool) -> PackedColumns:

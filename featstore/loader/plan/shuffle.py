@@ -8,20 +8,35 @@ seed, the epoch and the positions in their streams. So a loader that resumes at 
 rest as if it had not stopped.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from featstore.base.errors import ConfigError, require_integer
 from featstore.dispatch.plan import Split
+from featstore.native import kernels
 from featstore.reading.buffers import Array
 
-# Draws are uint16, and of each open split there may be two windows in a mixture.
-_MOST_SPLITS = 1 << 15
-# In each round of this many rows every open split has its share, give or take one. A power of 2.
-_ROUND_ROWS = 256
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio.
+MOST_SHARES = 1 << 16  # Of a mixture: draws are uint16.
+_MOST_SPLITS = MOST_SHARES // 2  # Of each open split there may be two windows in a mixture.
+
+
+class Drawn(NamedTuple):
+    """What `RowOrder.draw` drew.
+
+    Attributes:
+        num_rows: How many rows.
+        num_shares: How many shares there are now.
+        ended: Which of the splits has no rows left in its window; -1: each has some.
+    """
+
+    num_rows: int
+    num_shares: int
+    ended: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,43 +102,24 @@ class RowOrder:
             return None
         return permutation(num_rows, self.seed, self.epoch, split_index, window)
 
-    def draws(
-        self, splits: Sequence[int], split_rows: Sequence[int], num_taken: int, num_rows: int
-    ) -> Array:
-        """From which of the open splits the next rows come: uint16 (num_rows,), places in `splits`.
+    def draw(self, streams: "array[int]", draws: Array, shares: Array, num_shares: int) -> Drawn:
+        """Draws the next rows of the open splits until the window of one of them ends, or there is
+        no room.
 
-        Rows are drawn in rounds. In each round every split has its share of the rows, and they come
-        in a random order. So splits that are opened together end together.
+        Rows are drawn in rounds of 256. In each round every split has its share of the rows, and
+        they come in a random order. So splits that are opened together end together.
 
         Args:
-            splits: The open splits' positions in the plan, in ascending order.
-            split_rows: How many rows each of them has in all.
-            num_taken: The sum of the positions in their streams, which grows by 1 with each row.
-            num_rows: How many rows to draw.
+            streams: The open splits, as of `kernels.draw_rows`.
+            draws: uint16 (num_rows,), written, as of `Mixture`.
+            shares: int64 (num_shares, 2), written, as of `kernels.draw_rows`.
+            num_shares: How many shares there are already.
         """
-        if len(splits) == 1:
-            return np.zeros(num_rows, np.uint16)
-        seeds = np.random.SeedSequence((self.seed, self.epoch, *splits))
-        *key, first_offset = seeds.generate_state(3, np.uint64)
-        number, skipped = divmod(num_taken, _ROUND_ROWS)
-        num_rounds = -(-(skipped + num_rows) // _ROUND_ROWS)
-        # Evenly spaced points, as many as a round has rows. Multiples of the golden ratio shift
-        # them from round to round, so that shares which are no whole numbers add up.
-        numbers = np.arange(number, number + num_rounds, dtype=np.uint64)
-        shifts = ((first_offset + numbers * _GOLDEN) >> np.uint64(11)) * 2.0**-53
-        points = (np.arange(_ROUND_ROWS) + shifts[:, None]) / _ROUND_ROWS
-        weights = np.maximum(np.array(split_rows, np.int64), 1)
-        bounds = np.cumsum(weights)[:-1] / weights.sum()
-        drawn = np.searchsorted(bounds, points, side="right").astype(np.uint16)
-        # Philox numbers blocks of four words. So its stream can be entered at any round.
-        source = np.random.Philox(key=key, counter=number * _ROUND_ROWS // 4)
-        bits = source.random_raw(num_rounds * _ROUND_ROWS).reshape(num_rounds, _ROUND_ROWS)
-        # With the row number in the lowest bits, one sort gives the order, as in `permutation`.
-        low = np.uint64(_ROUND_ROWS - 1)
-        keys = (bits & ~low) | np.arange(_ROUND_ROWS, dtype=np.uint64)
-        keys.sort(axis=1)
-        rows: Array = np.take_along_axis(drawn, (keys & low).view(np.int64), axis=1).reshape(-1)
-        return rows[skipped : skipped + num_rows]
+        return Drawn(*kernels.draw_rows(self._words, streams, draws, shares, num_shares))
+
+    @cached_property
+    def _words(self) -> bytes:
+        return _words(self.seed, self.epoch)
 
 
 def round_size(place: int, num_splits: int, width: int) -> int:
@@ -168,21 +164,22 @@ def windows(row_group_rows: Sequence[int], window_rows: int | None) -> list[rang
 def permutation(num_rows: int, *key: int) -> Array:
     """The order of a window's rows: int64 (num_rows,).
 
-    Sorts the raw output of Philox, which numpy promises never to change. `Generator.permutation`
+    That of the raw output of Philox, which numpy promises never to change. `Generator.permutation`
     comes without that promise, and a saved state would lose its meaning with a new numpy.
 
     Args:
         num_rows: Rows of the window.
         key: Seed, epoch, split and window.
     """
-    bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(num_rows)
-    # With the row number in the lowest bits, one sort of the keys gives the order, several times as
-    # fast as argsort. The result is the same if the bits above the row number are all different.
-    shift = np.uint64(num_rows.bit_length())
-    keys = bits >> shift << shift | np.arange(num_rows, dtype=np.uint64)
-    keys.sort()
-    above = keys >> shift
-    if (above[1:] == above[:-1]).any():
-        return np.argsort(bits, kind="stable")
-    order: Array = (keys - (above << shift)).view(np.int64)
+    order = np.empty(num_rows, np.int64)
+    kernels.permute(_words(*key), order)
     return order
+
+
+def _words(*numbers: int) -> bytes:
+    """The words that `numpy.random.SeedSequence` takes of these numbers, each in as few as hold
+    it.
+    """
+    return b"".join(
+        number.to_bytes(4 * max(1, -(-number.bit_length() // 32)), "little") for number in numbers
+    )

@@ -46,7 +46,7 @@ class SlotRequest:
     @property
     def is_as_stored(self) -> bool:
         """Whether values are delivered as they are stored."""
-        options = self.buckets, self.max_len, self.pad, self.dtype
+        options = (self.buckets, self.max_len, self.pad, self.dtype)
         return all(option is None for option in options)
 
     @property

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.drawn_rows import DrawnRows
+from featstore.loader.batches.drawn_rows import DrawnRows, ShareRows
 from featstore.loader.batches.progress import BlockSource
 from featstore.reading.gather import buffers_of
 from featstore.tensors.buffer_pool import BufferPool
@@ -23,16 +23,20 @@ def source(index: int, num_rows: int, *, is_last: bool = False) -> BlockSource:
 
 def drawn_rows(draws: list[int], passes: list[bool]) -> DrawnRows:
     """Rows of three splits in this order, each the next one of its split, which has no others."""
-    found, sources = np.array(draws, np.int64), []
+    drawn, rows, shares = DrawnRows(), np.arange(len(draws), dtype=np.uint32), list[ShareRows]()
     for index in range(3):
-        at = np.flatnonzero(found == index)
-        # A split without rows ends with the row before its end.
-        places = at if len(at) else np.array([max(0, len(draws) - 1)])
-        sources.append((source(index, len(at), is_last=True), places))
-    rows = np.arange(len(draws))
-    drawn = DrawnRows(np.array(passes, bool), rows[np.array(passes, bool)], sources=sources)
-    drawn.pieces, drawn.piece_rows = [buffers_of({ROW: rows}, len(rows))], [len(rows)]
+        at = np.flatnonzero(np.array(draws) == index)
+        of_split = source(index, len(at), is_last=True)
+        if len(at):
+            shares.append((rows[at], 6, 0, np.array(passes)[at], len(drawn.sources)))
+            drawn.sources.append(of_split)
+        else:
+            # A split without rows ends with the row before its end.
+            shares.append((b"", 0, 0, b"", -1))
+            drawn.ended.append((of_split, max(0, len(draws) - 1)))
+    drawn.pieces, drawn.piece_rows = [buffers_of({ROW: rows}, len(rows))], [40]
     drawn.extras = [pa.table({"row": rows})]
+    drawn.place(0, np.array(draws, np.uint16), tuple(shares))
     return drawn
 
 
@@ -43,11 +47,11 @@ def test_batches_have_the_rows_of_their_sources_and_cover_every_stream_once(
     draws, passes = [split for split, _ in rows], [of for _, of in rows]
     passes[data.draw(st.integers(0, len(passes) - 1))] = True
     drawn, delivered = drawn_rows(draws, passes), np.flatnonzero(passes)
+    assert drawn.places.tolist() == delivered.tolist()
     size = data.draw(st.integers(1, 10))
     cuts = [*range(0, len(delivered), size), len(delivered)]
-    ends = [0, *(int(delivered[cut - 1]) + 1 for cut in cuts[1:-1]), len(draws)]
     through = dict.fromkeys(range(3), 0)
-    batches = list(drawn.sources_of_batches(delivered, cuts, ends))
+    batches = [part.delivered() for part in drawn.parts(cuts[1:])]
     for (first, cut), (sources, of_rows) in zip(pairwise(cuts), batches, strict=True):
         numbers = [0] * (cut - first) if of_rows is None else of_rows.tolist()
         found = [sources[number].claim.index for number in numbers]
@@ -62,34 +66,42 @@ def test_batches_have_the_rows_of_their_sources_and_cover_every_stream_once(
     assert sorted(ended) == [0, 1, 2]
 
 
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.data())
+@given(st.lists(st.integers(0, 2), min_size=2, max_size=40), st.data())
 def test_what_is_left_of_the_sources_begins_where_the_batches_ended(
     draws: list[int], data: st.DataObject
 ) -> None:
     drawn = drawn_rows(draws, [True] * len(draws))
-    taken = data.draw(st.integers(0, len(draws)))
-    left = dict(enumerate([(0, 0)] * 3))
-    for one, at in drawn.sources_after(taken):
-        left[one.claim.index] = (one.first_row, one.end_row)
-        if not one.is_empty:
-            assert [draws[taken + place] for place in at] == [one.claim.index] * len(at)
-    for split in range(3):
-        num_before, num_rows = draws[:taken].count(split), draws.count(split)
-        if num_before < num_rows:
-            assert left[split] == (num_before, num_rows)
+    taken = data.draw(st.integers(1, len(draws) - 1))
+    _, left = drawn.parts([taken, len(draws)])
+    splits = [one.claim.index for one in left.sources]
+    assert [splits[number] for number in left.draws] == draws[taken:]
+    for one in left.sources:
+        num_before, num_rows = (of.count(one.claim.index) for of in (draws[:taken], draws))
+        assert (one.first_row, one.end_row) == (num_before, num_rows)
+    assert {one.claim.index for one, _ in left.ended} == {0, 1, 2} - set(draws)
+    assert all(at == len(draws) - taken - 1 for _, at in left.ended)
 
 
-def test_a_piece_that_is_added_comes_after_the_others_with_its_extra_columns() -> None:
+def test_a_piece_that_is_added_comes_before_rows_that_are_drawn_with_its_extra_columns() -> None:
     drawn, pool = drawn_rows([0, 1, 2, 0], [True, False, True, True]), BufferPool()
     [packed] = drawn.columns([0, 2], pool, pool, begin=1)
-    drawn.add(packed, drawn.pieces[0].kinds, 2, drawn.extra_columns(begin=1))
-    one, other = drawn.columns([0, 3, 5], pool, pool)
-    assert [batch.made()[ROW].tolist() for batch in (one, other)] == [[0, 2, 3], [2, 3]]  # type: ignore[union-attr]
-    assert drawn.extra_columns()["row"].to_pylist() == [0, 2, 3, 2, 3]
+    extras = drawn.extra_columns(begin=1)
+    rest = DrawnRows([source(4, 2)], np.zeros(2, np.int32))
+    rest.add(packed, drawn.pieces[0].kinds, 2, extras)
+    rest.pieces += drawn.pieces
+    rest.piece_rows += drawn.piece_rows
+    rest.extras += drawn.extras
+    rest.sources.append(source(5, 3))
+    rest.place(1, np.zeros(3, np.uint16), ((np.array([1, 3, 2], np.uint32), 6, 1, b"", 1),))
+    assert rest.draws.tolist() == [0, 0, 1, 1, 1]
+    one, other = rest.columns([0, 3, 5], pool, pool)
+    assert [batch.made()[ROW].tolist() for batch in (one, other)] == [[2, 3, 1], [3, 2]]  # type: ignore[union-attr]
+    assert rest.extra_columns()["row"].to_pylist() == [2, 3, 1, 3, 2]
 
 
 def test_of_no_rows_there_is_nothing() -> None:
     drawn = DrawnRows()
-    assert not len(drawn.order)
-    assert not list(drawn.sources_after(0))
+    drawn.place(0, np.zeros(0, np.uint16), ())
+    assert not len(drawn.places)
+    assert drawn.delivered() == ((), None)
     assert drawn.extra_columns().num_columns == 0

@@ -1,3 +1,5 @@
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from featstore.base.errors import ConfigError
 from featstore.loader.plan.shuffle import RowOrder, Shuffle, permutation, round_size, windows
+from featstore.reading.buffers import Array
 
 
 def test_without_shuffling_each_row_group_is_a_window() -> None:
@@ -44,6 +47,22 @@ def test_another_seed_epoch_split_or_window_is_another_order() -> None:
 ORDER = RowOrder(seed=7, epoch=1, shuffle=Shuffle())
 
 
+def drawn(
+    splits: Sequence[int],
+    split_rows: Sequence[int],
+    num_taken: int,
+    num_rows: int,
+    order: RowOrder = ORDER,
+) -> Array:
+    """From which of the open splits, whose windows do not end, the next rows come."""
+    streams = array("q")
+    for share, (split, rows) in enumerate(zip(splits, split_rows, strict=True)):
+        streams.extend((split, max(1, rows), 0 if share else num_taken, 1 << 62, share))
+    draws, shares = np.zeros(num_rows, np.uint16), np.zeros((len(splits), 2), np.int64)
+    assert order.draw(streams, draws, shares, len(splits)) == (num_rows, len(splits), -1)
+    return draws
+
+
 @given(
     st.lists(st.integers(0, 10**9), min_size=1, max_size=9),
     st.integers(0, 2**40),
@@ -54,10 +73,10 @@ def test_draws_that_are_made_in_two_steps_are_those_that_are_made_in_one(
     split_rows: list[int], num_taken: int, first: int, second: int
 ) -> None:
     splits = list(range(3, 3 + len(split_rows)))
-    whole = ORDER.draws(splits, split_rows, num_taken, first + second)
+    whole = drawn(splits, split_rows, num_taken, first + second)
     parts = [
-        ORDER.draws(splits, split_rows, num_taken, first),
-        ORDER.draws(splits, split_rows, num_taken + first, second),
+        drawn(splits, split_rows, num_taken, first),
+        drawn(splits, split_rows, num_taken + first, second),
     ]
     assert np.concatenate(parts).tolist() == whole.tolist()
     assert not len(whole) or whole.max() < len(splits)
@@ -65,12 +84,12 @@ def test_draws_that_are_made_in_two_steps_are_those_that_are_made_in_one(
 
 def test_the_draws_are_the_same_on_every_machine() -> None:
     # Across the end of a round.
-    draws = ORDER.draws([2, 5, 9], [100, 300, 600], 250, 20)
+    draws = drawn([2, 5, 9], [100, 300, 600], 250, 20)
     assert "".join(map(str, draws)) == "21022221022112202222"
 
 
 def test_splits_are_drawn_in_proportion_to_their_rows() -> None:
-    draws = ORDER.draws([0, 1, 2], [100, 300, 600], 0, 100_000)
+    draws = drawn([0, 1, 2], [100, 300, 600], 0, 100_000)
     for num_rows in (256, 1_000, 30_000, 100_000):
         counts = np.bincount(draws[:num_rows], minlength=3)
         assert np.abs(counts - num_rows * np.array([0.1, 0.3, 0.6])).max() < 20
@@ -88,7 +107,7 @@ def test_splits_are_drawn_in_proportion_to_their_rows() -> None:
 )
 def test_splits_that_are_opened_together_end_together(rows: list[int], first: int) -> None:
     splits = list(range(len(rows)))
-    counts = np.bincount(ORDER.draws(splits, rows, first, sum(rows)), minlength=len(rows))
+    counts = np.bincount(drawn(splits, rows, first, sum(rows)), minlength=len(rows))
     assert np.abs(counts - rows).max() <= 64
 
 
@@ -99,8 +118,8 @@ def test_another_seed_epoch_or_set_of_splits_draws_otherwise(
     seed: int, epoch: int, splits: list[int]
 ) -> None:
     other = RowOrder(seed=seed, epoch=epoch, shuffle=Shuffle())
-    draws = ORDER.draws([2, 5], [9, 9], 0, 100)
-    assert not np.array_equal(other.draws(splits, [9, 9], 0, 100), draws)
+    draws = drawn([2, 5], [9, 9], 0, 100)
+    assert not np.array_equal(drawn(splits, [9, 9], 0, 100, other), draws)
 
 
 @given(num_splits=st.integers(1, 200), width=st.integers(1, 40))

@@ -49,3 +49,9 @@ def _joined(like: Values, rows: Sequence[Array]) -> Values:
         offsets = np.cumsum([0, *map(len, rows)])
         return Ragged(np.concatenate([like.values[:0], *rows]), offsets)
     return np.concatenate([like.reshape(-1)[:0], *rows])
+
+
+def pack_parts(parts: Sequence[Array], layout: Array, out: Array) -> None:
+    for part, (start, width) in zip(parts, layout.tolist(), strict=True):
+        found = np.subtract(part, part[0], dtype=np.int64) if width else np.ascontiguousarray(part)
+        out[start : start + found.nbytes] = np.frombuffer(found.tobytes(), np.uint8)
