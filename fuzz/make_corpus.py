@@ -29,8 +29,8 @@ def main() -> None:
         **chunk_checks(),
         **hashed(),
         **rows(),
-        **windows(),
         **orders(),
+        **windows(),
     }.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ def rows() -> dict[str, bytes]:
             np.array([2, 1 << 4, 1] if kernel < 6 else [2, 0, 1, 4, 3], np.uint32),
             np.array([0, 1, 3], np.int64),
             np.array([0, 3 * width if kernel < 8 else 40], np.int64),
-            np.array([0, 16] if kernel < 8 else [3 * width, 5 * width], np.int64),
+            np.array([0, 16], np.int64),
         )
         name = f"rows/{kernel}-{widths}" + ("-others" if others else "")
         found[name] = bytes([kernel, widths, 0, others, 5 if kernel < 8 else 20]) + parts

@@ -39,7 +39,7 @@ enum { FOOTER_CODEC, FOOTER_ENCODINGS, FOOTER_NUM_VALUES, FOOTER_STORED, FOOTER_
 #define INDEX_BYTES 5
 /* A page may claim this much however few values there are: writers round up, and row groups may share a dictionary. */
 #define LEAST_PAGE_BYTES (2 << 20)
-#define MOST_WIDTH 16 /* bytes of a number of any type */
+#define MOST_VALUE_BYTES 16 /* of a number of any type */
 #define MOST_RATIO 24 /* more than snappy can compress by, which is 64 bytes to 3 */
 
 static int64_t larger(int64_t one, int64_t other) { return one > other ? one : other; }
@@ -82,7 +82,7 @@ static int plan_chunks(const WindowPlan* plan, int64_t* column, int64_t* chunks,
   int is_known = 1;
   int64_t num_values = 0;
   *room_bytes = 0;
-  if (leaf < 0 || leaf >= plan->num_leaves || width < 0 || width > MOST_WIDTH) return 0;
+  if (leaf < 0 || leaf >= plan->num_leaves || width < 0 || width > MOST_VALUE_BYTES) return 0;
   for (int64_t i = 0; i < plan->num_row_groups; i++, chunks += NUMBERS_OF_CHUNK) {
     const int64_t* of = plan->footer + (plan->row_groups[i] * plan->num_leaves + leaf) * NUMBERS_OF_FOOTER;
     int64_t chunk[NUMBERS_OF_FOOTER];

@@ -177,7 +177,7 @@ class PageReader:
             DataFileError: The pages of a column claim more than the footer allows. Arrow must not
                 read them either.
         """
-        if not self._plan.columns or not row_groups:
+        if not self._plan.columns or not row_groups or (order is not None and not len(order)):
             return NOTHING_DECODED
         try:
             found = self._decoded(row_groups, num_threads, order)

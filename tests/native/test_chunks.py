@@ -194,6 +194,14 @@ def test_lists_are_written_in_another_order(tmp_path: Path) -> None:
     assert decode(tmp_path, [TWO_LISTS], **lists, order=[1, 0]) == ((3,), [[6, 7, 5]])
 
 
+def test_only_the_rows_of_an_order_are_written(tmp_path: Path) -> None:
+    assert decode(tmp_path, [GOOD, GOOD], order=[1]) == ((1, 1), [[6, 0], [6, 0]])
+    lists: dict[str, Any] = AS_LISTS | {"offsets": 12, "values": 24}
+    assert decode(tmp_path, [TWO_LISTS], **lists, order=[1]) == ((2,), [[6, 7, 0]])
+    assert decode(tmp_path, [TWO_LISTS], **lists, order=[0]) == ((1,), [[5, 0, 0]])
+    assert decode(tmp_path, [TWO_LISTS], **lists, order=[2])[0] == (-1,)
+
+
 @pytest.mark.parametrize("order", [[0, 2], [2**32 - 1, 0]])
 def test_a_row_that_is_not_there_is_not_written(tmp_path: Path, order: list[int]) -> None:
     assert decode(tmp_path, [GOOD], order=order)[0] == (-1,)
