@@ -15,7 +15,9 @@ README = runpy.run_path(str(ROOT / "release" / "readme.py"))
 ABI = "0x030B0000"  # Python 3.11's stable ABI: one build for every later version
 FOLDER = "featstore/native"
 HEADERS = (
+    "chunk_checks",
     "chunks",
+    "columns",
     "crc32",
     "distinct",
     "footer",

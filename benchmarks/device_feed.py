@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from shared_parts.machine import print_result
 
 REQUIRED_COPY_RATIO, ALLOWED_WAIT_SHARE = 0.9, 0.02
 BUCKETS, WIDTH = 100_000, 64
-_WARM_UP_STEPS, _COPIES = 5, 200
+_WARM_UP_STEPS, _COPIES, _PAIRS, _TIMES = 5, 20, 15, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Run:
     directory: str
     batch_size: int
 
-    def loader(self, num_epochs: int = 1) -> FeatureLoader:
+    def loader(self) -> FeatureLoader:
         slots = [
             {"name": name, "buckets": BUCKETS} if not name.startswith("f") else name
             for name in NARROW.selected
@@ -54,9 +55,17 @@ class Run:
             self.directory,
             slots=slots,
             batch_size=self.batch_size,
-            num_epochs=num_epochs,
             order="static",
         )
+
+    def longer(self, times: int) -> "Run":
+        """The same files several times, under other names, in a table of their own."""
+        directory = Path(f"{self.directory}-{times}-times")
+        directory.mkdir()
+        for path in Path(self.directory).iterdir():
+            for number in range(times):
+                (directory / f"{number}-{path.name}").hardlink_to(path)
+        return replace(self, directory=str(directory))
 
     def wait(self) -> None:
         """Returns when the device has done what it was given."""
@@ -129,7 +138,7 @@ def _tensors(column: torch.Tensor | Jagged) -> tuple[torch.Tensor, ...]:
 
 def copies(run: Run) -> dict[str, float]:
     """Bytes per second of batches packed in pinned memory, as the feed copies them, and of a plain
-    tensor of as many bytes.
+    tensor of as many bytes, by turns.
     """
     pin = run.device.type == "cuda"
     with run.loader() as loader:
@@ -140,24 +149,26 @@ def copies(run: Run) -> dict[str, float]:
     packed = columns.moved(pin=True) if pin else columns
     plain = torch.empty(len(buffer), dtype=torch.uint8, pin_memory=pin)
     how: dict[str, Any] = {"device": run.device, "non_blocking": True, "copy": True}
-    feed = _rate(lambda: packed.moved(**how), len(buffer), run)
-    other = _rate(lambda: plain.to(**how), len(buffer), run)
+    pairs = [
+        (_rate(lambda: packed.moved(**how), run), _rate(lambda: plain.to(**how), run))
+        for _ in range(1 + _PAIRS)
+    ][1:]  # The first is cold.
+    feed, other = map(median, zip(*pairs, strict=True))
     return {
         "batch_bytes": len(buffer),
-        "feed_bytes_per_s": round(feed),
-        "plain_bytes_per_s": round(other),
-        "copy_ratio": round(feed / other, 3),
+        "feed_bytes_per_s": round(feed * len(buffer)),
+        "plain_bytes_per_s": round(other * len(buffer)),
+        "copy_ratio": round(median(feed / other for feed, other in pairs), 3),
     }
 
 
-def _rate(copy: Callable[[], object], num_bytes: int, run: Run) -> float:
-    copy()
-    run.wait()
+def _rate(copy: Callable[[], object], run: Run) -> float:
+    """Copies per second."""
     began_s = time.perf_counter()
     for _ in range(_COPIES):
         copy()
     run.wait()
-    return _COPIES * num_bytes / (time.perf_counter() - began_s)
+    return _COPIES / (time.perf_counter() - began_s)
 
 
 class Dlrm(nn.Module):
@@ -195,12 +206,12 @@ class Dlrm(nn.Module):
 
 def waits(run: Run) -> dict[str, float]:
     """The share of a training's time in which the device had nothing to do as no batch was there,
-    after the first steps. An epoch's end does not count: epochs follow each other in one iteration.
+    in the middle of an epoch: after its first steps, and before its end.
     """
     model = Dlrm().to(run.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     waited_s, num_rows, num_steps, began_s = 0.0, 0, 0, 0.0
-    with run.loader(num_epochs=3) as loader:
+    with run.longer(_TIMES).loader() as loader:
         batches = iter(loader.to_device(run.device, prefetch=2))
         while True:
             asked_s = time.perf_counter()

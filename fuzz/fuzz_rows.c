@@ -8,7 +8,7 @@
 
 enum { KERNEL_BYTE, WIDTHS_BYTE, BIT_BYTE, VALUE_BIT_BYTE, ROOM_BYTE, NUM_BYTES };
 enum { OFFSETS, VALUES, BITS, VALUE_BITS, ROWS, CUTS, STARTS, ENDS, NUM_PARTS };
-enum { WITHOUT_NULLS, REBASE, GATHER, GATHER_LISTS, GATHER_OFFSETS, FILL, ORDER, ORDER_LISTS, NUM_KERNELS };
+enum { WITHOUT_NULLS, REBASE, GATHER, GATHER_LISTS, GATHER_OFFSETS, FILL, ORDER, ORDER_LISTS, PACK, NUM_KERNELS };
 
 static int have_bits(Part bits, int64_t first, int64_t count) { return first <= bits.size * 8 - count; }
 
@@ -56,11 +56,11 @@ static void ordered(Part* of, int is_list, int width) {
   const volatile uint8_t stop = 0;
   const int64_t num_values = of[VALUES].size / width, num_rows = is_list ? of[OFFSETS].size / 4 - 1 : num_values;
   if (num_rows < 0 || of[ROWS].size / 4 < num_rows) return;
-  const Ordered rows = {(const uint32_t*)of[ROWS].at, num_rows, width, is_list ? (const int32_t*)of[OFFSETS].at : NULL,
+  const Ordered rows = {(const uint32_t*)of[ROWS].at, num_rows, num_rows, width, is_list ? (const int32_t*)of[OFFSETS].at : NULL,
                         (const char*)of[VALUES].at, num_values};
   int32_t* offsets = calloc((size_t)num_rows + 1, 4);
   char* out = malloc((size_t)(num_values * width) + 1);
-  if (write_ordered(&rows, offsets, out, &stop) && is_list && offsets[num_rows] != num_values) abort();
+  if (write_ordered(&rows, offsets, out, &stop) >= 0 && is_list && offsets[num_rows] != num_values) abort();
   free(offsets);
   free(out);
 }
@@ -71,6 +71,14 @@ static void rebased(Part* of, int offset_width) {
   int64_t* offsets = malloc((size_t)(num_rows + num_parts) * 8);
   rebase_offsets(of[OFFSETS].at, offset_width, num_rows, (const int64_t*)of[CUTS].at, num_parts, offsets, num_rows + num_parts);
   free(offsets);
+}
+
+static void packed(Part* of, int offset_width, char* out, int64_t out_bytes) {
+  const int64_t* const starts = (const int64_t*)of[STARTS].at;
+  if (of[STARTS].size < 16) return;
+  const PackedPart parts[] = {{(const char*)of[VALUES].at, of[VALUES].size, 0, starts[0]},
+                              {(const char*)of[OFFSETS].at, of[OFFSETS].size, offset_width, starts[1]}};
+  pack_parts(parts, 2, out, out_bytes);
 }
 
 static void filled(Part* of, int width, int64_t first_bit) {
@@ -94,6 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   else if (kernel == REBASE) rebased(parts, offset_width);
   else if (kernel == FILL) filled(parts, width, data[BIT_BYTE]);
   else if (kernel == ORDER || kernel == ORDER_LISTS) ordered(parts, kernel == ORDER_LISTS, width);
+  else if (kernel == PACK) packed(parts, offset_width, out, capacity * width);
   else gathered(parts, data, kernel, width, offset_width, out, capacity * width);
   free_parts(parts, NUM_PARTS);
   free(out);

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.native.format import PLAN
+from featstore.native import checks
+from featstore.native.footers import read_checked
+from featstore.native.format import CHUNKS, PLAN, ROW_GROUPS, walk
 
 FOLDER = Path(__file__).parent / "corpus"
 NUM_ROWS = 24
@@ -19,7 +21,15 @@ CODECS = {"none": 0, "snappy": 1}
 
 
 def main() -> None:
-    for name, data in {**pages(), **texts(), **footers(), **hashed(), **rows(), **orders()}.items():
+    for name, data in {
+        **pages(),
+        **texts(),
+        **footers(),
+        **chunk_checks(),
+        **hashed(),
+        **rows(),
+        **orders(),
+    }.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -97,6 +107,24 @@ def footers() -> dict[str, bytes]:
     return {f"footer/{name}": head + footer for name, footer in _footers()}
 
 
+def chunk_checks() -> dict[str, bytes]:
+    """What `fuzz_chunk_checks.c` takes: the tables of each footer, and by what they are checked."""
+    found = {}
+    for name, file in _files():
+        footer = read_checked(io.BytesIO(file))
+        tables = walk(footer.data)
+        widths = (tables[ROW_GROUPS].shape[1], tables[CHUNKS].shape[1])
+        head = struct.pack("<BBBxH", *widths, NUM_ROWS, len(file) - len(footer.data) - 8)
+        found[f"chunk_checks/{name}"] = head + _parts(
+            tables[ROW_GROUPS],
+            tables[CHUNKS],
+            *(checks.LAYOUT, checks.OF_RANGES),
+            *checks.bounds(footer.file_schema),
+            footer.file_schema.levels,
+        )
+    return found
+
+
 def hashed() -> dict[str, bytes]:
     """Width, seed, texts and their offsets, as `fuzz_hash.c` takes them, fixed and changing."""
     text = bytes(range(64))
@@ -109,7 +137,7 @@ def rows() -> dict[str, bytes]:
     changing.
     """
     found = {}
-    for kernel, widths in product(range(8), range(8)):
+    for kernel, widths in product(range(9), range(8)):
         width, offset_type = 8 if widths & 1 else 4, np.int64 if widths & 2 else np.int32
         parts = _parts(
             np.array([0, 2, 2, 5], offset_type),
@@ -118,10 +146,12 @@ def rows() -> dict[str, bytes]:
             b"\x1d",
             np.array([2, 1 << 4, 1] if kernel < 6 else [2, 0, 1, 4, 3], np.uint32),
             np.array([0, 1, 3], np.int64),
-            np.array([0, 3 * width], np.int64),
+            np.array([0, 3 * width if kernel < 8 else 40], np.int64),
             np.array([3 * width, 5 * width], np.int64),
         )
-        found[f"rows/{kernel}-{widths}"] = bytes([kernel, widths, 0, 0, 5]) + parts
+        found[f"rows/{kernel}-{widths}"] = (
+            bytes([kernel, widths, 0, 0, 5 if kernel < 8 else 20]) + parts
+        )
     return found
 
 
@@ -146,6 +176,11 @@ def _parts(*parts: bytes | np.ndarray) -> bytes:
 
 
 def _footers() -> Iterator[tuple[str, bytes]]:
+    for name, data in _files():
+        yield name, data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+
+
+def _files() -> Iterator[tuple[str, bytes]]:
     for name, options in {
         "plain": {},
         "indexes": {"write_page_index": True},
@@ -153,8 +188,7 @@ def _footers() -> Iterator[tuple[str, bytes]]:
     }.items():
         file = io.BytesIO()
         pq.write_table(pa.table(columns()).select(["ids", "lists"]), file, NUM_ROWS // 2, **options)
-        data = file.getvalue()
-        yield name, data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+        yield name, file.getvalue()
 
 
 if __name__ == "__main__":

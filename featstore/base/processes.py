@@ -17,8 +17,6 @@ from featstore.base.errors import CheckFailedError
 
 BAD_INPUT, REFUSED = 2, 3
 _NOT_FLUSHED = 120  # the interpreter's own code if standard output cannot be written at its end
-# Process ids are reused, also across hosts and containers: the text tells two such processes apart.
-_TOKEN = uuid.uuid4().hex
 
 
 class OwnProcess:
@@ -28,12 +26,21 @@ class OwnProcess:
         id: The process id, for messages.
     """
 
+    # Names this process. A forked child has another one before anything else runs in it. Process
+    # ids are reused, also across hosts and containers, and take a system call.
+    _token_here = uuid.uuid4().hex
+
     def __init__(self) -> None:
-        self.id, self._token = os.getpid(), _TOKEN
+        self.id, self._token = os.getpid(), OwnProcess._token_here
 
     def is_this(self) -> bool:
         """Whether the caller is in that process."""
-        return (self.id, self._token) == (os.getpid(), _TOKEN)
+        return self._token == OwnProcess._token_here
+
+    @classmethod
+    def begin_child(cls) -> None:
+        """Called at the begin of each forked child."""
+        cls._token_here = uuid.uuid4().hex
 
 
 @functools.cache
@@ -62,6 +69,7 @@ def forget_in_child(owner: Inherited) -> None:
 
 
 def _forget_all() -> None:
+    OwnProcess.begin_child()
     for owner in list(_inherited):
         try:
             owner.forget()

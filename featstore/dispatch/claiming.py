@@ -12,7 +12,7 @@ from featstore.dispatch import lease as leases
 from featstore.dispatch.epochs import EpochNote, announce
 from featstore.dispatch.held import Holdings, LoopPace
 from featstore.dispatch.lease import FINAL, Lease
-from featstore.dispatch.plan import Done, Extent, Plan, extent, part_extent
+from featstore.dispatch.plan import Done, Extent, Plan, Split, extent, part_extent
 from featstore.dispatch.receipt import EpochSize, quarantine
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.base import Store
@@ -169,7 +169,7 @@ class Claiming:
             "pace": math.ceil(self._pace.idle_rows_per_s),
         }
         mine = (
-            leases.claim(self._extent(part), **named)
+            leases.claim(self._extent(part, split), **named)
             if record is None
             else leases.claim_again(record, relieves=relieves, **named)
         )
@@ -208,9 +208,9 @@ class Claiming:
         is_done = self._done.get(index) == "complete"
         return None if is_done else self.claim((index, 0), None, None)
 
-    def _extent(self, part: Part) -> Extent:
+    def _extent(self, part: Part, split: Split) -> Extent:
         index, first = part
-        split, rows = self._plan[index], self._done.get(index, 0)
+        rows = self._done.get(index, 0)
         return (
             part_extent(split, rows, first, self._extents[part]) if first else extent(split, rows)
         )
@@ -221,7 +221,9 @@ class Claiming:
         """
         who = self.claimer
         for part in parts:
-            mine = leases.claim(self._extent(part), worker=who.worker, nonce=who.nonce)
+            mine = leases.claim(
+                self._extent(part, self._plan[part[0]]), worker=who.worker, nonce=who.nonce
+            )
             self._write(part, None, leases.release(mine))
 
     def _write(self, part: Part, value: str | None, record: Lease) -> bool:

@@ -9,14 +9,20 @@ import contextlib
 import math
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.errors import DispatchError
 from featstore.base.processes import OwnProcess
 from featstore.dispatch import lease as leases
 from featstore.dispatch.claiming import Claimer, Claiming
-from featstore.dispatch.held import Holdings, InStepPace, LoopPace, Renewer, renewal_pause_s
+from featstore.dispatch.held import (
+    Holdings,
+    InStepPace,
+    LoopPace,
+    Renewer,
+    renewal_pause_s,
+)
 from featstore.dispatch.lease import Lease
 from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.receipt import quarantined
@@ -160,6 +166,16 @@ class Coordinator(Closing):
             mine = self._held.change(self._store, part, claim.fence, leases.start)
         return None if mine is None else mine.limit
 
+    def make(self, rows: Iterable[tuple[Claim, int]]) -> bool:
+        """Whether the next batch may be made without asking the store, since its rows are reserved.
+        If so, they stay reserved.
+
+        Args:
+            rows: The claims that it has rows of, each with the row up to which it does.
+        """
+        self._require_usable()
+        return self._held.make(rows)
+
     def reserve(self, claim: Claim, through: int) -> int | None:
         """Reserves rows of a claim, which another worker can then not take. Batches are made of
         reserved rows only.
@@ -182,13 +198,17 @@ class Coordinator(Closing):
         if mine is None:
             return None
         through = min(through, mine.limit)
-        if self._held.make(part, claim.fence, through):
+        if self._held.make([(claim, through)]):
             return through
         self._held.worked()
         self._pace.begin(now := self._clock.now_s())
-        num_rows = self._pace.ahead(self._held.num_made_rows, self._terms.reserve_s, now)
+        num_rows = 0.0
+        if (
+            through < mine.limit
+        ):  # Of a small split nothing is left. Both counts look at all leases.
+            num_rows = self._pace.ahead(self._held.num_made_rows, self._terms.reserve_s, now)
         self._held.keep(part, claim.fence, through)  # Before the write: see `Holdings`.
-        ahead = math.ceil(num_rows / max(1, self._held.num_delivering))
+        ahead = math.ceil(num_rows / max(1, self._held.num_delivering)) if num_rows else 0
         mine = self._held.change(
             self._store,
             part,

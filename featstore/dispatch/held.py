@@ -4,7 +4,8 @@ or read last. A thread renews them. And how fast its loop goes through their row
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch import lease as leases
@@ -12,7 +13,7 @@ from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import Store
 from featstore.dispatch.survey import Part
-from featstore.dispatch.terms import Clock
+from featstore.dispatch.terms import Claim, Clock
 
 # Two renewals may be late or lost before a lease expires. More of them load the store: at 10,000
 # workers renewals are a part of 19,000 exchanges per second (benchmarks/dispatch_simulation.md).
@@ -26,6 +27,22 @@ _TAIL_BEAT_S = 0.5
 _LEAST_S = 0.5
 # From the worker's record of a lease, and the count of what it has done so far, to the new record.
 Change = Callable[[Lease, int], Lease]
+ClaimKey = tuple[int, int, int]  # Claim.key
+
+
+@dataclass(slots=True)
+class _Making:
+    """How far batches are made of a claim, as `Holdings` says.
+
+    Attributes:
+        made: Batches are made of the rows before this one.
+        granted: They may be made of those before this one.
+        made_at: When the last one was made.
+    """
+
+    made: int
+    granted: int
+    made_at: float
 
 
 class Holdings:
@@ -36,8 +53,8 @@ class Holdings:
     may run in the thread that holds it, and is never held during a call of the store, which may
     take until its timeout. Reads of records are single operations of the dict and take no lock.
 
-    A thread may reserve fewer rows of a part than before while another one makes batches of them.
-    So a part has a `made` row, up to which batches are made and below which nobody reserves, and a
+    A thread may reserve fewer rows of a claim than before while another one makes batches of them.
+    So a claim has a `made` row, up to which batches are made and below which nobody reserves, and a
     `granted` row, up to which they may be made without a call of the store. The latter falls before
     the store is told so, and rises after. It holds for a lease after the last batch: a loop that
     stood still for longer asks whether others have taken the claim.
@@ -46,9 +63,7 @@ class Holdings:
     def __init__(self, keys: EpochKeys, lease_s: float, clock: Clock) -> None:
         self._keys, self._lease_s, self._clock = keys, lease_s, clock
         self._held: dict[Part, Lease] = {}
-        self._made: dict[Part, int] = {}
-        self._granted: dict[Part, int] = {}
-        self._made_at: dict[Part, float] = {}
+        self._making: dict[ClaimKey, _Making] = {}
         self._lock = threading.RLock()
         self._work = 0
 
@@ -65,54 +80,63 @@ class Holdings:
 
     def take(self, part: Part, mine: Lease) -> None:
         """Adds a claim that was written to the store."""
+        making = _Making(mine.rows, mine.reserved, self._clock.now_s())
         with self._lock:
-            self._held[part] = mine
-            self._made[part], self._granted[part] = mine.rows, mine.reserved
-            self._made_at[part] = self._clock.now_s()
+            if (before := self._held.get(part)) is not None:
+                del self._making[*part, before.fence]
+            self._held[part], self._making[*part, mine.fence] = mine, making
 
-    def make(self, part: Part, fence: int, through: int) -> bool:
-        """Whether rows before `through` may be made into batches without a call of the store. If
-        so, they stay reserved.
+    def make(self, rows: Iterable[tuple[Claim, int]]) -> bool:
+        """Whether the next batch may be made without a call of the store. If so, its rows stay
+        reserved.
+
+        Called for each batch: the lock is taken once for all of its claims.
+
+        Args:
+            rows: The claims that it has rows of, each with the row up to which it does.
         """
-        now = self._clock.now_s()
+        now, making = self._clock.now_s(), self._making
         with self._lock:
-            may_make = (
-                self.get(part, fence) is not None
-                and through <= self._granted[part]
-                and now - self._made_at[part] < self._lease_s
-            )
-            if may_make:
-                self._made[part], self._made_at[part] = max(self._made[part], through), now
-            return may_make
+            for claim, through in rows:
+                mine = making.get(claim.key)
+                if mine is None or through > mine.granted or now - mine.made_at >= self._lease_s:
+                    return False
+                mine.made_at = now
+                if through > mine.made:
+                    mine.made = through
+            return True
 
     def keep(self, part: Part, fence: int, through: int) -> None:
         """From now on nobody reserves fewer rows of the claim than those before `through`."""
         with self._lock:
-            if self.get(part, fence) is not None:
-                self._made[part] = max(self._made[part], through)
-                self._made_at[part] = self._clock.now_s()
+            if (mine := self._making.get((*part, fence))) is not None:
+                mine.made, mine.made_at = max(mine.made, through), self._clock.now_s()
 
     def lower(self, part: Part, fence: int, through: int) -> int:
         """The row to which the claim may be reserved in order to reserve those before `through`:
         more, if more are made. No more than that is made without a call of the store from now on.
         """
         with self._lock:
-            if self.get(part, fence) is not None:
-                through = max(through, self._made[part])
-                self._granted[part] = min(self._granted[part], through)
+            if (mine := self._making.get((*part, fence))) is not None:
+                through = max(through, mine.made)
+                mine.granted = min(mine.granted, through)
             return through
 
     @property
     def num_delivering(self) -> int:
         """How many of the leases have rows that were made into batches."""
         with self._lock:
-            return sum(self._made[part] > mine.first for part, mine in self._held.items())
+            return sum(
+                self._making[*part, mine.fence].made > mine.first
+                for part, mine in self._held.items()
+            )
 
     @property
     def num_made_rows(self) -> int:
         """How many rows were made into batches and are not acknowledged."""
-        held = list(self._held.items())
-        return sum(max(0, self._made.get(part, 0) - mine.rows) for part, mine in held)
+        making, held = self._making, list(self._held.items())
+        made = ((making.get((*part, mine.fence)), mine.rows) for part, mine in held)
+        return sum(max(0, claim.made - rows) for claim, rows in made if claim is not None)
 
     @property
     def num_reserved_rows(self) -> int:
@@ -190,10 +214,10 @@ class Holdings:
             if held is None or not held.same_claim(record):
                 return
             if record.state is not LeaseState.HELD:
-                del self._held[part], self._made[part]
-                del self._granted[part], self._made_at[part]
+                del self._held[part], self._making[*part, held.fence]
             elif record.beat > held.beat:
-                self._held[part], self._granted[part] = record, record.reserved
+                self._held[part] = record
+                self._making[*part, held.fence].granted = record.reserved
 
 
 def renewal_pause_s(lease_s: float) -> float:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from featstore.dispatch.plan import Split
 
@@ -84,7 +85,7 @@ class Claim:
     part: int = 0
     end_row: int = 0
 
-    @property
+    @cached_property  # Asked for with each batch.
     def key(self) -> tuple[int, int, int]:
         """Identifies the claim among all that a worker makes in an epoch, which may include several
         on one split.

@@ -20,7 +20,6 @@ from featstore.base.schema import SlotSchema
 from featstore.extraction.written import WrittenFiles
 from featstore.files.retry import thread_pool
 from featstore.files.storage import join, open_read, open_write, source_of
-from featstore.native.checks import CHUNK
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
@@ -381,5 +380,4 @@ def _file_metadata(footer: OpenFile, where: str) -> FileMetadata:
 
 def _compression(footer: OpenFile) -> str:
     """The codec of the columns of a file that are compressed."""
-    is_zstd = footer.footer.chunks[..., CHUNK["codec"]] == _ZSTD
-    return "zstd" if is_zstd.any() else "snappy"
+    return "zstd" if (footer.footer.codecs == _ZSTD).any() else "snappy"

@@ -11,23 +11,20 @@ from featstore.base.errors import StateError, require_integer
 from featstore.loader.batches.pipeline import Stage, fill
 from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.mixed_source import MixedIterator
-from featstore.tensors.batch import Batch, Device
+from featstore.tensors.batch import Batch, Columns, Device
 from featstore.tensors.packed import PackedColumns, pack
 
 # What a thread may run ahead of its consumer.
 RunsAhead = BatchIterator | MixedIterator
-# Starts to copy a batch. The function that it returns finishes the copy, in the thread that uses
-# the batch.
-Copy = Callable[[Batch], Callable[[], Batch]]
-# A batch whose copy has begun, and the source's state after it (None: the source has no state).
-_Sent = tuple[Callable[[], Batch], dict[str, Any] | None]
+# A copied batch, and the source's state after it (None: the source has no state).
+_Sent = tuple[Batch, dict[str, Any] | None]
 
 
 class DeviceFeed:
     """Iterates over batches on a device, which a separate thread copies ahead of the loop.
 
-    On CUDA each batch is one copy from one pinned buffer, on a separate stream that the loop's
-    stream waits for. Only batches that the loop was given count as delivered, however far the feed
+    On CUDA each batch is one copy from one pinned buffer, on a separate stream; the loop gets it
+    once it is there. Only batches that the loop was given count as delivered, however far the feed
     is ahead.
 
     Args:
@@ -44,12 +41,8 @@ class DeviceFeed:
         self._source, self._device = source, torch.device(device)
 
     def __iter__(self) -> "Feeding":
-        copy = (
-            CudaCopies(self._device).begin
-            if self._device.type == "cuda"
-            else partial(_plain_copy, self._device)
-        )
-        return Feeding(self._source, copy, self._prefetch)
+        copies = CudaCopies if self._device.type == "cuda" else Copies
+        return Feeding(self._source, copies(self._device), self._prefetch)
 
 
 class Feeding:
@@ -57,8 +50,8 @@ class Feeding:
     consumer; the thread ends when it is dropped or closed.
     """
 
-    def __init__(self, source: Iterable[Batch], copy: Copy, prefetch: int) -> None:
-        self._source, self._copy = source, copy
+    def __init__(self, source: Iterable[Batch], copies: "Copies", prefetch: int) -> None:
+        self._source, self._copies = source, copies
         self._queue, self._has_ended = Stage[_Sent](ahead=prefetch - 1), False
         self._iteration: RunsAhead | None = None
         self._state_of: Callable[[], dict[str, Any]] | None = None
@@ -81,10 +74,11 @@ class Feeding:
                 self._has_ended = True
                 self._state = self._state_of() if self._state_of else None
                 raise StopIteration
-            end_copy, self._state = sent
+            batch, self._state = sent
             if self._iteration is not None:
                 self._iteration.give()
-            return end_copy()
+            self._copies.use(batch)
+            return batch
         except BaseException:
             self.close()
             raise
@@ -121,45 +115,75 @@ class Feeding:
             self._iteration = batches.run_ahead()
         else:
             self._state_of = getattr(batches, "state_dict", None)
-        state_of, copy = self._state_of, self._copy
+        state_of, copied = self._state_of, self._copies.copied
         self._state = state_of() if state_of else None
-        copies = ((copy(batch), state_of() if state_of else None) for batch in batches)
+        copies = ((copied(batch), state_of() if state_of else None) for batch in batches)
         self._end = when_gone(self, partial(_end, self._queue, self._iteration))
         self._queue.begin("featstore-feed", fill, copies)
 
 
-class CudaCopies:
+class Copies:
+    """Copies batches to a device, in the feed's thread. Nothing is left to the thread of the loop,
+    which would wait there for the interpreter's lock after each call that releases it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def copied(self, batch: Batch) -> Batch:
+        """The batch, packed on the device, once it is there, with all its tensors."""
+        moved = batch.with_columns(pack(batch.columns).moved(device=self.device))
+        moved.made()
+        return moved
+
+    def use(self, batch: Batch) -> None:
+        """Called in the loop's thread before it gets a batch."""
+
+
+class CudaCopies(Copies):
     """Copies batches to a CUDA device on a separate stream."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        super().__init__(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._loop_stream = torch.cuda.current_stream(device)
+        self._room = torch.empty(0, dtype=torch.uint8)
 
-    def begin(self, batch: Batch) -> Callable[[], Batch]:
-        """Packs the batch into one pinned buffer, unless it is in one, and starts to copy it."""
+    def copied(self, batch: Batch) -> Batch:
+        """Packs the batch into one pinned buffer, unless it is in one, and waits for its copy: then
+        the buffer is free again, and no stream has to wait.
+        """
         columns = batch.columns
         if not (isinstance(columns, PackedColumns) and columns.is_pinned):
-            columns = pack(columns, partial(torch.empty, dtype=torch.uint8, pin_memory=True))
+            columns = pack(columns, self._pinned)
         with torch.cuda.stream(self._stream):
-            moved = columns.moved(device=self._device, non_blocking=True)
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            moved = columns.moved(device=self.device, non_blocking=True)
+            copied = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             copied.record()
+        _record_use(moved, self._loop_stream)
+        found = batch.with_columns(moved)
+        found.made()
+        copied.synchronize()
+        return found
 
-        def end() -> Batch:
-            """Makes the current stream wait for the copy, and records the memory on it: otherwise
-            the allocator, which knows it as the side stream's, could reuse it too early.
-            """
-            stream = torch.cuda.current_stream(self._device)
-            stream.wait_event(copied)
-            for buffer in moved.buffers:
-                buffer.record_stream(stream)
-            return batch.with_columns(moved)
+    def use(self, batch: Batch) -> None:
+        stream = torch.cuda.current_stream(self.device)
+        if stream != self._loop_stream:
+            _record_use(batch.columns, stream)
 
-        return end
+    def _pinned(self, num_bytes: int) -> torch.Tensor:
+        if len(self._room) < num_bytes:
+            self._room = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+        return self._room
 
 
-def _plain_copy(device: torch.device, batch: Batch) -> Callable[[], Batch]:
-    moved = batch.with_columns(pack(batch.columns).moved(device=device))
-    return lambda: moved
+def _record_use(columns: Columns, stream: torch.cuda.Stream) -> None:
+    """Records the memory of columns on the stream on which they are used: otherwise the allocator,
+    which knows it as the copying stream's, could reuse it too early.
+    """
+    assert isinstance(columns, PackedColumns)
+    for buffer in columns.buffers:
+        buffer.record_stream(stream)
 
 
 def _end(queue: Stage[_Sent], iteration: RunsAhead | None) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.native import kernels
-from featstore.native.footers import CheckedFooter, Chunks
+from featstore.native.footers import CheckedFooter
 from featstore.native.format import Numbers
 
 CLAIMS_MORE = (
@@ -21,13 +21,22 @@ CLAIMS_MORE = (
     "allows, found pages that claim more; the file is damaged: write it again"
 )
 
-# The worst case of the RLE hybrid encoding is a run for each value: 5 bytes for a dictionary index,
-# and 4 for its two levels.
-_LEVEL_BYTES, _INDEX_BYTES = 4, 5
-# A page may claim this much however few values there are: writers round up, and a dictionary may be
-# shared by the row groups of a file.
-_MIN_PAGE_BYTES = 2 << 20
-_MAX_RATIO = 24  # more than snappy can compress by, which is 64 bytes to 3
+# The numbers of a column that the kernels plan and decode, in this order: its leaf column in the
+# file, the bytes of a value (0: of texts), its maximum levels, the definition level below which a
+# row is null, and the missing mark's bits; the buffer and the byte in which its offsets begin, and
+# its values; how many values it has; and its bytes, as they are stored and decompressed.
+COLUMN = {
+    name: number
+    for number, name in enumerate(
+        (
+            *("leaf", "width", "repetition", "definition", "null_below", "mark"),
+            *("offsets_in", "offsets_at", "values_in", "values_at", "found", "stored", "raw"),
+        )
+    )
+}
+# Those of a chunk: first byte, number of bytes, codec, number of values, and the most bytes that a
+# page may claim to decompress to.
+NUMBERS_OF_CHUNK, _CODEC = 5, 2
 _HEADER_BYTES = 1 << 20  # the longest page header that is read of a local file
 # A header is mostly tens of bytes, but may contain statistics of any length. Of a file that is read
 # in place the second size is tried only if the header does not end within the first.
@@ -54,31 +63,6 @@ class PageHeader(NamedTuple):
     raw_bytes: int
     num_levels: int
     crc: int | None
-
-
-def max_page_bytes(chunks: Chunks, widths: Numbers) -> Numbers:
-    """The most bytes that a page of each chunk may claim to decompress to: int64 (num_row_groups,
-    num_leaves).
-
-    That is what its values can need in the worst case, or, since a dictionary may have more values
-    than the chunk, what the stored bytes can decompress to.
-
-    Args:
-        chunks: The column chunks.
-        widths: The bytes of a value of each leaf column: int64 (num_leaves,).
-    """
-    needed = chunks.num_values * (widths.clip(min=_INDEX_BYTES) + _LEVEL_BYTES)
-    decompressed = np.minimum(chunks.raw_bytes, _MAX_RATIO * chunks.stored_bytes)
-    most: Numbers = np.maximum(np.maximum(needed, decompressed), _MIN_PAGE_BYTES)
-    return most
-
-
-def kernel_chunks(chunks: Chunks, max_bytes: Numbers) -> Numbers:
-    """The chunks as the kernels take them: int64 (num_leaves, num_row_groups, 5), which are the
-    first byte, number of bytes, codec, number of values, and the most bytes that a page may claim.
-    """
-    numbers = (chunks.first, chunks.stored_bytes, chunks.codec, chunks.num_values, max_bytes)
-    return np.ascontiguousarray(np.stack(numbers, axis=-1).swapaxes(0, 1))
 
 
 def first_beyond(
@@ -145,14 +129,16 @@ def _is_within(read_at: ReadAt, bounds: Sequence[int], stop: bytes | bytearray) 
 
 
 def _bounds(footer: CheckedFooter, row_group: int, leaves: Sequence[int]) -> Numbers:
-    """The bounds of chunks, as of `kernel_chunks`, of any codec. The footer's sizes bound values of
-    variable length (texts).
-    """
-    chunks = footer.chunks_of([row_group], leaves)
-    widths = np.array(
-        [_WIDTHS.get(footer.leaves[leaf].physical_type, _TEXT) for leaf in leaves], np.int64
+    """The numbers of chunks, of any codec: int64 (num_leaves, `NUMBERS_OF_CHUNK`)."""
+    columns = np.zeros((len(leaves), len(COLUMN)), np.int64)
+    columns[:, COLUMN["leaf"]] = leaves
+    columns[:, COLUMN["width"]] = [
+        _WIDTHS.get(footer.leaves[leaf].physical_type, _TEXT) for leaf in leaves
+    ]
+    chunks = np.empty((len(leaves), NUMBERS_OF_CHUNK), np.int64)
+    one, rows = np.array([row_group]), np.zeros(1, np.int64)
+    kernels.plan_columns(
+        footer.numbers, footer.numbers.shape[1], one, rows, columns, chunks, False, False
     )
-    text_bytes = np.maximum(np.maximum(chunks.raw_bytes, chunks.stored_bytes), _MIN_PAGE_BYTES)
-    max_bytes = np.where(widths == _TEXT, text_bytes, max_page_bytes(chunks, widths))
-    of_any_codec = chunks._replace(codec=np.full_like(chunks.codec, _ANY_CODEC))
-    return kernel_chunks(of_any_codec, max_bytes)[:, 0]
+    chunks[:, _CODEC] = _ANY_CODEC
+    return chunks

@@ -1,23 +1,33 @@
 """Checks of a footer's row groups and column chunks, before anything relies on them.
 
-Each check is vectorized over all chunks. Arrow never sees a footer that fails one: it would abort
-the process for some, and take long or allocate much memory for others.
+The kernels check all chunks in one pass; what is wrong gets its words here. Arrow never sees a
+footer that fails a check: it would abort the process for some, and take long or allocate much
+memory for others.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from featstore.native import kernels
 from featstore.native.file_schema import FileSchema
 from featstore.native.format import ABSENT, CHUNKS, FILE, ROW_GROUPS, SLOTS, FooterError, Numbers
 
 CHUNK, ROW_GROUP, _FILE = SLOTS[CHUNKS], SLOTS[ROW_GROUPS], SLOTS[FILE]
 # The bytes of a value in statistics, by physical type; 0 for any length.
 _WIDTHS = np.array([1, 4, 8, 0, 4, 8, 0, 0], np.int64)
-
-Flags = npt.NDArray[np.bool_]
+# The numbers that are taken of each chunk beside its first byte and end; then others that checks
+# need. In the order of `chunk_checks.h`.
+TAKEN = ("codec", "encodings", "num_values", "stored_bytes", "raw_bytes")
+_OTHERS = (
+    *("data_page", "dictionary_page", "num_nulls"),
+    *("num_repetition_counts", "num_definition_counts"),
+)
+_IN_GROUP = [ROW_GROUP["num_rows"], ROW_GROUP["columns.count"]]
+LAYOUT = np.array([*_IN_GROUP, *(CHUNK[name] for name in (*TAKEN, *_OTHERS))], np.int64)
+# What `kernels.check_chunks` finds wrong with the row groups; what is wrong with a chunk follows.
+_FEWER_THAN_NO_ROWS, _OTHER_ROWS, _OTHER_CHUNKS, _OF_CHUNK = 1, 2, 3, 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +44,7 @@ class _SlotRange:
 
 _NO_ENCRYPTION = _SlotRange(expected="no encryption, which is not read here", high=ABSENT)
 _INSIDE = "pages that lie before the footer"
-# Ranges that depend on the column or the file have only their text here; `_ranges` fills them in.
+# Ranges that depend on the column or the file have only their text here; `bounds` fills them in.
 _RANGES = {
     "file_path": _SlotRange(expected="no path of another file", high=ABSENT),
     "encryption": _NO_ENCRYPTION,
@@ -53,13 +63,21 @@ _RANGES = {
     "max": _SlotRange(expected="a bound as long as a value", may_lack=True),
     "min": _SlotRange(expected="a bound as long as a value", may_lack=True),
 }
-_MAY_LACK = np.array([_RANGES[n].may_lack if n in _RANGES else True for n in CHUNK], bool)
-_LOW = np.array([_RANGES[n].low if n in _RANGES else ABSENT for n in CHUNK], np.int64)
-_HIGH = np.array([_RANGES[n].high if n in _RANGES else 2**63 - 1 for n in CHUNK], np.int64)
+OF_RANGES = np.array([(CHUNK[name], of.may_lack) for name, of in _RANGES.items()], np.int64)
+_PLACES, _COUNTS = _OTHERS[:2], _OTHERS[3:]
+# The checks of a chunk that come after the ranges: what was expected, and the slots in which it is
+# found, of which the largest is told.
+_FURTHER = (
+    ("pages in the {end} bytes before the footer", (*_PLACES, "stored_bytes")),
+    ("pages that end by byte {end}, where the footer begins", ()),
+    ("a value for each row, and more only in lists", ("num_values",)),
+    ("no more nulls than values", ("num_nulls",)),
+    ("a count for each level, or none", _COUNTS),
+)
 
 
 def checked_chunks(tables: tuple[Numbers, ...], schema: FileSchema, end: int) -> Numbers:
-    """The column chunks of each row group, after all checks.
+    """The numbers of the column chunks of each row group, after all checks.
 
     Args:
         tables: The tables of `walk`.
@@ -67,101 +85,66 @@ def checked_chunks(tables: tuple[Numbers, ...], schema: FileSchema, end: int) ->
         end: The byte of the file at which the footer begins.
 
     Returns:
-        int64 (num_row_groups, num_leaves, num_slots), with the slots of `CHUNK`.
+        int64 (num_row_groups, num_leaves, 7): those of `TAKEN`, the first byte and the end. A
+        number of values or bytes is at most 2^48.
 
     Raises:
         FooterError: A number is impossible. The message names column, row group, what was expected
             and what was found.
     """
-    groups, num_leaves = tables[ROW_GROUPS], len(schema.leaves)
-    _check_rows(tables[FILE][0], groups)
-    counts = groups[:, ROW_GROUP["columns.count"]]
-    if (counts != num_leaves).any():
-        index = int(np.argmax(counts != num_leaves))
-        expected = f"expected {num_leaves} column chunks"
-        raise FooterError(f"row group {index}: {expected}, found {counts[index]}")
-    chunks = tables[CHUNKS].reshape(len(groups), num_leaves, len(CHUNK))
-    _check_ranges(chunks, schema)
-    _check_places(chunks, schema, end)
-    _check_counts(chunks, schema, groups[:, ROW_GROUP["num_rows"], None])
-    return chunks
-
-
-def spans(chunks: Numbers) -> Numbers:
-    """The first byte and the end of each chunk, int64 (..., 2). A dictionary page comes first."""
-    data, dictionary = chunks[..., CHUNK["data_page"]], chunks[..., CHUNK["dictionary_page"]]
-    first = np.where(dictionary > 0, np.minimum(data, dictionary), data)
-    return np.stack([first, first + chunks[..., CHUNK["stored_bytes"]]], axis=-1)
-
-
-def _check_rows(file: Numbers, groups: Numbers) -> None:
-    rows, expected = groups[:, ROW_GROUP["num_rows"]].tolist(), int(file[_FILE["num_rows"]])
-    index = next((index for index, num_rows in enumerate(rows) if num_rows < 0), None)
-    if index is not None:
-        raise FooterError(f"row group {index}: expected 0 rows or more, found {rows[index]}")
-    # Python's sum, since the sum of damaged numbers may not fit 64 bits.
-    if sum(rows) != expected:
-        raise FooterError(f"expected {expected} rows in all row groups, found {sum(rows)}")
-
-
-def _require(is_met: Flags, schema: FileSchema, expected: str, found: Numbers) -> None:
-    """FooterError for the first row group and leaf column for which the condition is not met."""
-    if is_met.all():
-        return
-    group, leaf = (int(index) for index in np.argwhere(~is_met)[0])
-    number = int(np.broadcast_to(found, is_met.shape)[group, leaf])
+    groups, chunks, num_leaves = tables[ROW_GROUPS], tables[CHUNKS], len(schema.leaves)
+    taken = np.empty((len(groups), num_leaves, len(TAKEN) + 2), np.int64)
+    low, high = bounds(schema)
+    num_rows, of = int(tables[FILE][0, _FILE["num_rows"]]), (len(ROW_GROUP), len(CHUNK))
+    wrong, group, leaf = kernels.check_chunks(
+        groups, chunks, *of, LAYOUT, OF_RANGES, low, high, schema.levels, num_rows, end, taken
+    )
+    if not wrong:
+        return taken
+    rows = groups[:, ROW_GROUP["num_rows"]].tolist()
+    if wrong == _FEWER_THAN_NO_ROWS:
+        raise FooterError(f"row group {group}: expected 0 rows or more, found {rows[group]}")
+    if wrong == _OTHER_ROWS:
+        # Python's sum, since the sum of damaged numbers may not fit 64 bits.
+        raise FooterError(f"expected {num_rows} rows in all row groups, found {sum(rows)}")
+    if wrong == _OTHER_CHUNKS:
+        found = groups[group, ROW_GROUP["columns.count"]]
+        raise FooterError(f"row group {group}: expected {num_leaves} column chunks, found {found}")
+    expected, found = _told(wrong - _OF_CHUNK, chunks[group * num_leaves + leaf], end)
     raise FooterError(
         f"column {schema.leaves[leaf].path!r}: row group {group}: expected {expected}, "
-        f"found {'none' if number == ABSENT else number}"
+        f"found {'none' if found == ABSENT else found}"
     )
 
 
+def _told(check: int, chunk: Numbers, end: int) -> tuple[str, int]:
+    """What a check of a chunk expected, and what it found."""
+    if check < len(_RANGES):
+        name, of = list(_RANGES.items())[check]
+        return of.expected, int(chunk[CHUNK[name]])
+    expected, names = _FURTHER[check - len(_RANGES)]
+    if names:
+        return expected.format(end=end), max(int(chunk[CHUNK[name]]) for name in names)
+    data, dictionary, stored = (int(chunk[CHUNK[name]]) for name in (*_PLACES, "stored_bytes"))
+    first = min(data, dictionary) if dictionary > 0 else data
+    return expected.format(end=end), first + stored
+
+
 @lru_cache(maxsize=8)
-def _ranges(schema: FileSchema) -> tuple[Numbers, Numbers]:
-    """The least and the greatest value of each slot, int64 (num_leaves, num_slots) each."""
-    low, high = (np.tile(of, (len(schema.leaves), 1)) for of in (_LOW, _HIGH))
+def bounds(schema: FileSchema) -> tuple[Numbers, Numbers]:
+    """The least and the greatest value of each range, int64 (num_leaves, num_ranges) each."""
     physical = schema.levels[0]
-    low[:, CHUNK["type"]] = high[:, CHUNK["type"]] = physical
     widths = _WIDTHS[physical]
-    for name in ("old_max", "old_min", "max", "min"):
-        low[:, CHUNK[name]] = widths
-        high[:, CHUNK[name]] = np.where(widths > 0, widths, 2**63 - 1)
+    low, high = (
+        np.tile(
+            np.array([getattr(of, name) for of in _RANGES.values()], np.int64), (len(widths), 1)
+        )
+        for name in ("low", "high")
+    )
+    for range_, name in enumerate(_RANGES):
+        if name == "type":
+            low[:, range_] = high[:, range_] = physical
+        elif name in ("old_max", "old_min", "max", "min"):
+            low[:, range_] = widths
+            high[:, range_] = np.where(widths > 0, widths, 2**63 - 1)
     return low, high
-
-
-def _check_ranges(chunks: Numbers, schema: FileSchema) -> None:
-    low, high = _ranges(schema)
-    # One comparison of all slots. They are looked at one by one only to name the first that fails.
-    is_met = ((chunks >= low) & (chunks <= high)) | ((chunks == ABSENT) & _MAY_LACK)
-    if is_met.all():
-        return
-    for name, range_ in _RANGES.items():
-        slot = CHUNK[name]
-        _require(is_met[..., slot], schema, range_.expected, chunks[..., slot])
-
-
-def _check_places(chunks: Numbers, schema: FileSchema, end: int) -> None:
-    """Checks that each chunk lies before the footer, which begins at byte `end`.
-
-    Each number alone is checked first, so that their sums cannot overflow.
-    """
-    where = [CHUNK[name] for name in ("data_page", "dictionary_page", "stored_bytes")]
-    numbers = chunks[..., where]
-    largest = numbers.max(axis=-1)
-    _require(largest <= end, schema, f"pages in the {end} bytes before the footer", largest)
-    last = spans(chunks)[..., 1]
-    _require(last <= end, schema, f"pages that end by byte {end}, where the footer begins", last)
-
-
-def _check_counts(chunks: Numbers, schema: FileSchema, rows: Numbers) -> None:
-    """Checks the numbers of values against those of rows, nulls against values, and counts of
-    levels against levels.
-    """
-    values, nulls = chunks[..., CHUNK["num_values"]], chunks[..., CHUNK["num_nulls"]]
-    # A column with a repetition level is a list, which has at least one level per row.
-    is_met = (values == rows) | ((schema.levels[1] > 0) & (values > rows))
-    _require(is_met, schema, "a value for each row, and more only in lists", values)
-    _require(nulls <= values, schema, "no more nulls than values", nulls)
-    counts = chunks[..., [CHUNK["num_repetition_counts"], CHUNK["num_definition_counts"]]]
-    is_met = (counts <= 0) | (counts == schema.levels[1:].T + 1)
-    _require(is_met.all(axis=-1), schema, "a count for each level, or none", counts.max(axis=-1))

@@ -26,6 +26,7 @@ enum { NOT_READ = 0, READ = 1, BEYOND_BOUNDS = 2 };
 typedef struct {
   ColumnOut out;
   const int64_t* chunks; /* of each row group: first byte in the file, bytes, codec, values, bytes that a page may claim */
+  int64_t number; /* of the column among those that were asked for */
   int is_decoded;
   int64_t beyond_bounds; /* the row group whose chunk claims more than its footer allows, or -1 */
 } Column;
@@ -38,7 +39,8 @@ typedef struct {
   int file;
   Column* columns;
   const int64_t* rows;
-  const uint32_t* order; /* in which all rows are written; NULL: in that of the file */
+  const uint32_t* order; /* the rows that are written, `num_ordered`; NULL: all, as they lie in the file */
+  int64_t num_ordered;
   int64_t num_columns, num_row_groups, next;
   uint8_t* room; /* of each thread `room_bytes` */
   int64_t room_bytes, next_room;
@@ -339,8 +341,9 @@ static int decode_column(const Work* work, Column* column, uint8_t* room) {
   out->offsets = (int32_t*)(void*)(room + skipped);
   out->values = (char*)room + first;
   if (!decode_in_file_order(work, column, room + end, work->room_bytes - end)) return 0;
-  const Ordered ordered = {work->order, num_rows, out->width, out->max_repetition ? out->offsets : NULL, out->values, out->at};
-  return write_ordered(&ordered, wanted.offsets, wanted.values, work->stop);
+  const Ordered ordered = {work->order, work->num_ordered, num_rows, out->width, out->max_repetition ? out->offsets : NULL, out->values, out->at};
+  out->at = write_ordered(&ordered, wanted.offsets, wanted.values, work->stop);
+  return out->at >= 0;
 }
 
 static void* decode_next(void* of) {

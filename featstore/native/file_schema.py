@@ -9,10 +9,11 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from featstore.base.processes import forget_in_child
@@ -31,6 +32,9 @@ PHYSICAL = (
     "BYTE_ARRAY",
     "FIXED_LEN_BYTE_ARRAY",
 )
+# Bytes of a decoded value of each physical type of fixed width.
+_WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
+_OFFSET_BYTES = 4.0
 _MAX_DEPTH = 100  # Arrow describes nested columns by recursion; real ones are some ten deep
 # Cached schemas. A job that reads tables, or versions of a table, with more schemas in turn would
 # describe each file's columns again.
@@ -38,6 +42,7 @@ _MAX_KEPT = 8
 _REQUIRED, _REPEATED = 0, 2  # of FieldRepetitionType
 _LAST_CONVERTED = 25  # of ConvertedType
 _AT = SLOTS[ELEMENTS]
+_POSITIONS = [_AT[name] for name in ("begin", "end", "name", "name.end")]
 
 
 class Leaf(NamedTuple):
@@ -98,6 +103,16 @@ class FileSchema:
     by_name: dict[str, tuple[int, ...]]
     levels: Numbers
 
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.float64]:
+        """What a decoded column of each leaf takes: bytes for each value, for each decompressed
+        byte of texts, and for each row of lists, which have offsets. float64 (3, num_leaves).
+        """
+        widths = np.array([_WIDTHS.get(leaf.physical_type, 0) for leaf in self.leaves], float)
+        are_texts = widths == 0
+        are_lists = np.array(["." in leaf.path for leaf in self.leaves], float)
+        return np.stack([widths + _OFFSET_BYTES * are_texts, are_texts, _OFFSET_BYTES * are_lists])
+
     def bytes_of(self, columns: Sequence[int]) -> SchemaBytes:
         """The columns with these indices as a footer holds them."""
         return (
@@ -139,13 +154,16 @@ class SchemaCache:
         """Replaces the lock by a new one. What is known stays right in a forked child."""
         self._lock = threading.Lock()
 
-    def get(self, elements: bytes, arrow_text: bytes | None, rows: Numbers) -> FileSchema:
+    def get(
+        self, elements: bytes, arrow_text: bytes | None, rows: Numbers, begin: int
+    ) -> FileSchema:
         """The schema that the bytes of a footer's elements describe.
 
         Args:
             elements: The bytes.
             arrow_text: The text of Arrow's schema, if the footer has one.
-            rows: The elements as `walk` found them, with positions relative to `elements`.
+            rows: The elements as `walk` found them.
+            begin: The byte of the footer at which they begin.
 
         Raises:
             FooterError: They do not form a valid schema.
@@ -159,7 +177,9 @@ class SchemaCache:
             for _, schema in likely:
                 if schema.all_bytes.arrow_text == of_columns:
                     return schema
-            schema = _file_schema(elements, of_columns, rows)
+            own = rows.copy()
+            own[:, _POSITIONS] -= begin
+            schema = _file_schema(elements, of_columns, own)
             self._known.append((arrow_text, schema))
             return schema
 
@@ -197,7 +217,7 @@ def _file_schema(elements: bytes, arrow_text: bytes | None, rows: Numbers) -> Fi
         roots=tuple(roots),
         leaves=tuple(leaves),
         by_name=by_name,
-        levels=np.array([leaf[1:] for leaf in leaves], np.int64).reshape(-1, 3).T,
+        levels=np.array([leaf[1:] for leaf in leaves], np.int64).reshape(-1, 3).T.copy(),
     )
 
 

@@ -23,11 +23,12 @@ from featstore.native.arrow import (
     file_without_data,
     row_group,
 )
-from featstore.native.checks import CHUNK, ROW_GROUP, checked_chunks, spans
+from featstore.native.checks import CHUNK, ROW_GROUP, checked_chunks
 from featstore.native.damage import damage_as, first_line
 from featstore.native.file_schema import SCHEMAS, FileSchema, Leaf
 from featstore.native.format import (
     ABSENT,
+    CHUNKS,
     ELEMENTS,
     FILE,
     KEY_VALUES,
@@ -43,7 +44,7 @@ END_BYTES = 8  # at the end of a file: the footer's length, 4 bytes little-endia
 _ENCRYPTED_MAGIC = b"PARE"
 # The bytes read first from the end of a file. A longer footer takes a second read.
 _LIKELY_BYTES = 64 << 10
-_FILE, _ELEMENT, _KEY_VALUE = SLOTS[FILE], SLOTS[ELEMENTS], SLOTS[KEY_VALUES]
+_FILE, _KEY_VALUE = SLOTS[FILE], SLOTS[KEY_VALUES]
 
 
 class Chunks(NamedTuple):
@@ -70,11 +71,7 @@ class Chunks(NamedTuple):
 
 
 _ZSTD = 6  # the codec's number in the format
-# A bound for the numbers of values and bytes of damaged footers, so that sums and small multiples
-# of them do not overflow. No chunk that can be read comes near it.
-_MOST = 1 << 48
-_OF_CHUNK = [CHUNK[name] for name in Chunks._fields[:5]]
-_COUNTS = [Chunks._fields.index(name) for name in ("num_values", "stored_bytes", "raw_bytes")]
+_CODEC, _FIRST = Chunks._fields.index("codec"), Chunks._fields.index("first")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,14 +82,13 @@ class CheckedFooter:
         data: The bytes of the footer.
         tables: The tables of `walk`.
         file_schema: The schema.
-        chunks: The column chunks, int64 (num_row_groups, num_leaves, num_slots), with the slots of
-            `checks.CHUNK`.
+        numbers: The fields of `Chunks`, int64 (num_row_groups, num_leaves, 7).
     """
 
     data: bytes
     tables: tuple[Numbers, ...]
     file_schema: FileSchema
-    chunks: Numbers
+    numbers: Numbers
 
     @property
     def num_rows(self) -> int:
@@ -120,14 +116,19 @@ class CheckedFooter:
         pairs = _key_values(self.data, self.tables[KEY_VALUES])
         return {key: value for key, value in pairs.items() if key != ARROW_SCHEMA}
 
-    @cached_property
+    @property
+    def codecs(self) -> Numbers:
+        """The codec of each column chunk, int64 (num_row_groups, num_leaves)."""
+        return self.numbers[..., _CODEC]
+
+    @property
     def spans(self) -> Numbers:
         """The first byte and end of each column chunk, int64 (num_row_groups, num_leaves, 2)."""
-        return spans(self.chunks)
+        return self.numbers[..., _FIRST:]
 
     def span(self, row_group: int, leaf: int) -> Span:
         """The first byte and end of the column chunk of a leaf column in a row group."""
-        first, end = self.spans[row_group, leaf].tolist()
+        first, end = self.numbers[row_group, leaf, _FIRST:].tolist()
         return first, end
 
     def chunks_of(self, row_groups: Sequence[int], leaves: Sequence[int]) -> Chunks:
@@ -137,8 +138,8 @@ class CheckedFooter:
             row_groups: The indices of row groups.
             leaves: The indices of leaf columns.
         """
-        numbers = self._numbers[np.array(row_groups, np.intp)[:, None], np.array(leaves, np.intp)]
-        return Chunks._make(np.moveaxis(numbers, -1, 0))
+        numbers = self.numbers[np.array(row_groups, np.intp)[:, None], np.array(leaves, np.intp)]
+        return Chunks._make(numbers.transpose(2, 0, 1))
 
     def room_bytes(self, row_groups: Sequence[int], leaves: Sequence[int]) -> list[int]:
         """The memory to decode the largest column chunk of each row group: its stored and its
@@ -155,13 +156,6 @@ class CheckedFooter:
         both = chunks.stored_bytes + chunks.raw_bytes
         found: list[int] = (both << (chunks.codec == _ZSTD)).max(axis=1, initial=0).tolist()
         return found
-
-    @cached_property
-    def _numbers(self) -> Numbers:
-        """The fields of `Chunks`, int64 (num_row_groups, num_leaves, 7)."""
-        numbers = np.concatenate([self.chunks[..., _OF_CHUNK], self.spans], axis=-1)
-        numbers[..., _COUNTS] = numbers[..., _COUNTS].clip(max=_MOST)
-        return numbers
 
     def arrow_metadata(
         self,
@@ -200,7 +194,8 @@ class CheckedFooter:
         Two stops, of the column's metadata and of the chunk, are appended again.
         """
         sizes = self.tables[ROW_GROUPS][:, [ROW_GROUP["raw_bytes"], ROW_GROUP["num_rows"]]].tolist()
-        selected = self.chunks[:, leaves]
+        chunks = self.tables[CHUNKS].reshape(len(sizes), len(self.leaves), len(CHUNK))
+        selected = chunks[:, leaves]
         bounds = selected[..., [CHUNK["begin"], CHUNK["cut"]]]
         if with_statistics:
             bounds[..., 1] = bounds[..., 1].clip(min=selected[..., CHUNK["statistics_end"]])
@@ -229,19 +224,15 @@ def read_checked(source: BinaryIO, size_bytes: int | None = None) -> CheckedFoot
     if file[_FILE["encryption"]] != ABSENT or file[_FILE["signing_key"]] != ABSENT:
         raise FooterError("expected no encryption, found some; write the file without it")
     file_schema = _file_schema(data, tables, file)
-    chunks = checked_chunks(tables, file_schema, begin)
-    return CheckedFooter(data=data, tables=tables, file_schema=file_schema, chunks=chunks)
+    numbers = checked_chunks(tables, file_schema, begin)
+    return CheckedFooter(data=data, tables=tables, file_schema=file_schema, numbers=numbers)
 
 
 def _file_schema(data: bytes, tables: tuple[Numbers, ...], file: list[int]) -> FileSchema:
     begin = file[_FILE["elements"]]
-    rows = tables[ELEMENTS].copy()
-    rows[:, _POSITIONS] -= begin
     arrow_text = _key_values(data, tables[KEY_VALUES]).get(ARROW_SCHEMA)
-    return SCHEMAS.get(data[begin : file[_FILE["elements.end"]]], arrow_text, rows)
-
-
-_POSITIONS = [_ELEMENT[name] for name in ("begin", "end", "name", "name.end")]
+    elements = data[begin : file[_FILE["elements.end"]]]
+    return SCHEMAS.get(elements, arrow_text, tables[ELEMENTS], begin)
 
 
 def _footer_bytes(source: BinaryIO, size_bytes: int | None) -> tuple[bytes, int]:

@@ -289,6 +289,8 @@ def _plan() -> tuple[Numbers, Numbers, Numbers]:
 # fields.
 PLAN = _plan()
 
+_WIDTHS: list[int] = PLAN[0].tolist()
+
 
 class FooterError(ValueError):
     """A footer is invalid. The message says what was expected and found, without the file's
@@ -308,7 +310,9 @@ def walk(footer: bytes) -> tuple[Numbers, ...]:
     error, position, *tables = kernels.walk_footer(footer, *PLAN)
     if error:
         raise FooterError(f"byte {position} of the footer: {ERRORS[error]}")
-    rows = (np.frombuffer(table, np.int64) for table in tables)
     return tuple(
-        numbers.reshape(-1, len(slots)) for numbers, slots in zip(rows, SLOTS, strict=True)
+        [
+            np.frombuffer(table, np.int64).reshape(-1, width)
+            for table, width in zip(tables, _WIDTHS, strict=True)
+        ]
     )

@@ -6,7 +6,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-#include "chunks.h"
+#include "chunk_checks.h"
+#include "columns.h"
 #include "distinct.h"
 #include "footer.h"
 #include "marks.h"
@@ -16,6 +17,7 @@
 
 #define MAX_MEMBERS 64
 #define MOST_SHARES 65536 /* of a mixture, since draws are uint16 */
+#define MOST_WIDTH 4096 /* of the rows of a table: few more than there are fields in Parquet's format would do */
 #define FEW_BYTES 65536 /* that take less time than another thread, which must give the interpreter's lock back */
 
 static PyObject* wrong(const char* what) {
@@ -123,6 +125,22 @@ static void release_all(Py_buffer* buffers, Py_ssize_t count) {
   for (Py_ssize_t i = 0; i < count; i++) PyBuffer_Release(&buffers[i]);
 }
 
+/* A copy of numbers that say where memory is read or written, so that no other thread changes them; NULL with an error. */
+static int64_t* copied_numbers(const Py_buffer* numbers) {
+  int64_t* copy = PyMem_Malloc((size_t)numbers->len + 1);
+  if (copy) memcpy(copy, numbers->buf, (size_t)numbers->len);
+  else PyErr_NoMemory();
+  return copy;
+}
+
+/* The buffers of a tuple, writable; how many could be taken, with an exception if not all. */
+static Py_ssize_t take_writable(PyObject* tuple, Py_buffer* buffers) {
+  const Py_ssize_t count = PyTuple_Size(tuple);
+  Py_ssize_t taken = 0;
+  while (taken < count && !PyObject_GetBuffer(PyTuple_GetItem(tuple, taken), &buffers[taken], PyBUF_WRITABLE)) taken++;
+  return taken;
+}
+
 static PyObject* py_fill_nulls(PyObject* self, PyObject* args) {
   enum { VALUES, BITS, MARK, COUNT };
   Py_buffer of[COUNT];
@@ -206,6 +224,38 @@ static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+static PyObject* py_pack_parts(PyObject* self, PyObject* args) {
+  enum { LAYOUT, OUT, COUNT };
+  Py_buffer of[COUNT];
+  PyObject* tuple;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "O!y*w*:pack_parts", &PyTuple_Type, &tuple, &of[LAYOUT], &of[OUT])) return NULL;
+  const Py_ssize_t count = PyTuple_Size(tuple);
+  Py_ssize_t taken = 0;
+  PackedPart* parts = PyMem_Calloc((size_t)count + 1, sizeof *parts);
+  Py_buffer* buffers = PyMem_Calloc((size_t)count + 1, sizeof *buffers);
+  int fits = of[LAYOUT].len == count * 16 && is_aligned(&of[OUT], 8);
+  if (!parts || !buffers) PyErr_NoMemory();
+  for (; fits && !PyErr_Occurred() && taken < count; taken++) {
+    if (PyObject_GetBuffer(PyTuple_GetItem(tuple, taken), &buffers[taken], PyBUF_SIMPLE) < 0) break;
+    const int64_t width = int64_at(of[LAYOUT].buf, taken * 2 + 1);
+    parts[taken] = (PackedPart){buffers[taken].buf, buffers[taken].len, (int)width, int64_at(of[LAYOUT].buf, taken * 2)};
+    fits = !width || width == 4 || width == 8;
+  }
+  if (!PyErr_Occurred()) {
+    Py_BEGIN_ALLOW_THREADS
+    fits = fits && pack_parts(parts, count, of[OUT].buf, of[OUT].len);
+    Py_END_ALLOW_THREADS
+    if (!fits) wrong("expected a start and an offset's width, or 0, for each part, and aligned room for it");
+  }
+  if (buffers) release_all(buffers, taken);
+  PyMem_Free(buffers);
+  PyMem_Free(parts);
+  release_all(of, COUNT);
+  if (PyErr_Occurred()) return NULL;
+  Py_RETURN_NONE;
+}
+
 /* Ends the collector's tracking of the objects of a tuple. Those of types that it does not know are left as they are. */
 static PyObject* py_untrack(PyObject* self, PyObject* objects) {
   (void)self;
@@ -224,153 +274,224 @@ static PyObject* py_untrack(PyObject* self, PyObject* objects) {
 static const char NOT_GATHERED[] =
     "expected rows that there are, rising cuts from 0 to all rows, and room (of offsets aligned) for each part";
 
-/* The pieces of a column that is gathered, with the buffers that hold them. */
-typedef struct {
-  Piece* pieces;
-  Py_buffer* buffers; /* of values, and after them of offsets */
-  Py_ssize_t count, num_taken;
-} Pieces;
+/* Numbers of a column in a piece: the buffer and the byte of its values, and how many there are; those of its offsets, the bytes of
+   one (0 where a row is not a list), and its rows. */
+enum { PIECE_VALUES_IN, PIECE_VALUES_AT, PIECE_NUM_VALUES, PIECE_OFFSETS_IN, PIECE_OFFSETS_AT, PIECE_OFFSET_WIDTH, PIECE_ROWS, NUMBERS_OF_PIECE };
+/* Numbers of a gathered column: its number in the pieces, the bytes of a value, the values of a row (0 where a row is a list), and the
+   outputs of its values and of its offsets. */
+enum { GATHERED_COLUMN, GATHERED_WIDTH, GATHERED_OF_ROW, GATHERED_TO, GATHERED_OFFSETS_TO, NUMBERS_OF_GATHERED };
 
-static void release_pieces(Pieces* of) {
-  release_all(of->buffers, of->num_taken);
-  PyMem_Free(of->buffers);
-  PyMem_Free(of->pieces);
+/* The buffers of some pieces, each of which has the same columns. */
+typedef struct {
+  Py_ssize_t num_pieces, num_taken;
+  Py_buffer* buffers; /* of all pieces, one after the other */
+  Py_ssize_t* firsts; /* of each piece its first buffer, and the end */
+  int64_t** numbers;  /* of each piece those of its columns, copied, so that they do not change */
+  Py_ssize_t* num_columns;
+} HeldPieces;
+
+static void release_pieces(HeldPieces* held) {
+  if (held->buffers) release_all(held->buffers, held->num_taken);
+  for (Py_ssize_t i = 0; held->numbers && i < held->num_pieces; i++) PyMem_Free(held->numbers[i]);
+  PyMem_Free(held->buffers);
+  PyMem_Free(held->firsts);
+  PyMem_Free(held->numbers);
+  PyMem_Free(held->num_columns);
 }
 
-/* Takes the pieces of a column: a tuple of buffers of values, and one of as many buffers of offsets, or NULL if no offsets are
-   needed. 0 with an exception, if they cannot be taken; they have to be released in any case. */
-static int take_pieces(PyObject* values, int64_t width, PyObject* offsets, int offset_width, Pieces* of) {
-  const Py_ssize_t count = PyTuple_Size(values), num_offsets = offsets ? PyTuple_Size(offsets) : 0;
-  of->num_taken = 0;
-  of->count = count;
-  of->pieces = PyMem_Calloc((size_t)count + 1, sizeof(Piece));
-  of->buffers = PyMem_Calloc((size_t)(count + num_offsets) + 1, sizeof(Py_buffer));
-  if (!of->pieces || !of->buffers) return PyErr_NoMemory() != NULL;
-  if (!count || width <= 0 || !is_width(offset_width) || (offsets && num_offsets != count)) return wrong(NOT_GATHERED) != NULL;
-  for (Py_ssize_t i = 0; i < count + num_offsets; i++, of->num_taken++) {
-    PyObject* const one = i < count ? PyTuple_GetItem(values, i) : PyTuple_GetItem(offsets, i - count);
-    if (PyObject_GetBuffer(one, &of->buffers[i], PyBUF_SIMPLE) < 0) return 0;
+/* Takes pieces, each `(buffers, numbers)`; 0 with an exception. What is held has to be released in any case. */
+static int take_pieces(PyObject* pieces, HeldPieces* held) {
+  Py_ssize_t count = 0;
+  memset(held, 0, sizeof *held);
+  held->num_pieces = PyTuple_Size(pieces);
+  for (Py_ssize_t i = 0; i < held->num_pieces; i++) {
+    PyObject* const piece = PyTuple_GetItem(pieces, i);
+    if (!PyTuple_Check(piece) || PyTuple_Size(piece) != 2 || !PyTuple_Check(PyTuple_GetItem(piece, 0)))
+      return wrong("expected pieces as a tuple of buffers and numbers each") != NULL;
+    count += PyTuple_Size(PyTuple_GetItem(piece, 0));
   }
-  for (Py_ssize_t i = 0; i < count; i++) {
-    Piece* const piece = &of->pieces[i];
-    piece->values = of->buffers[i].buf;
-    piece->num_rows = piece->num_values = of->buffers[i].len / width;
-    if (!offsets) continue;
-    piece->offsets = of->buffers[count + i].buf;
-    piece->num_rows = of->buffers[count + i].len / offset_width - 1;
+  held->buffers = PyMem_Calloc((size_t)count + 1, sizeof(Py_buffer));
+  held->firsts = PyMem_Calloc((size_t)held->num_pieces + 1, sizeof(Py_ssize_t));
+  held->numbers = PyMem_Calloc((size_t)held->num_pieces + 1, sizeof(int64_t*));
+  held->num_columns = PyMem_Calloc((size_t)held->num_pieces + 1, sizeof(Py_ssize_t));
+  if (!held->buffers || !held->firsts || !held->numbers || !held->num_columns) return PyErr_NoMemory() != NULL;
+  for (Py_ssize_t i = 0; i < held->num_pieces; i++) {
+    PyObject *const piece = PyTuple_GetItem(pieces, i), *const buffers = PyTuple_GetItem(piece, 0);
+    Py_buffer numbers;
+    for (Py_ssize_t j = 0; j < PyTuple_Size(buffers); j++, held->num_taken++)
+      if (PyObject_GetBuffer(PyTuple_GetItem(buffers, j), &held->buffers[held->num_taken], PyBUF_SIMPLE) < 0) return 0;
+    held->firsts[i + 1] = held->num_taken;
+    if (PyObject_GetBuffer(PyTuple_GetItem(piece, 1), &numbers, PyBUF_SIMPLE) < 0) return 0;
+    held->num_columns[i] = numbers.len / (NUMBERS_OF_PIECE * 8);
+    held->numbers[i] = copied_numbers(&numbers);
+    PyBuffer_Release(&numbers);
+    if (!held->numbers[i]) return 0;
   }
   return 1;
 }
 
-static Gather gather_of(const Pieces* pieces, const Py_buffer* rows, int row_bits, int ascends, const Py_buffer* cuts) {
-  Gather gather = {.pieces = pieces->pieces, .num_pieces = pieces->count, .rows = rows->buf, .row_bits = row_bits,
+/* The bytes of a piece's buffer from `at` on; NULL where there are fewer than `count` numbers of `width` bytes. */
+static const char* part_of(const HeldPieces* held, Py_ssize_t piece, int64_t buffer, int64_t at, int64_t count, int64_t width) {
+  const Py_ssize_t num_buffers = held->firsts[piece + 1] - held->firsts[piece];
+  if (buffer < 0 || buffer >= num_buffers || at < 0 || count < 0) return NULL;
+  const Py_buffer* const of = &held->buffers[held->firsts[piece] + buffer];
+  return at > of->len || count > (of->len - at) / width ? NULL : (const char*)of->buf + at;
+}
+
+/* A column in each piece; 0 where it does not lie in the piece's buffers. */
+static int pieces_of_column(const HeldPieces* held, const int64_t* column, Piece* pieces) {
+  const int64_t width = column[GATHERED_WIDTH], of_row = column[GATHERED_OF_ROW];
+  if (width < 1 || width > 8 || of_row < 0 || of_row > INT32_MAX || !held->num_pieces) return 0;
+  for (Py_ssize_t i = 0; i < held->num_pieces; i++) {
+    Piece* const piece = &pieces[i];
+    if (column[GATHERED_COLUMN] < 0 || column[GATHERED_COLUMN] >= held->num_columns[i]) return 0;
+    const int64_t* of = held->numbers[i] + column[GATHERED_COLUMN] * NUMBERS_OF_PIECE;
+    piece->num_values = of[PIECE_NUM_VALUES];
+    piece->num_rows = of[PIECE_ROWS];
+    piece->offset_width = (int)of[PIECE_OFFSET_WIDTH];
+    piece->values = part_of(held, i, of[PIECE_VALUES_IN], of[PIECE_VALUES_AT], piece->num_values, width);
+    piece->offsets = NULL;
+    if (!piece->values || piece->num_rows < 0) return 0;
+    if (of_row && piece->num_rows > piece->num_values / of_row) return 0;
+    if (of_row) {
+      piece->num_values = piece->num_rows;
+      continue;
+    }
+    if (!is_width(piece->offset_width) || piece->num_rows == INT64_MAX) return 0;
+    piece->offsets = part_of(held, i, of[PIECE_OFFSETS_IN], of[PIECE_OFFSETS_AT], piece->num_rows + 1, piece->offset_width);
+    if (!piece->offsets) return 0;
+  }
+  return 1;
+}
+
+static Gather gather_of(const HeldPieces* held, const Piece* pieces, const Py_buffer* rows, int row_bits, int ascends, const Py_buffer* cuts) {
+  Gather gather = {.pieces = pieces, .num_pieces = held->num_pieces, .rows = rows->buf, .row_bits = row_bits,
                    .num_rows = rows->len / 4, .cuts = cuts->buf, .num_parts = cuts->len / 8 - 1, .ascends = ascends};
   return gather;
 }
 
 static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
-  enum { ROWS, CUTS, FIRSTS, OUT, COUNT };
+  enum { COLUMNS, ROWS, CUTS, FOUND, COUNT };
   Py_buffer of[COUNT];
-  PyObject *values, *offsets;
-  Pieces pieces;
-  long long width;
-  int offset_width, row_bits, ascends;
+  PyObject* tuple;
+  HeldPieces held;
+  int row_bits, ascends, fits = 0;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!LO!iy*ipy*w*w*:gather_offsets", &PyTuple_Type, &values, &width, &PyTuple_Type, &offsets,
-                        &offset_width, &of[ROWS], &row_bits, &ascends, &of[CUTS], &of[FIRSTS], &of[OUT]))
+  if (!PyArg_ParseTuple(args, "O!y*y*ipy*w*:gather_offsets", &PyTuple_Type, &tuple, &of[COLUMNS], &of[ROWS], &row_bits, &ascends, &of[CUTS],
+                        &of[FOUND]))
     return NULL;
-  const int are_taken = take_pieces(values, width, offsets, offset_width, &pieces);
-  int fits = are_taken && row_bits >= 0 && row_bits < 32 && of[CUTS].len >= 8 && of[OUT].len == of[ROWS].len * 2 + of[CUTS].len - 8 && is_aligned(&of[OUT], 8) &&
-             of[FIRSTS].len == of[ROWS].len * 2 && is_aligned(&of[FIRSTS], 8);
-  if (fits) {
-    const Gather gather = gather_of(&pieces, &of[ROWS], row_bits, ascends, &of[CUTS]);
-    Py_BEGIN_ALLOW_THREADS
-    fits = gather_offsets(&gather, offset_width, of[FIRSTS].buf, of[OUT].buf);
-    Py_END_ALLOW_THREADS
+  const int are_taken = take_pieces(tuple, &held);
+  const int64_t count = of[COLUMNS].len / (NUMBERS_OF_GATHERED * 8), num_rows = of[ROWS].len / 4, num_parts = of[CUTS].len / 8 - 1;
+  int64_t* columns = copied_numbers(&of[COLUMNS]);
+  Piece* pieces = PyMem_Calloc((size_t)held.num_pieces + 1, sizeof(Piece));
+  if (!columns || !pieces) PyErr_NoMemory();
+  else if (are_taken) {
+    int64_t* found = of[FOUND].buf;
+    fits = row_bits >= 0 && row_bits < 32 && num_parts >= 0 && is_aligned(&of[FOUND], 8) && count >= 0 &&
+           of[FOUND].len / 8 == count * (2 * num_rows + num_parts);
+    for (int64_t i = 0; fits && i < count; i++, found += 2 * num_rows + num_parts) {
+      const int64_t* const column = columns + i * NUMBERS_OF_GATHERED;
+      fits = !column[GATHERED_OF_ROW] && pieces_of_column(&held, column, pieces);
+      if (!fits) break;
+      const Gather gather = gather_of(&held, pieces, &of[ROWS], row_bits, ascends, &of[CUTS]);
+      Py_BEGIN_ALLOW_THREADS
+      fits = gather_offsets(&gather, found, found + num_rows);
+      Py_END_ALLOW_THREADS
+    }
   }
-  release_pieces(&pieces);
+  release_pieces(&held);
+  PyMem_Free(columns);
+  PyMem_Free(pieces);
   release_all(of, COUNT);
-  if (!are_taken) return NULL;
+  if (PyErr_Occurred()) return NULL;
   if (!fits) return wrong(NOT_GATHERED);
   Py_RETURN_NONE;
 }
 
-enum { STARTS_OF, OUT_OF, FIRSTS_OF, OFFSETS_OF, ENDS_OF, NUM_BUFFERS_OF };
-
-/* What is held of a column while it is gathered. */
-typedef struct {
-  Pieces pieces;
-  Py_buffer of[NUM_BUFFERS_OF];
-  Py_ssize_t num_taken;
-} Held;
-
-/* Takes a column: `(values, width, starts, out)`, and of lists also `firsts, offsets, ends`. 0 with an exception, if it cannot be taken;
-   what is held has to be released in any case. */
-static int take_gathered(PyObject* item, const Py_buffer* rows, int row_bits, int ascends, const Py_buffer* cuts, Held* held,
-                         GatheredColumn* column) {
-  PyObject *values, *objects[NUM_BUFFERS_OF] = {NULL};
-  long long width;
-  if (!PyTuple_Check(item)) return wrong("expected columns as tuples") != NULL;
-  if (!PyArg_ParseTuple(item, "O!LOO|OOO:gather_columns", &PyTuple_Type, &values, &width, &objects[STARTS_OF], &objects[OUT_OF],
-                        &objects[FIRSTS_OF], &objects[OFFSETS_OF], &objects[ENDS_OF]))
-    return 0;
-  const int num_buffers = objects[ENDS_OF] ? NUM_BUFFERS_OF : FIRSTS_OF;
-  if (!objects[ENDS_OF] && objects[FIRSTS_OF]) return wrong(NOT_GATHERED) != NULL;
-  if (!take_pieces(values, width, NULL, 8, &held->pieces)) return 0;
-  for (; held->num_taken < num_buffers; held->num_taken++)
-    if (PyObject_GetBuffer(objects[held->num_taken], &held->of[held->num_taken],
-                           held->num_taken == OUT_OF ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
-      return 0;
-  const Py_buffer* const of = held->of;
-  int fits = of[STARTS_OF].len == cuts->len - 8;
-  if (objects[ENDS_OF])
-    fits = fits && of[ENDS_OF].len == of[STARTS_OF].len && of[FIRSTS_OF].len == rows->len * 2 &&
-           of[OFFSETS_OF].len == rows->len * 2 + cuts->len - 8;
-  if (!fits) return wrong(NOT_GATHERED) != NULL;
-  column->gather = gather_of(&held->pieces, rows, row_bits, ascends, cuts);
-  column->width = width;
-  column->starts = of[STARTS_OF].buf;
-  column->out = of[OUT_OF].buf;
-  column->out_bytes = of[OUT_OF].len;
-  column->firsts = objects[ENDS_OF] ? of[FIRSTS_OF].buf : NULL;
-  column->offsets = of[OFFSETS_OF].buf;
-  column->ends = of[ENDS_OF].buf;
+/* Where the parts of an item go: `starts` of it, and an output; 0 where there is none. */
+static int parts_out(const int64_t* starts, int64_t output, const Py_buffer* outs, Py_ssize_t num_outs, PartsOut* to) {
+  if (output < 0 || output >= num_outs) return 0;
+  to->starts = starts;
+  to->out = outs[output].buf;
+  to->out_bytes = outs[output].len;
   return 1;
 }
 
+/* What a gathering call is given, beside its pieces. */
+typedef struct {
+  const int64_t* columns;
+  int64_t count, num_items;
+  const Py_buffer *rows, *cuts, *starts, *found;
+  int row_bits, ascends;
+  Py_buffer* outs;
+  Py_ssize_t num_outs;
+} Gathering;
+
+/* The columns, lists first, since they take longest; 0 where something does not fit. */
+static int gathered_columns(const HeldPieces* held, const Gathering* of, Piece* pieces, GatheredColumn* columns) {
+  const int64_t num_rows = of->rows->len / 4, num_parts = of->cuts->len / 8 - 1, num_lists = of->num_items - of->count;
+  int64_t list = 0, next_list = 0, next_value = num_lists;
+  for (int64_t i = 0; i < of->count; i++, pieces += held->num_pieces) {
+    const int64_t* const numbers = of->columns + i * NUMBERS_OF_GATHERED;
+    const int is_list = !numbers[GATHERED_OF_ROW];
+    if (is_list ? list == num_lists : next_value == of->count) return 0;
+    GatheredColumn* const column = &columns[is_list ? next_list++ : next_value++];
+    const int64_t* const starts = of->starts->buf;
+    if (!pieces_of_column(held, numbers, pieces)) return 0;
+    column->gather = gather_of(held, pieces, of->rows, of->row_bits, of->ascends, of->cuts);
+    column->width = numbers[GATHERED_WIDTH] * (is_list ? 1 : numbers[GATHERED_OF_ROW]);
+    if (!parts_out(starts + i * num_parts, numbers[GATHERED_TO], of->outs, of->num_outs, &column->values)) return 0;
+    if (!is_list) continue;
+    column->firsts = (const int64_t*)of->found->buf + list * (2 * num_rows + num_parts);
+    column->offsets = column->firsts + num_rows;
+    if (!parts_out(starts + (of->count + list) * num_parts, numbers[GATHERED_OFFSETS_TO], of->outs, of->num_outs, &column->offsets_out)) return 0;
+    if ((uintptr_t)column->offsets_out.out & 7) return 0;
+    list++;
+  }
+  return list == num_lists;
+}
+
 static PyObject* py_gather_columns(PyObject* self, PyObject* args) {
-  enum { ROWS, CUTS, COUNT };
+  enum { COLUMNS, ROWS, CUTS, STARTS, FOUND, COUNT };
   Py_buffer of[COUNT];
-  PyObject* tuple;
-  int row_bits, ascends, num_threads;
+  PyObject *tuple, *outputs;
+  HeldPieces held;
+  int row_bits, ascends, num_threads, fits = 0;
   (void)self;
-  if (!PyArg_ParseTuple(args, "O!y*ipy*i:gather_columns", &PyTuple_Type, &tuple, &of[ROWS], &row_bits, &ascends, &of[CUTS], &num_threads))
+  if (!PyArg_ParseTuple(args, "O!y*y*ipy*y*y*O!i:gather_columns", &PyTuple_Type, &tuple, &of[COLUMNS], &of[ROWS], &row_bits, &ascends, &of[CUTS],
+                        &of[STARTS], &of[FOUND], &PyTuple_Type, &outputs, &num_threads))
     return NULL;
-  const Py_ssize_t count = PyTuple_Size(tuple);
-  Py_ssize_t taken = 0;
+  const int are_taken = take_pieces(tuple, &held);
+  const int64_t count = of[COLUMNS].len / (NUMBERS_OF_GATHERED * 8), num_rows = of[ROWS].len / 4, num_parts = of[CUTS].len / 8 - 1;
+  int64_t* columns = copied_numbers(&of[COLUMNS]);
+  Piece* pieces = PyMem_Calloc((size_t)(count * held.num_pieces) + 1, sizeof(Piece));
+  Py_buffer* outs = PyMem_Calloc((size_t)PyTuple_Size(outputs) + 1, sizeof(Py_buffer));
   GatherWork work = {PyMem_Calloc((size_t)count + 1, sizeof(GatheredColumn)), count, 0};
-  Held* held = PyMem_Calloc((size_t)count + 1, sizeof *held);
-  if (!work.columns || !held) PyErr_NoMemory();
-  else if (row_bits < 0 || row_bits > 31 || of[CUTS].len < 8 || num_threads < 1 || num_threads > MAX_THREADS) wrong(NOT_GATHERED);
-  while (!PyErr_Occurred() && taken < count) {
-    take_gathered(PyTuple_GetItem(tuple, taken), &of[ROWS], row_bits, ascends, &of[CUTS], &held[taken], &work.columns[taken]);
-    taken++; /* also what is taken of one that cannot be is released */
+  Gathering gathering = {columns, count, 0, &of[ROWS], &of[CUTS], &of[STARTS], &of[FOUND], row_bits, ascends, outs, 0};
+  if (!columns || !pieces || !outs || !work.columns) PyErr_NoMemory();
+  else if (are_taken) {
+    gathering.num_outs = take_writable(outputs, outs);
+    fits = !PyErr_Occurred() && row_bits >= 0 && row_bits < 32 && num_parts >= 0 && num_threads >= 1 && num_threads <= MAX_THREADS;
+    gathering.num_items = !fits ? 0 : num_parts ? of[STARTS].len / (num_parts * 8) : count + of[FOUND].len / 8 / (2 * num_rows + 1);
+    fits = fits && of[STARTS].len == gathering.num_items * num_parts * 8 && gathering.num_items >= count;
+    fits = fits && of[FOUND].len / 8 >= (gathering.num_items - count) * (2 * num_rows + num_parts);
+    fits = fits && gathered_columns(&held, &gathering, pieces, work.columns);
+    if (fits) {
+      Py_BEGIN_ALLOW_THREADS
+      in_threads(gather_next, &work, num_threads);
+      Py_END_ALLOW_THREADS
+      for (int64_t i = 0; i < count; i++) fits = fits && work.columns[i].is_gathered;
+    }
   }
-  if (!PyErr_Occurred()) {
-    Py_BEGIN_ALLOW_THREADS
-    in_threads(gather_next, &work, num_threads);
-    Py_END_ALLOW_THREADS
-    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++)
-      if (!work.columns[i].is_gathered) wrong(NOT_GATHERED);
-  }
-  for (Py_ssize_t i = 0; i < taken; i++) {
-    release_pieces(&held[i].pieces);
-    release_all(held[i].of, held[i].num_taken);
-  }
-  PyMem_Free(held);
+  if (outs) release_all(outs, gathering.num_outs);
+  release_pieces(&held);
+  PyMem_Free(outs);
+  PyMem_Free(pieces);
   PyMem_Free(work.columns);
+  PyMem_Free(columns);
   release_all(of, COUNT);
   if (PyErr_Occurred()) return NULL;
+  if (!fits) return wrong(NOT_GATHERED);
   Py_RETURN_NONE;
 }
 
@@ -418,31 +539,6 @@ static PyObject* py_count_ids(PyObject* self, PyObject* args) {
   return Py_BuildValue("LLL", (long long)found.num_known, (long long)found.num_read, (long long)found.num_new);
 }
 
-/* A column as `(mark, max_repetition, max_definition, null_below, offsets, values)`, with room for all rows. */
-static int take_column(PyObject* item, int64_t num_rows, Py_buffer* buffers, Column* column) {
-  enum { MARK, OFFSETS, VALUES };
-  ColumnOut* out = &column->out;
-  if (!PyTuple_Check(item)) {
-    wrong("expected columns as tuples");
-    return 0;
-  }
-  if (!PyArg_ParseTuple(item, "y*iiiw*w*:decode_columns", &buffers[MARK], &out->max_repetition, &out->max_definition,
-                        &out->null_below, &buffers[OFFSETS], &buffers[VALUES]))
-    return 0;
-  int is_list = out->max_repetition == 1 && out->max_definition >= 1;
-  out->mark = buffers[MARK].buf;
-  out->width = (int)buffers[MARK].len;
-  out->offsets = buffers[OFFSETS].buf;
-  out->values = buffers[VALUES].buf;
-  int fits = is_width(out->width) && (is_list || !out->max_repetition) && out->max_definition >= 0 && out->max_definition <= 3;
-  fits = fits && out->null_below >= 0 && out->null_below <= 3;
-  fits = fits && (is_list ? buffers[OFFSETS].len / 4 > num_rows : !buffers[OFFSETS].len) && is_aligned(&buffers[OFFSETS], 4);
-  out->capacity = fits ? buffers[VALUES].len / out->width : 0;
-  if (!fits || out->capacity > INT32_MAX)
-    wrong("expected a mark of 4 or 8 bytes, levels of a scalar or of a list, and aligned room for its offsets");
-  return 1;
-}
-
 /* How many rows there are in all, or -1. */
 static int64_t num_rows_of(const int64_t* rows, int64_t count) {
   int64_t num_rows = 0;
@@ -473,24 +569,6 @@ static int decompress_in_python(void* by, Bytes page, uint8_t* out, int64_t size
   PyErr_Clear();
   PyGILState_Release(state);
   return fits;
-}
-
-/* How many values each column has, -1 where it is not read, or -2 - i where its chunk in row group i is beyond its bounds. */
-static long long outcome_of(const Column* column) {
-  if (column->is_decoded) return column->out.at;
-  return column->beyond_bounds < 0 ? -1 : -2 - column->beyond_bounds;
-}
-
-static PyObject* num_values_of(const Column* columns, Py_ssize_t count) {
-  PyObject* found = PyTuple_New(count);
-  for (Py_ssize_t i = 0; found && i < count; i++) {
-    PyObject* item = PyLong_FromLongLong(outcome_of(&columns[i]));
-    if (!item || PyTuple_SetItem(found, i, item) < 0) {
-      Py_DECREF(found);
-      found = NULL;
-    }
-  }
-  return found;
 }
 
 /* The CRC-32 of bytes, so that every way to it can be tested. */
@@ -576,14 +654,6 @@ static PyObject* py_first_damaged(PyObject* self, PyObject* args) {
   return PyLong_FromLongLong(found);
 }
 
-/* A copy of numbers that say where memory is read or written, so that no other thread changes them; NULL with an error. */
-static int64_t* copied_numbers(const Py_buffer* numbers) {
-  int64_t* copy = PyMem_Malloc((size_t)numbers->len + 1);
-  if (copy) memcpy(copy, numbers->buf, (size_t)numbers->len);
-  else PyErr_NoMemory();
-  return copy;
-}
-
 static PyObject* py_page_header(PyObject* self, PyObject* args) {
   Py_buffer data;
   PageHeader header;
@@ -622,41 +692,98 @@ static PyObject* py_first_beyond(PyObject* self, PyObject* args) {
   return PyLong_FromLongLong(found);
 }
 
-static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
-  enum { CHUNKS, ROWS, ORDER, ROOM, STOP, COUNT, PER_COLUMN = 3 };
+static PyObject* py_plan_columns(PyObject* self, PyObject* args) {
+  enum { FOOTER, ROW_GROUPS, ROWS, COLUMNS, CHUNKS, COUNT };
   Py_buffer of[COUNT];
-  PyObject *tuple, *found = NULL;
+  long long num_leaves;
+  WindowPlan plan;
+  (void)self;
+  memset(&plan, 0, sizeof plan);
+  if (!PyArg_ParseTuple(args, "y*Ly*y*w*w*pp:plan_columns", &of[FOOTER], &num_leaves, &of[ROW_GROUPS], &of[ROWS], &of[COLUMNS], &of[CHUNKS],
+                        &plan.is_together, &plan.is_ordered))
+    return NULL;
+  int64_t *row_groups = copied_numbers(&of[ROW_GROUPS]), *rows = copied_numbers(&of[ROWS]);
+  const int64_t num_columns = of[COLUMNS].len / (NUMBERS_OF_COLUMN * 8);
+  plan.footer = of[FOOTER].buf;
+  plan.num_leaves = num_leaves;
+  plan.row_groups = row_groups;
+  plan.rows = rows;
+  plan.num_row_groups = of[ROWS].len / 8;
+  int fits = row_groups && rows && num_leaves > 0 && num_leaves <= INT32_MAX && of[ROW_GROUPS].len == of[ROWS].len;
+  fits = fits && is_aligned(&of[COLUMNS], 8) && is_aligned(&of[CHUNKS], 8) && of[COLUMNS].len % (NUMBERS_OF_COLUMN * 8) == 0;
+  fits = fits && of[CHUNKS].len == num_columns * plan.num_row_groups * NUMBERS_OF_CHUNK * 8;
+  if (fits) {
+    plan.num_file_groups = of[FOOTER].len / (num_leaves * NUMBERS_OF_FOOTER * 8);
+    plan.num_rows = num_rows_of(rows, plan.num_row_groups);
+    fits = plan.num_rows >= 0 && plan_window(&plan, of[COLUMNS].buf, num_columns, of[CHUNKS].buf);
+  }
+  PyMem_Free(row_groups);
+  PyMem_Free(rows);
+  release_all(of, COUNT);
+  if (PyErr_Occurred()) return NULL;
+  if (!fits) return wrong("expected row groups and leaf columns of the footer, and aligned room for five numbers of each chunk");
+  return Py_BuildValue("LL", (long long)plan.room_bytes, (long long)plan.memory_bytes);
+}
+
+/* Takes the columns that are to be decoded, from their numbers; how many, or -1 with an exception. */
+static int64_t take_columns(const int64_t* numbers, int64_t count, int64_t num_rows, const int64_t* chunks, int64_t num_row_groups,
+                            const Py_buffer* buffers, Py_ssize_t num_buffers, Column* columns) {
+  int64_t taken = 0;
+  for (int64_t i = 0; i < count; i++, numbers += NUMBERS_OF_COLUMN, chunks += num_row_groups * NUMBERS_OF_CHUNK) {
+    const int64_t offsets_in = numbers[COLUMN_OFFSETS_IN], values_in = numbers[COLUMN_VALUES_IN];
+    Column* const column = &columns[taken];
+    if (numbers[COLUMN_FOUND] < 0) continue;
+    column->chunks = chunks;
+    column->number = i;
+    column->beyond_bounds = -1;
+    int fits = offsets_in >= 0 && offsets_in < num_buffers && values_in >= 0 && values_in < num_buffers && chunks_fit(chunks, num_row_groups);
+    fits = fits && column_of(numbers, num_rows, buffers[offsets_in].buf, buffers[offsets_in].len, buffers[values_in].buf,
+                             buffers[values_in].len, column);
+    if (!fits) {
+      wrong("expected columns of 4 or 8 bytes, with levels of a scalar or of a list, chunks of a file, and room in the buffers (aligned for "
+            "offsets)");
+      return -1;
+    }
+    taken++;
+  }
+  return taken;
+}
+
+static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
+  enum { CHUNKS, ROWS, ORDER, COLUMNS, ROOM, STOP, COUNT };
+  Py_buffer of[COUNT];
+  PyObject *tuple, *decompress;
   Work work;
   int num_threads, portable;
   (void)self;
   memset(&work, 0, sizeof work);
-  PyObject* decompress;
-  if (!PyArg_ParseTuple(args, "iy*y*y*O!w*iy*pOp:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &of[ORDER], &PyTuple_Type, &tuple,
-                        &of[ROOM], &num_threads, &of[STOP], &work.checks, &decompress, &portable))
+  if (!PyArg_ParseTuple(args, "iy*y*y*w*O!w*iy*pOp:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &of[ORDER], &of[COLUMNS],
+                        &PyTuple_Type, &tuple, &of[ROOM], &num_threads, &of[STOP], &work.checks, &decompress, &portable))
     return NULL;
   work.is_wide = !portable && can_be_wide();
-  Py_ssize_t count = PyTuple_Size(tuple), taken = 0;
+  const Py_ssize_t num_buffers = PyTuple_Size(tuple);
+  const int64_t count = of[COLUMNS].len / (NUMBERS_OF_COLUMN * 8);
+  Py_ssize_t taken = 0;
+  Py_buffer* buffers = PyMem_Calloc((size_t)num_buffers + 1, sizeof *buffers);
   work.columns = PyMem_Calloc((size_t)count + 1, sizeof(Column));
-  Py_buffer* buffers = PyMem_Calloc((size_t)count * PER_COLUMN + 1, sizeof *buffers);
-  int64_t *rows = copied_numbers(&of[ROWS]), *chunks = copied_numbers(&of[CHUNKS]);
+  int64_t *rows = copied_numbers(&of[ROWS]), *chunks = copied_numbers(&of[CHUNKS]), *numbers = copied_numbers(&of[COLUMNS]);
   work.rows = rows;
-  work.num_columns = count;
   work.num_row_groups = of[ROWS].len / 8;
-  int64_t num_rows = rows ? num_rows_of(rows, work.num_row_groups) : -1, num_chunks = count * work.num_row_groups;
-  int fits = num_rows >= 0 && of[CHUNKS].len == num_chunks * NUMBERS_OF_CHUNK * 8 && chunks && chunks_fit(chunks, num_chunks);
-  fits = fits && (!of[ORDER].len || of[ORDER].len == num_rows * 4);
+  const int64_t num_rows = rows ? num_rows_of(rows, work.num_row_groups) : -1;
+  int fits = num_rows >= 0 && of[COLUMNS].len % (NUMBERS_OF_COLUMN * 8) == 0 && is_aligned(&of[COLUMNS], 8);
+  fits = fits && of[CHUNKS].len == count * work.num_row_groups * NUMBERS_OF_CHUNK * 8;
+  fits = fits && of[ORDER].len % 4 == 0 && of[ORDER].len / 4 <= num_rows;
   work.order = of[ORDER].len ? of[ORDER].buf : NULL;
-  if (!work.columns || !buffers || !rows || !chunks) PyErr_NoMemory();
+  work.num_ordered = of[ORDER].len / 4;
+  if (!work.columns || !buffers || !rows || !chunks || !numbers) PyErr_NoMemory();
   else if (!fits || !of[STOP].len || num_threads < 1 || num_threads > MAX_THREADS)
-    wrong("expected rows of each row group, all of them in the order if there is one, five numbers of each column's chunk in it, a "
+    wrong("expected rows of each row group, no more than those in the order, the numbers of each column and of its chunk in each row group, a "
           "byte to stop, and 1 to 64 threads");
-  for (; !PyErr_Occurred() && taken < count; taken++) {
-    Column* column = &work.columns[taken];
-    column->chunks = chunks + taken * work.num_row_groups * NUMBERS_OF_CHUNK;
-    column->beyond_bounds = -1;
-    if (!take_column(PyTuple_GetItem(tuple, taken), num_rows, buffers + taken * PER_COLUMN, column)) break;
-  }
+  else taken = take_writable(tuple, buffers);
+  if (!PyErr_Occurred()) work.num_columns = take_columns(numbers, count, num_rows, chunks, work.num_row_groups, buffers, num_buffers, work.columns);
   if (!PyErr_Occurred()) {
+    int64_t* const found = of[COLUMNS].buf;
+    qsort(work.columns, (size_t)work.num_columns, sizeof(Column), is_later);
     work.room = of[ROOM].buf;
     work.room_bytes = of[ROOM].len / num_threads;
     work.stop = of[STOP].buf;
@@ -665,15 +792,18 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
     Py_BEGIN_ALLOW_THREADS
     in_threads(decode_next, &work, num_threads);
     Py_END_ALLOW_THREADS
-    found = num_values_of(work.columns, count);
+    for (int64_t i = 0; i < work.num_columns; i++)
+      found[work.columns[i].number * NUMBERS_OF_COLUMN + COLUMN_FOUND] = outcome_of(&work.columns[i]);
   }
-  if (buffers) release_all(buffers, taken * PER_COLUMN);
+  if (buffers) release_all(buffers, taken);
   PyMem_Free(buffers);
   PyMem_Free(work.columns);
   PyMem_Free(rows);
   PyMem_Free(chunks);
+  PyMem_Free(numbers);
   release_all(of, COUNT);
-  return found;
+  if (PyErr_Occurred()) return NULL;
+  Py_RETURN_NONE;
 }
 
 /* What went wrong and where, both 0 where nothing did, and the rows of each table. */
@@ -710,9 +840,9 @@ static PyObject* py_walk_footer(PyObject* self, PyObject* args) {
   fits = fits && plan_fits(&walk, of[STRUCTS].len / 8 / NUMBERS_OF_STRUCT, of[FIELDS].len / 8 / NUMBERS_OF_FIELD);
   walk.first = walk.bytes.at = of[DATA].buf;
   walk.bytes.end = walk.first + of[DATA].len;
-  Py_BEGIN_ALLOW_THREADS
+  PyThreadState* const others = of[DATA].len < FEW_BYTES ? NULL : PyEval_SaveThread();
   if (fits) walk_struct(&walk, walk.structs, -1);
-  Py_END_ALLOW_THREADS
+  if (others) PyEval_RestoreThread(others);
   if (!fits) wrong("expected a plan whose structs, fields and slots are within it");
   else if (walk.wrong == NO_MEMORY) PyErr_NoMemory();
   else found = walked(&walk, num_tables);
@@ -836,6 +966,45 @@ static PyObject* py_number_sources(PyObject* self, PyObject* args) {
   return PyLong_FromLongLong(found);
 }
 
+/* Which check is not passed, 0 where all are, and of which row group and leaf column. */
+static PyObject* py_check_chunks(PyObject* self, PyObject* args) {
+  enum { GROUPS, CHUNKS, LAYOUT, RANGES, LOW, HIGH, LEVELS, TAKEN, COUNT };
+  Py_buffer of[COUNT];
+  long long group_width, chunk_width, num_rows, end;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*y*LLy*y*y*y*y*LLw*:check_chunks", &of[GROUPS], &of[CHUNKS], &group_width, &chunk_width, &of[LAYOUT],
+                        &of[RANGES], &of[LOW], &of[HIGH], &of[LEVELS], &num_rows, &end, &of[TAKEN]))
+    return NULL;
+  int64_t *layout = copied_numbers(&of[LAYOUT]), *ranges = copied_numbers(&of[RANGES]);
+  int fits = layout && ranges && group_width > 0 && group_width <= MOST_WIDTH && chunk_width > 0 && chunk_width <= MOST_WIDTH &&
+             of[GROUPS].len % (group_width * 8) == 0 && of[LAYOUT].len == NUMBERS_OF_LAYOUT * 8 && of[RANGES].len % 16 == 0 &&
+             of[LEVELS].len % 24 == 0 && end >= 0 && is_aligned(&of[TAKEN], 8);
+  ChunkChecks checks;
+  memset(&checks, 0, sizeof checks);
+  if (fits) {
+    ChunkChecks found = {of[GROUPS].buf, of[CHUNKS].buf, of[GROUPS].len / 8 / group_width, group_width, of[LEVELS].len / 24, chunk_width,
+                         layout, ranges, of[RANGES].len / 16, of[LOW].buf, of[HIGH].buf, of[LEVELS].buf, num_rows, end, 0, 0, 0};
+    checks = found;
+    const int64_t num_chunks = of[TAKEN].len / 8 / NUMBERS_TAKEN;
+    fits = layout_fits(&checks) && of[LOW].len == of[HIGH].len && of[LOW].len == checks.num_leaves * checks.num_ranges * 8;
+    /* Few chunks take less time than to get the interpreter's lock back. */
+    PyThreadState* const others = of[CHUNKS].len < FEW_BYTES ? NULL : PyEval_SaveThread();
+    if (fits && groups_fit(&checks)) {
+      fits = of[CHUNKS].len == num_chunks * chunk_width * 8 && of[TAKEN].len == num_chunks * NUMBERS_TAKEN * 8 &&
+             (checks.num_leaves ? num_chunks % checks.num_leaves == 0 && num_chunks / checks.num_leaves == checks.num_groups
+                                : num_chunks == 0);
+      if (fits) check_chunks(&checks, of[TAKEN].buf);
+    }
+    if (others) PyEval_RestoreThread(others);
+  }
+  PyMem_Free(layout);
+  PyMem_Free(ranges);
+  release_all(of, COUNT);
+  if (PyErr_Occurred()) return NULL;
+  if (!fits) return wrong("expected a layout within the rows of the tables, bounds of each range and leaf column, and aligned room");
+  return Py_BuildValue("LLL", (long long)checks.wrong, (long long)checks.group, (long long)checks.leaf);
+}
+
 static PyMethodDef functions[] = {
     {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed): XXH64 of byte ranges."},
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
@@ -847,6 +1016,7 @@ static PyMethodDef functions[] = {
     {"bucket_ids", py_bucket_ids, METH_VARARGS, "bucket_ids(ids, num_remainders, buckets): 0 of 0, else 1 + remainder."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
+    {"pack_parts", py_pack_parts, METH_VARARGS, "Buffers, and offsets from 0, at their places in one buffer."},
     {"gather_columns", py_gather_columns, METH_VARARGS, "Rows of columns in any order to the parts of buffers, in threads."},
     {"gather_offsets", py_gather_offsets, METH_VARARGS, "The offsets that gathered lists have in their parts."},
     {"permute", py_permute, METH_VARARGS, "permute(entropy, order): a seeded order of rows."},
@@ -857,8 +1027,10 @@ static PyMethodDef functions[] = {
     {"crc32_of_values", py_crc32_of_values, METH_O, "The CRC-32 of texts, bytes, numbers and None, with their types."},
     {"first_damaged", py_first_damaged, METH_VARARGS, "The first column chunk with a page that is not what was written."},
     {"walk_footer", py_walk_footer, METH_VARARGS, "Structs of Thrift's compact protocol as rows of numbers."},
+    {"check_chunks", py_check_chunks, METH_VARARGS, "Checks of a footer's column chunks, and the numbers that readers need."},
     {"page_header", py_page_header, METH_VARARGS, "The page header with which bytes begin."},
     {"first_beyond", py_first_beyond, METH_VARARGS, "The first column chunk whose pages claim more than they may."},
+    {"plan_columns", py_plan_columns, METH_VARARGS, "The chunks of columns, where they go, and what memory that takes."},
     {"decode_columns", py_decode_columns, METH_VARARGS, "Values and list offsets of the column chunks of a file."},
     {"untrack", py_untrack, METH_O, "Objects of a tuple that the collector need not look at."},
     {NULL, NULL, 0, NULL},

@@ -80,6 +80,17 @@ def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Bu
     after the other, to `rebased`, int64.
     """
 
+def pack_parts(parts: tuple[Buffer, ...], layout: Buffer, out: Buffer) -> None:
+    """Copies parts of columns into one buffer.
+
+    Args:
+        parts: Each is copied as it is, or is offsets of lists.
+        layout: int64 (num_parts, 2): the byte of `out` at which a part begins, and the bytes of an
+            offset, 4 or 8, of parts that are offsets: these become int64, from 0, and begin at a
+            multiple of 8. Otherwise 0.
+        out: Written.
+    """
+
 def untrack(objects: tuple[object, ...]) -> None:
     """Ends the garbage collector's tracking of objects, which must not be part of any cycle."""
 
@@ -307,6 +318,43 @@ def walk_footer(
         MemoryError: There is no memory for the rows.
     """
 
+def check_chunks(
+    groups: Buffer,
+    chunks: Buffer,
+    group_width: int,
+    chunk_width: int,
+    layout: Buffer,
+    ranges: Buffer,
+    low: Buffer,
+    high: Buffer,
+    levels: Buffer,
+    num_rows: int,
+    end: int,
+    taken: Buffer,
+) -> tuple[int, int, int]:
+    """Checks the row groups and column chunks of a footer, as `featstore.native.checks` says.
+
+    Args:
+        groups: The row groups as `walk_footer` found them.
+        chunks: The column chunks.
+        group_width: The slots of a row group.
+        chunk_width: The slots of a chunk.
+        layout: The slots in which row groups and chunks have their numbers, int64.
+        ranges: int64 (num_ranges, 2), a slot of a chunk, and whether it may be absent.
+        low: int64 (num_leaves, num_ranges), the least value of each.
+        high: The greatest value of each.
+        levels: int64 (3, num_leaves), as of `FileSchema`.
+        num_rows: The rows of the file.
+        end: The byte of the file at which the footer begins.
+        taken: Memory for the numbers of the chunks, int64 (num_row_groups, num_leaves, 7): the
+            fields of `featstore.native.footers.Chunks`.
+
+    Returns:
+        The first check that is not passed, 0 if there is none, and of which row group and leaf
+        column: 1 the rows of a row group, 2 those of all of them, 3 the number of column chunks,
+        then each range, and then the further checks of a chunk.
+    """
+
 def page_header(data: Buffer) -> tuple[int, int, int, int, int | None] | None:
     """Reads the page header with which some bytes of a column chunk begin.
 
@@ -330,34 +378,69 @@ def first_beyond(file: int, chunks: Buffer, stop: Buffer, room: Buffer) -> int:
         The index of the chunk. -1 if there is none, or if the search was stopped.
     """
 
+def plan_columns(
+    footer: Buffer,
+    num_leaves: int,
+    row_groups: Buffer,
+    rows: Buffer,
+    columns: Buffer,
+    chunks: Buffer,
+    together: bool,
+    ordered: bool,
+) -> tuple[int, int]:
+    """Plans the decoding of columns of some row groups.
+
+    Args:
+        footer: The numbers of a footer, as of `featstore.native.footers.Chunks`: int64
+            (num_row_groups_in_file, num_leaves, 7).
+        num_leaves: How many leaf columns the file has.
+        row_groups: int64 (num_row_groups,), those that are read.
+        rows: int64 (num_row_groups,), the rows of each.
+        columns: int64 (num_columns, 13), as of `featstore.native.bounds.COLUMN`. All but the first
+            six numbers of each are written; where a column cannot be decoded, `found` is -1.
+        chunks: int64 (num_columns, num_row_groups, 5), written: a chunk's first byte, its number of
+            bytes, its codec as Parquet numbers it (0 none, 1 snappy, 6 Zstandard), its number of
+            values by the footer, and the bytes that each of its pages may claim.
+        together: Whether all columns lie in one buffer, or each has its own.
+        ordered: Whether rows are written in another order than that of the file.
+
+    Returns:
+        The working memory of each thread that decodes, and the memory of all columns together.
+
+    Raises:
+        ValueError: The arguments do not match, or are not what a checked footer has.
+    """
+
 def decode_columns(
     file: int,
     chunks: Buffer,
     rows: Buffer,
     order: Buffer,
-    columns: tuple[tuple[bytes, int, int, int, Buffer, Buffer], ...],
+    columns: Buffer,
+    buffers: tuple[Buffer, ...],
     room: Buffer,
     num_threads: int,
     stop: Buffer,
     checks: bool,
     decompress: Callable[[bytes, int], bytes],
     portable: bool,
-) -> tuple[int, ...]:
+) -> None:
     """Reads and decodes column chunks of an open Parquet file.
 
     Args:
         file: The descriptor of the file.
-        chunks: int64 (num_columns, num_row_groups, 5): a chunk's first byte, its number of bytes,
-            its codec as Parquet numbers it (0 none, 1 snappy, 6 Zstandard), its number of values by
-            the footer, and the bytes that each of its pages may claim.
+        chunks: As `plan_columns` wrote them.
         rows: int64 (num_row_groups,), the rows of each row group.
-        order: uint32 (num_rows,): which row of all of them each row written is. Empty: rows are
-            written in the order of the file.
-        columns: `(mark, max_repetition, max_definition, null_below, offsets, values)` of each
-            column. A definition level of `max_definition` is a value as long as the mark (4 or 8
-            bytes), one below `null_below` becomes the mark, and others are nothing. `offsets` is
-            int32 (num_rows + 1,) for lists, whose `max_repetition` is 1, else empty. `values` has
-            room for as many values as there are levels. Both are written.
+        order: uint32 (num_ordered,): which row of all of them each row written is; no more than
+            there are, and those of lists once each. Empty: all rows, in the order of the file.
+        columns: As `plan_columns` wrote them; of some `found` is below 0, which are left out. A
+            definition level of `definition` is a value of `width` bytes (4 or 8), one below
+            `null_below` becomes the mark, and others are nothing. Offsets are int32
+            (num_rows + 1,), of lists, whose `repetition` is 1; there is room for `found` values.
+            Then `found` is written: the number of values; -1 if a chunk cannot be read, is damaged,
+            or has an unknown encoding; -2 - i if pages of its chunk in row group i claim more
+            levels, or more bytes, than they may.
+        buffers: The memory of the columns, written.
         room: Working memory of the threads. Each keeps there a stored chunk, its dictionary and one
             page; with an `order` also the decoded column, its offsets and its values in whole 64
             bytes, and 64 bytes more.
@@ -367,11 +450,6 @@ def decode_columns(
         decompress: `decompress(page, size)` decompresses a page with Zstandard. It is called with
             the interpreter's lock.
         portable: Whether to use only instructions that any CPU has. The result is the same.
-
-    Returns:
-        For each column the number of values written. -1 if a chunk cannot be read, is damaged, or
-        has an unknown encoding. -2 - i if pages of its chunk in row group i claim more levels, or
-        more bytes, than they may.
 
     Raises:
         ValueError: The arguments do not match.

@@ -143,10 +143,11 @@ static int64_t lists_without_nulls(
   return written;
 }
 
-/* Rows of one decoded column, which nobody else writes to, in another order: row i is the row `order[i]` of it. */
+/* Some rows of one decoded column, which nobody else writes to, in any order: row i is the row `order[i]` of it. */
 typedef struct {
-  const uint32_t* order; /* num_rows of them, each read once, since other threads may change them */
-  int64_t num_rows;
+  const uint32_t* order; /* `count` of them, each read once, since other threads may change them */
+  int64_t count;
+  int64_t num_rows; /* of the column */
   int64_t width;
   const int32_t* offsets; /* num_rows + 1; NULL where a row is one value */
   const char* values;
@@ -198,20 +199,20 @@ static int64_t ordered_lists(const Ordered* of, int64_t first, int64_t end, int6
   return at;
 }
 
-/* Writes all rows in their order, until `stop` is not 0; 0 where one is not there, or their lists are not as many values as there
-   are. */
-static int write_ordered(const Ordered* of, int32_t* new_offsets, char* to, const volatile uint8_t* stop) {
+/* Writes the rows in their order, until `stop` is not 0. How many values they have; -1 where a row is not there, or their lists have more
+   values than the column; all rows of a column have as many. */
+static int64_t write_ordered(const Ordered* of, int32_t* new_offsets, char* to, const volatile uint8_t* stop) {
   int64_t at = 0;
   if (of->offsets) new_offsets[0] = 0;
-  else if (of->num_values != of->num_rows) return 0;
-  for (int64_t first = 0, end; first < of->num_rows; first = end) {
-    end = of->num_rows - first > ORDERED_STEP ? first + ORDERED_STEP : of->num_rows;
-    if (*stop) return 0;
+  else if (of->num_values != of->num_rows) return -1;
+  for (int64_t first = 0, end; first < of->count; first = end) {
+    end = of->count - first > ORDERED_STEP ? first + ORDERED_STEP : of->count;
+    if (*stop) return -1;
     if (of->offsets) at = ordered_lists(of, first, end, at, new_offsets, to);
-    else at = of->width == 8 ? ordered_values(of, first, end, 8, to) : ordered_values(of, first, end, 4, to);
-    if (of->offsets ? at < 0 : !at) return 0;
+    else at = (of->width == 8 ? ordered_values(of, first, end, 8, to) : ordered_values(of, first, end, 4, to)) ? end : -1;
+    if (at < 0) return -1;
   }
-  return !of->offsets || at == of->num_values;
+  return of->offsets && of->count == of->num_rows && at != of->num_values ? -1 : at;
 }
 
 /* Offsets of the rows between neighbouring cuts, each part from 0: `capacity` of them, one more than rows in each part. */
@@ -231,12 +232,38 @@ static int rebase_offsets(
   return !capacity;
 }
 
+/* What is copied as it is, or offsets of a width, which become numbers of 8 bytes from 0. */
+typedef struct {
+  const char* at;
+  int64_t num_bytes;
+  int offset_width; /* 0 where it is copied as it is */
+  int64_t start;    /* where it begins in the output, in bytes; of offsets a multiple of 8 */
+} PackedPart;
+
+/* Copies parts to where they begin in `out`; 0 where one does not fit. */
+static int pack_parts(const PackedPart* parts, int64_t count, char* out, int64_t out_bytes) {
+  for (const PackedPart* part = parts; part < parts + count; part++) {
+    const int width = part->offset_width;
+    const int64_t num_rows = width ? part->num_bytes / width - 1 : 0, num_bytes = width ? (num_rows + 1) * 8 : part->num_bytes;
+    if (part->start < 0 || part->start > out_bytes || num_bytes > out_bytes - part->start) return 0;
+    if (!width) {
+      if (num_bytes) memcpy(out + part->start, part->at, (size_t)num_bytes);
+      continue;
+    }
+    const int64_t cuts[] = {0, num_rows};
+    if (num_rows < 0 || part->start % 8) return 0;
+    if (!rebase_offsets(part->at, width, num_rows, cuts, 1, (int64_t*)(out + part->start), num_rows + 1)) return 0;
+  }
+  return 1;
+}
+
 /* Rows that lie in pieces, as columns of several row groups and of several files do. */
 typedef struct {
   const char* values;
   int64_t num_values;
   const void* offsets; /* NULL where a row is one value */
   int64_t num_rows;
+  int offset_width;
 } Piece;
 
 typedef struct {
@@ -337,7 +364,8 @@ static int gather_values(const Gather* gather, int64_t width, const int64_t* sta
   return first == gather->num_rows;
 }
 
-static inline int offsets_of_lists(const Gather* gather, int is_fetched, int offset_width, int64_t* firsts, int64_t* to) {
+/* With `offset_width` 0 each piece has its own. */
+static inline int offsets_of_lists(const Gather* gather, int is_fetched, const int offset_width, int64_t* firsts, int64_t* to) {
   const Piece* const pieces = gather->pieces;
   const uint32_t* const rows = gather->rows;
   const uint32_t num_pieces = (uint32_t)gather->num_pieces;
@@ -356,10 +384,12 @@ static inline int offsets_of_lists(const Gather* gather, int is_fetched, int off
       if (!piece) return 0;
       if (i < end_ahead) {
         const Ahead ahead = ahead_of((uint32_t)int32_at(rows, i + AHEAD), row_bits, pieces, num_pieces);
-        __builtin_prefetch((const char*)((uintptr_t)ahead.piece->offsets + ahead.row * (uintptr_t)offset_width));
+        const int width = offset_width ? offset_width : ahead.piece->offset_width;
+        __builtin_prefetch((const char*)((uintptr_t)ahead.piece->offsets + ahead.row * (uintptr_t)width));
       }
-      const int64_t first = offset_at(piece->offsets, offset_width, row);
-      const int64_t last = offset_at(piece->offsets, offset_width, row + 1);
+      const int width = offset_width ? offset_width : piece->offset_width;
+      const int64_t first = offset_at(piece->offsets, width, row);
+      const int64_t last = offset_at(piece->offsets, width, row + 1);
       fits &= (first >= 0) & (last >= first) & (last <= piece->num_values);
       firsts[i] = first;
       *to++ = (int64_t)(at += (uint64_t)distance(first, last));
@@ -369,19 +399,28 @@ static inline int offsets_of_lists(const Gather* gather, int is_fetched, int off
   return fits && begin == gather->num_rows;
 }
 
+/* The bytes of all pieces' offsets; 0 where they differ. */
+static int offset_width_of(const Gather* gather) {
+  const int width = gather->num_pieces ? gather->pieces[0].offset_width : 4;
+  for (int64_t i = 1; i < gather->num_pieces; i++)
+    if (gather->pieces[i].offset_width != width) return 0;
+  return width;
+}
+
 /* Where each of the rows' lists begins in its piece, and the offsets that the lists have in their parts, each part from 0:
    num_rows + num_parts of them. */
-static int gather_offsets(const Gather* gather, int offset_width, int64_t* firsts, int64_t* offsets) {
-  const int is_fetched = gather->ascends || is_dense(gather);
+static int gather_offsets(const Gather* gather, int64_t* firsts, int64_t* offsets) {
+  const int is_fetched = gather->ascends || is_dense(gather), width = offset_width_of(gather);
   for (int64_t i = 0; is_fetched && !gather->ascends && i < gather->num_pieces; i++)
-    fetch(gather->pieces[i].offsets, (gather->pieces[i].num_rows + 1) * offset_width);
-  return offset_width == 4 ? offsets_of_lists(gather, is_fetched, 4, firsts, offsets)
-                           : offsets_of_lists(gather, is_fetched, 8, firsts, offsets);
+    fetch(gather->pieces[i].offsets, (gather->pieces[i].num_rows + 1) * gather->pieces[i].offset_width);
+  return width == 4   ? offsets_of_lists(gather, is_fetched, 4, firsts, offsets)
+         : width == 8 ? offsets_of_lists(gather, is_fetched, 8, firsts, offsets)
+                      : offsets_of_lists(gather, is_fetched, 0, firsts, offsets);
 }
 
 static inline int lists_to(
-    const Gather* gather, const int64_t* firsts, const int64_t* offsets, int64_t width, const int64_t* starts,
-    const int64_t* ends, char* out, int64_t out_bytes) {
+    const Gather* gather, const int64_t* firsts, const int64_t* offsets, int64_t width, const int64_t* starts, char* out,
+    int64_t out_bytes) {
   const Piece* const pieces = gather->pieces;
   const uint32_t* const rows = gather->rows;
   const uint32_t num_pieces = (uint32_t)gather->num_pieces;
@@ -390,11 +429,12 @@ static inline int lists_to(
   int64_t first_row = 0;
   if (int64_at(gather->cuts, 0)) return 0;
   for (int64_t part = 0; part < num_parts; part++) {
-    const int64_t start = int64_at(starts, part), end = int64_at(ends, part), last_row = end_of_part(gather, part, first_row);
-    if (start < 0 || end < start || end > out_bytes || last_row < 0) return 0;
-    const int64_t room = (end - start) / width;
+    const int64_t start = int64_at(starts, part), last_row = end_of_part(gather, part, first_row);
+    if (start < 0 || start > out_bytes || last_row < 0) return 0;
+    const int64_t room = int64_at(offsets, last_row + part); /* the values of the part */
     int64_t last = int64_at(offsets, first_row + part);
-    if (last) return 0;
+    if (last || room < 0 || room > (out_bytes - start) / width) return 0;
+    const int64_t end = start + room * width;
     for (int64_t i = first_row; i < last_row; i++) {
       const uint32_t number = (uint32_t)int32_at(rows, i) >> row_bits;
       if (number >= num_pieces) return 0;
@@ -423,26 +463,50 @@ static inline int lists_to(
   return first_row == num_rows;
 }
 
-/* The rows' lists, one after the other, to where each part starts in `out`, in bytes; each part fills what it has to its end.
-   `firsts` and `offsets` are those that `gather_offsets` wrote. */
+/* The rows' lists, one after the other, to where each part starts in `out`, in bytes. `firsts` and `offsets` are those that
+   `gather_offsets` wrote. */
 static int gather_lists(
-    const Gather* gather, const int64_t* firsts, const int64_t* offsets, int64_t width, const int64_t* starts,
-    const int64_t* ends, char* out, int64_t out_bytes) {
+    const Gather* gather, const int64_t* firsts, const int64_t* offsets, int64_t width, const int64_t* starts, char* out,
+    int64_t out_bytes) {
   fetch_values(gather, width);
-  return width == 8 ? lists_to(gather, firsts, offsets, 8, starts, ends, out, out_bytes)
-                    : lists_to(gather, firsts, offsets, width, starts, ends, out, out_bytes);
+  return width == 8 ? lists_to(gather, firsts, offsets, 8, starts, out, out_bytes)
+                    : lists_to(gather, firsts, offsets, width, starts, out, out_bytes);
 }
+
+/* The offsets of each part to where it starts in `out`, in bytes. */
+static int copy_offsets(const Gather* gather, const int64_t* offsets, const int64_t* starts, char* out, int64_t out_bytes) {
+  int64_t first = 0;
+  for (int64_t part = 0; part < gather->num_parts; part++) {
+    const int64_t end = end_of_part(gather, part, first), start = int64_at(starts, part);
+    if (end < 0 || start < 0 || start > out_bytes || end - first + 1 > (out_bytes - start) / 8) return 0;
+    memcpy(out + start, offsets + first + part, (size_t)(end - first + 1) * 8);
+    first = end;
+  }
+  return first == gather->num_rows;
+}
+
+/* Memory to which the parts of a column go. */
+typedef struct {
+  const int64_t* starts; /* where each part begins, in bytes */
+  char* out;
+  int64_t out_bytes;
+} PartsOut;
 
 /* A column that is gathered: values, or lists as of `gather_lists`. */
 typedef struct {
   Gather gather;
   int64_t width;
   const int64_t *firsts, *offsets; /* NULL where a row is one value */
-  const int64_t *starts, *ends;
-  char* out;
-  int64_t out_bytes;
+  PartsOut values, offsets_out;
   int is_gathered;
 } GatheredColumn;
+
+static int gather_column(const GatheredColumn* of) {
+  const PartsOut *to = &of->values, *offsets = &of->offsets_out;
+  if (!of->firsts) return gather_values(&of->gather, of->width, to->starts, to->out, to->out_bytes);
+  return gather_lists(&of->gather, of->firsts, of->offsets, of->width, to->starts, to->out, to->out_bytes) &&
+         copy_offsets(&of->gather, of->offsets, offsets->starts, offsets->out, offsets->out_bytes);
+}
 
 /* Columns of which each thread takes the next that nobody has taken. */
 typedef struct {
@@ -455,10 +519,7 @@ static void* gather_next(void* of) {
   int64_t next;
   while ((next = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED)) < work->num_columns) {
     GatheredColumn* const column = &work->columns[next];
-    column->is_gathered =
-        column->firsts ? gather_lists(&column->gather, column->firsts, column->offsets, column->width, column->starts, column->ends,
-                                      column->out, column->out_bytes)
-                       : gather_values(&column->gather, column->width, column->starts, column->out, column->out_bytes);
+    column->is_gathered = gather_column(column);
   }
   return NULL;
 }

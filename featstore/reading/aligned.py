@@ -103,7 +103,7 @@ class AlignedReader:
         num_rows = sum(self._file.row_group_rows[index] for index in row_groups)
         return Rows(
             file_name=self._file.name,
-            num_rows=num_rows,
+            num_rows=num_rows if order is None else len(order),
             arrow=pa.table(columns),
             columns=self.columns,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -68,6 +68,26 @@ class FileColumns:
     def leaf_places(self) -> tuple[int, ...]:
         """The numbers of all leaf columns that are read, in the file's order."""
         return tuple(leaf.place for leaf in self.leaves)
+
+    @cached_property
+    def plans(self) -> dict[tuple[str, ...], Any]:
+        """How readers decode some of these columns, by their names: made once for all files that
+        share this object.
+        """
+        return {}
+
+    @cached_property
+    def leaves_read(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """For each selected column that the file has, and each of its leaf columns: the name under
+        which it is selected, and the leaf's number.
+        """
+        found = [
+            (name, place)
+            for name, column in {**self.slots, **self.others}.items()
+            if column is not None
+            for place in self.places[column]
+        ]
+        return tuple(name for name, _ in found), tuple(place for _, place in found)
 
     @cached_property
     def places(self) -> Mapping[str, tuple[int, ...]]:

@@ -4,10 +4,10 @@ A column comes in pieces: one for each row group of each window. `Places` says w
 pieces are wanted, in which order, and where each batch ends.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -141,79 +141,135 @@ def rebased(offsets: Array, cuts: Array, out: Array) -> None:
     kernels.rebase_offsets(offsets, offsets.itemsize, cuts, out)
 
 
-def gather_offsets(pieces: Sequence[Ragged], places: Places, firsts: Array, out: Array) -> None:
-    """Looks up lists: where they begin, and their offsets in each part, from 0.
-
-    Args:
-        pieces: The lists, with offsets of one dtype, see `of_one_dtype`.
-        places: The lists to gather.
-        firsts: Where each begins in the values of its piece: int64 (num_rows,).
-        out: The offsets: int64 (num_rows + num_parts,).
-    """
-    offsets = tuple(piece.offsets for piece in pieces)
-    kernels.gather_offsets(
-        tuple(piece.values for piece in pieces),
-        pieces[0].values.itemsize,
-        offsets,
-        offsets[0].itemsize,
-        places.rows,
-        places.row_bits,
-        places.ascends,
-        places.cuts,
-        firsts,
-        out,
-    )
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class GatheredColumn:
-    """A column that is gathered into a buffer.
+class Kind(NamedTuple):
+    """What is alike in all pieces of a column.
 
     Attributes:
-        pieces: Each (num_values,) or (num_values, width), or lists.
-        out: The buffer: one-dimensional, with the dtype of the values.
-        starts: The element of `out` at which each part begins: int64 (num_parts,).
-        ends: The element after its last: int64 (num_parts,).
-        found: Of lists what `gather_offsets` wrote: `firsts` and `out`.
+        key: The column.
+        dtype: The dtype of its values.
+        row_shape: The shape of a row that is no list.
+        is_list: Whether rows are lists.
     """
 
-    pieces: Sequence[Values]
-    out: Array
-    starts: Array
-    ends: Array
-    found: tuple[Array, Array] | None = None
+    key: Any
+    dtype: np.dtype[Any]
+    row_shape: tuple[int, ...]
+    is_list: bool
+
+    @property
+    def of_row(self) -> int:
+        """How many values a row has; 0: a list."""
+        return 0 if self.is_list else prod(self.row_shape)
 
 
-def gather_columns(columns: Sequence[GatheredColumn], places: Places, num_threads: int = 1) -> None:
-    """Writes the rows of each part of each column to its buffer. The kernels take the
-    interpreter's lock once for all of them, and share them among threads.
+def kind_of(key: Any, values: Values) -> Kind:
+    """The kind of a column with these values."""
+    if isinstance(values, Ragged):
+        return Kind(key, values.values.dtype, (), True)
+    return Kind(key, values.dtype, values.shape[1:], False)
+
+
+class ColumnBuffers(NamedTuple):
+    """Columns of some rows in few buffers, as the kernels take them: a piece of a window, or rows
+    that were gathered before.
+
+    Attributes:
+        kinds: The columns' kinds.
+        buffers: The memory in which they lie.
+        numbers: Where they lie in it: int64 (num_columns, 7). The buffer and the byte of a column's
+            values, and how many they are; those of its offsets, and the bytes of one (0 where rows
+            are no lists); and its rows.
+        num_rows: How many rows each column has.
+    """
+
+    kinds: tuple[Kind, ...]
+    buffers: tuple[Any, ...]
+    numbers: Array
+    num_rows: int
+
+
+def buffers_of(columns: Mapping[Any, Values], num_rows: int) -> ColumnBuffers:
+    """Columns that are arrays of any memory, which is copied only where it is not contiguous."""
+    buffers, numbers = list[Any](), list[tuple[int, ...]]()
+    for values in columns.values():
+        add_column(values, num_rows, buffers, numbers)
+    kinds = tuple(kind_of(key, values) for key, values in columns.items())
+    return ColumnBuffers(kinds, tuple(buffers), np.array(numbers, np.int64), num_rows)
+
+
+def add_column(
+    values: Values, num_rows: int, buffers: list[Any], numbers: list[tuple[int, ...]]
+) -> None:
+    """Appends a column's memory to buffers, and where it lies to numbers; see `ColumnBuffers`."""
+    number = len(buffers)
+    if isinstance(values, Ragged):
+        buffers += np.ascontiguousarray(values.values), np.ascontiguousarray(values.offsets)
+        width = values.offsets.itemsize
+        numbers.append((number, 0, len(values.values), number + 1, 0, width, num_rows))
+    else:
+        buffers.append(np.ascontiguousarray(values))
+        numbers.append((number, 0, values.size, 0, 0, 0, num_rows))
+
+
+class Gathering:
+    """Gathers rows of pieces, which have columns of the same kinds.
 
     Args:
-        columns: The columns. Those that take longest should be the first.
-        places: The rows.
-        num_threads: In how many threads.
+        pieces: The pieces, at least one.
+        places: The rows of each part.
+        outs: For each column the number of the output of its values, and that of its offsets:
+            int64 (num_columns, 2).
+
+    Attributes:
+        kinds: The columns' kinds.
+        lists: The numbers of the columns of lists.
     """
-    of_columns = tuple(map(_for_kernels, columns))
-    of_rows = places.rows, places.row_bits, places.ascends, places.cuts
-    kernels.gather_columns(of_columns, *of_rows, min(num_threads, _MOST_THREADS))
 
+    def __init__(self, pieces: Sequence[ColumnBuffers], places: Places, outs: Array) -> None:
+        self.kinds, self._places = pieces[0].kinds, places
+        self._pieces = tuple((piece.buffers, piece.numbers) for piece in pieces)
+        self.lists = [number for number, kind in enumerate(self.kinds) if kind.is_list]
+        own = [
+            (number, kind.dtype.itemsize, kind.of_row) for number, kind in enumerate(self.kinds)
+        ]
+        self._columns = np.hstack([np.array(own, np.int64).reshape(-1, 3), outs])
+        self._found = np.empty(0, np.int64)
 
-def _for_kernels(column: GatheredColumn) -> tuple[Any, ...]:
-    """The column as `kernels.gather_columns` takes it."""
-    out, width = column.out, column.out.itemsize
-    if column.found is None:
-        pieces = tuple(
-            piece if piece.flags.c_contiguous else np.ascontiguousarray(piece)
-            for piece in column.pieces
-            if not isinstance(piece, Ragged)
+    def find_lists(self, scratch: Array) -> Array:
+        """Looks up lists: where they begin, and their offsets in each part, from 0.
+
+        Args:
+            scratch: Memory for it, used by `gather`, too: int64, at least `scratch_size`.
+
+        Returns:
+            The offsets of each column of lists: int64 (num_lists, num_rows + num_parts).
+        """
+        places, num_rows = self._places, len(self._places)
+        self._found = scratch[: self.scratch_size]
+        if self.lists:
+            kernels.gather_offsets(
+                *(self._pieces, self._columns[self.lists]),
+                *(places.rows, places.row_bits, places.ascends, places.cuts, self._found),
+            )
+        return self._found.reshape(len(self.lists), 2 * num_rows + places.num_parts)[:, num_rows:]
+
+    @property
+    def scratch_size(self) -> int:
+        """How many numbers `find_lists` writes."""
+        return len(self.lists) * (2 * len(self._places) + self._places.num_parts)
+
+    def gather(self, starts: Array, outs: tuple[Any, ...], num_threads: int) -> None:
+        """Writes the rows of each part of each column. The kernels take the interpreter's lock once
+        for all of them, and share them among threads.
+
+        Args:
+            starts: The byte of its output at which each part begins: int64 (num_items, num_parts),
+                of the values of all columns, and after them of the offsets of lists.
+            outs: The outputs.
+            num_threads: In how many threads.
+        """
+        places = self._places
+        kernels.gather_columns(
+            *(self._pieces, self._columns, places.rows, places.row_bits, places.ascends),
+            *(places.cuts, starts, self._found, outs, min(num_threads, _MOST_THREADS)),
         )
-        return pieces, prod(pieces[0].shape[1:]) * width, column.starts * width, out
-    values = tuple(piece.values for piece in column.pieces if isinstance(piece, Ragged))
-    return values, width, column.starts * width, out, *column.found, column.ends * width
-
-
-def of_one_dtype(pieces: Sequence[Ragged]) -> list[Ragged]:
-    """The same lists with offsets of one dtype, as the kernels take them."""
-    if len({piece.offsets.dtype for piece in pieces}) == 1:
-        return list(pieces)
-    return [Ragged(piece.values, piece.offsets.astype(np.int64)) for piece in pieces]

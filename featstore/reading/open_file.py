@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 
 from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.errors import DataFileError, StateError
+from featstore.files.looks import exists
 from featstore.native.arrow import INT96_UNIT
 from featstore.native.bounds import CLAIMS_MORE, first_beyond
 from featstore.native.damage import damage_as, first_line
@@ -18,9 +20,6 @@ from featstore.native.footers import read_checked, read_on
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import ColumnCache, FileColumns, FileLeaf, Selection
 from featstore.reading.kept import KeptSpans
-
-# Bytes of a decoded value of each physical type of fixed width.
-_WIDTHS = {"INT64": 8, "DOUBLE": 8, "INT32": 4, "FLOAT": 4, "BOOLEAN": 1, "INT96": 8}
 
 # A chunk that declares more bytes than this for each that it stores may be right, of one value over
 # and over, but is more likely damaged. Chosen, not measured.
@@ -73,8 +72,6 @@ class OpenFile(Closing):
         if isinstance(source, Path) and not str(source).endswith(self.name):
             self.where = f"{self.name} (staged as {source})"
         self.cancelled, self._column_cache = cancelled, column_cache or ColumnCache()
-        # The same file twice: Arrow reads the one, and kernels the other, since `OSFile.fileno` of
-        # pyarrow 20 fails. A data file never changes under its name.
         self._kernel_file: BinaryIO | None = None
         self._opened_files = ExitStack()
         self._kept: KeptSpans | None = None
@@ -87,9 +84,9 @@ class OpenFile(Closing):
 
     def _open(self, source: Path | BinaryIO | Callable[[], BinaryIO]) -> Any:
         if isinstance(source, Path):
-            arrow_file = self._opened_files.enter_context(pa.OSFile(str(source)))
+            self._path = source
             self._kernel_file = self._opened_files.enter_context(source.open("rb", buffering=0))
-            return arrow_file
+            return self._kernel_file
         if callable(source):
             source = source()
             self._opened_files.callback(source.close)
@@ -132,13 +129,24 @@ class OpenFile(Closing):
         """
         with self.reading():
             return pq.ParquetFile(
-                self._source,
+                self._arrow_source,
                 metadata=self.metadata_of(None if columns is None else tuple(columns.places)),
                 pre_buffer=self.is_local,  # in threads, which may not hold Python's memory
                 page_checksum_verification=not self.is_checked,
                 coerce_int96_timestamp_unit=INT96_UNIT,
                 buffer_size=buffer_bytes,
             )
+
+    @cached_property
+    def _arrow_source(self) -> Any:
+        """What Arrow reads. A local file is opened once more, since `OSFile.fileno` of pyarrow 20
+        fails: by its descriptor, as somebody may have removed it from its directory.
+        """
+        if not self.is_local:
+            return self._source
+        again = Path(f"/proc/self/fd/{self.descriptor}")
+        path = again if exists(again) else self._path
+        return self._opened_files.enter_context(pa.OSFile(str(path)))
 
     def metadata_of(
         self, names: Collection[str] | None, *, with_statistics: bool = False
@@ -214,16 +222,11 @@ class OpenFile(Closing):
         text, and validity bits. float64 (num_row_groups, num_leaves): exact below 2^53, and without
         overflow for the numbers of a damaged footer.
         """
-        row_groups = range(len(self.row_group_rows))
-        places = columns.leaf_places
-        chunks = self.footer.chunks_of(row_groups, places)
-        leaves = [self.footer.leaves[place] for place in places]
-        widths = np.array([_WIDTHS.get(leaf.physical_type, 0) for leaf in leaves], float)
-        num_values, row_group_rows = chunks.num_values.astype(float), np.array(self.row_group_rows)
-        text_bytes = np.where(widths == 0, chunks.raw_bytes + 4 * num_values, 0)
-        are_lists = np.array(["." in leaf.path for leaf in leaves], float)
-        offset_bytes = np.outer(4.0 * row_group_rows, are_lists)
-        found: Array = num_values * widths + text_bytes + num_values // 4 + offset_bytes
+        chunks = self.footer.chunks_of(range(len(self.row_group_rows)), columns.leaf_places)
+        sizes = self.footer.file_schema.sizes[:, columns.leaf_places]
+        num_values, rows = chunks.num_values.astype(float), np.array(self.row_group_rows, float)
+        found: Array = num_values * sizes[0] + chunks.raw_bytes * sizes[1] + num_values // 4
+        found += rows[:, None] * sizes[2]
         return found
 
     def inflated(self, columns: FileColumns, most_bytes: int) -> str | None:

@@ -11,29 +11,22 @@ Arrow reads, or refuses, everything else and everything that is damaged. Formats
 parquet.apache.org/docs/file-format.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from featstore.base.intervals import aligned
 from featstore.base.schema import Slot, SlotKind
 from featstore.native import kernels
-from featstore.native.bounds import kernel_chunks, max_page_bytes
-from featstore.native.footers import Chunks
+from featstore.native.bounds import COLUMN, NUMBERS_OF_CHUNK
 from featstore.native.format import Numbers
 from featstore.reading.buffers import Array, Ragged, Values, missing_mark
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 
-_CODECS = [0, 1, 6]  # none, snappy, Zstandard
-# One bit for each encoding by its number in the format: PLAIN, PLAIN_DICTIONARY and RLE_DICTIONARY
-# of values, RLE and BIT_PACKED of levels.
-_ENCODINGS = 1 << 0 | 1 << 2 | 1 << 8 | 1 << 3 | 1 << 4
 _PHYSICAL = {SlotKind.ID: "INT64", SlotKind.FLOAT: "FLOAT"}
 # Types of columns that are no slots: the physical type, and the type as which its values are read.
 _OTHERS = {
@@ -44,12 +37,17 @@ _OTHERS = {
     pa.float32(): ("FLOAT", pa.float32()),
     pa.float64(): ("DOUBLE", pa.float64()),
 }
-_MOST_VALUES = 2**31 - 1  # The offsets of the kernels have 32 bits.
 # What the kernels return instead of a number of values: the column cannot be decoded by them; or
 # pages of row group i (of those that are read) claim too much, as -2 - i.
 _NOT_READ, _BEYOND_FIRST = -1, -2
 # Of a page, given its decompressed size. An error for another size is an error of the page.
 _DECOMPRESS = partial(pa.decompress, codec="zstd", asbytes=True)
+
+_WIDTH, _FOUND = COLUMN["width"], COLUMN["found"]
+_OFFSETS_IN, _OFFSETS_AT = COLUMN["offsets_in"], COLUMN["offsets_at"]
+_VALUES_IN, _VALUES_AT = COLUMN["values_in"], COLUMN["values_at"]
+_REPETITION = COLUMN["repetition"]
+_OF_BUFFERS = [_VALUES_IN, _VALUES_AT, _FOUND, _OFFSETS_IN, _OFFSETS_AT, _REPETITION, _FOUND]
 
 Take = Callable[[int], Array]
 
@@ -81,6 +79,53 @@ class _Column:
     null_below: int
     other: pa.DataType | None = None
 
+    @property
+    def width(self) -> int:
+        """The bytes of a value."""
+        return len(self.mark)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of a slot's values."""
+        return np.float32 if self.width == 4 else np.int64
+
+    @property
+    def numbers(self) -> list[int]:
+        """The column as the kernels take it, without what is known of each window only."""
+        known = {
+            "leaf": self.place,
+            "width": self.width,
+            "repetition": self.max_repetition,
+            "definition": self.max_definition,
+            "null_below": self.null_below,
+            "mark": int.from_bytes(self.mark, "little", signed=True),
+        }
+        return [known.get(name, 0) for name in COLUMN]
+
+
+class ColumnPlan:
+    """How the columns of files with one schema are decoded, as far as the kernels support them.
+
+    Args:
+        columns: The columns.
+
+    Attributes:
+        columns: As given.
+        places: The place of each column, by its name in the file.
+        numbers: The columns as the kernels take them: int64 (num_columns, num_numbers), without
+            what is known of each window only.
+        delivery: What who delivers the columns has worked out for all windows.
+    """
+
+    def __init__(self, columns: Sequence[_Column]) -> None:
+        self.columns = tuple(columns)
+        self.places = {column.field.name: place for place, column in enumerate(self.columns)}
+        self.numbers = np.array([column.numbers for column in columns], np.int64).reshape(
+            -1, len(COLUMN)
+        )
+        self.others = [name for name, at in self.places.items() if columns[at].other is not None]
+        self.delivery: Any = None
+
 
 class PageReader:
     """Decodes the pages of those columns that the kernels support.
@@ -109,17 +154,13 @@ class PageReader:
         is_portable: bool = False,
     ) -> None:
         self._file, self._take, self._is_portable = file, take, is_portable
-        self._columns: list[_Column] = []
+        self._plan = _NOTHING
         if file.is_local:
-            described = [_column(file, slot, columns) for slot in slots]
-            described += [_other_column(file, field, columns) for field in others]
-            self._columns = [column for column in described if column is not None]
-        self._places = [column.place for column in self._columns]
-        self._widths = np.array([len(column.mark) for column in self._columns], np.int64)
+            self._plan = _plan(file, tuple(slots), tuple(others), columns)
 
     def read(
         self, row_groups: Sequence[int], num_threads: int = 1, order: Array | None = None
-    ) -> "dict[str, DecodedColumn]":
+    ) -> "DecodedColumns":
         """Decodes columns of these row groups.
 
         Args:
@@ -136,66 +177,62 @@ class PageReader:
             DataFileError: The pages of a column claim more than the footer allows. Arrow must not
                 read them either.
         """
+        if not self._plan.columns or not row_groups:
+            return NOTHING_DECODED
         try:
             found = self._decoded(row_groups, num_threads, order)
         except (ValueError, OverflowError, MemoryError):
-            return {}  # Arrow reads the columns instead, and reports what is wrong.
+            return NOTHING_DECODED  # Arrow reads the columns, and reports what is wrong.
         self._file.require_not_cancelled()
-        for out, num_values in found:
-            if num_values < _NOT_READ:
-                raise self._file.beyond_bounds(row_groups[_BEYOND_FIRST - num_values], out.name)
-        columns = [out.decoded(num) for out, num in found if num != _NOT_READ]
-        return {column.field.name: column for column in columns if column.is_complete}
+        for place, outcome in enumerate(found.outcomes):
+            if outcome < _NOT_READ:
+                name = self._plan.columns[place].field.name
+                raise self._file.beyond_bounds(row_groups[_BEYOND_FIRST - outcome], name)
+        return found
 
     def _decoded(
         self, row_groups: Sequence[int], num_threads: int, order: Array | None
-    ) -> "list[tuple[_Out, int]]":
-        """Each column, with its number of values, or the negative code that the kernels return."""
-        if not self._columns or not row_groups:
-            return []
-        chunks = self._file.footer.chunks_of(row_groups, self._places)
-        known, num_values = _known(chunks)
-        if not len(known):
-            return []
-        # The longest first, so that threads end at about the same time.
-        by_length = known[np.argsort(-num_values[known], kind="stable")]
-        columns, widths = [self._columns[at] for at in by_length.tolist()], self._widths[by_length]
-        chunks = Chunks._make(numbers[:, by_length] for numbers in chunks)
-        max_bytes = max_page_bytes(chunks, widths)
-        rows = [self._file.row_group_rows[index] for index in row_groups]
-        value_bytes = (num_values[by_length] * widths).tolist()
-        # A list has one offset more than rows, of 4 bytes.
-        offset_bytes = [4 * (sum(rows) + 1) * column.max_repetition for column in columns]
-        memory = allocated(list(zip(offset_bytes, value_bytes, strict=True)), self._take)
-        outs = [_Out(column, sum(rows), of) for column, of in zip(columns, memory, strict=True)]
-        num_threads = min(num_threads, len(outs))
-        room_bytes = _room_bytes(chunks, widths, max_bytes)
-        if order is not None:
-            room_bytes += np.array([out.size_bytes for out in outs])
-        found = kernels.decode_columns(
+    ) -> "DecodedColumns":
+        footer, numbers = self._file.footer.numbers, self._plan.numbers.copy()
+        which = np.array(row_groups, np.int64)
+        rows = np.array([self._file.row_group_rows[index] for index in row_groups], np.int64)
+        chunks = np.empty((len(numbers), len(rows), NUMBERS_OF_CHUNK), np.int64)
+        room_bytes, num_bytes = kernels.plan_columns(
+            *(footer, footer.shape[1], which, rows, numbers, chunks),
+            *(self._take is not None, order is not None),
+        )
+        buffers = allocated(numbers, num_bytes, self._take)
+        num_threads = min(num_threads, len(numbers))
+        room_bytes = -(-room_bytes // 64) * 64
+        kernels.decode_columns(
             self._file.descriptor,
-            kernel_chunks(chunks, max_bytes),
-            np.array(rows, np.int64),
+            chunks,
+            rows,
             b"" if order is None else order.astype(np.uint32),
-            tuple(out.buffers for out in outs),
-            pa.allocate_buffer(aligned(int(room_bytes.max())) * num_threads),
+            numbers,
+            buffers,
+            pa.allocate_buffer(room_bytes * num_threads),
             num_threads,
             self._file.cancelled,
             not self._file.is_checked,
             _DECOMPRESS,
             self._is_portable,
         )
-        return list(zip(outs, found, strict=True))
+        num_rows = int(rows.sum()) if order is None else len(order)
+        return DecodedColumns(self._plan, numbers, buffers, num_rows)
 
 
-def _known(chunks: Chunks) -> tuple[Numbers, Numbers]:
-    """Which columns the kernels may decode: their numbers, int64; and how many values each column
-    has in all row groups: int64 (num_columns,), meaningless for the others.
-    """
-    num_values = chunks.num_values.sum(axis=0)
-    is_known = np.isin(chunks.codec, _CODECS) & (chunks.encodings & ~_ENCODINGS == 0)
-    is_known &= chunks.num_values <= _MOST_VALUES  # so that the sum has not overflowed
-    return np.flatnonzero(is_known.all(axis=0) & (num_values <= _MOST_VALUES)), num_values
+def _plan(
+    file: OpenFile, slots: tuple[Slot, ...], others: tuple[pa.Field, ...], columns: FileColumns
+) -> ColumnPlan:
+    """The plan for these columns, made once for all files with the same schema."""
+    key = tuple(each.name for each in (*slots, *others))
+    if key not in columns.plans:
+        described = [_column(file, slot, columns) for slot in slots]
+        described += [_other_column(file, field, columns) for field in others]
+        columns.plans[key] = ColumnPlan([column for column in described if column is not None])
+    plan: ColumnPlan = columns.plans[key]
+    return plan
 
 
 def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
@@ -257,40 +294,6 @@ def _other_column(file: OpenFile, field: pa.Field, columns: FileColumns) -> _Col
     )
 
 
-class ColumnMemory(NamedTuple):
-    """Writable memory of a column's offsets and values."""
-
-    offsets: memoryview
-    values: memoryview
-
-
-class _Out:
-    """A column to decode, with memory for its values and, if it has lists, their offsets."""
-
-    def __init__(self, column: _Column, num_rows: int, memory: ColumnMemory) -> None:
-        self._column, self._num_rows, self._memory = column, num_rows, memory
-
-    @property
-    def name(self) -> str:
-        return str(self._column.field.name)
-
-    @property
-    def size_bytes(self) -> int:
-        """The memory of its offsets and values, each in whole 64 bytes, and of aligning them."""
-        memory = self._memory
-        return aligned(memory.offsets.nbytes) + aligned(memory.values.nbytes) + aligned(1)
-
-    @property
-    def buffers(self) -> tuple[bytes, int, int, int, memoryview, memoryview]:
-        """The column's description for the kernels, and the memory into which they decode."""
-        of = self._column
-        return of.mark, of.max_repetition, of.max_definition, of.null_below, *self._memory
-
-    def decoded(self, num_values: int) -> "DecodedColumn":
-        """The column, once `num_values` values are decoded."""
-        return DecodedColumn(self._column, self._num_rows, num_values, self._memory)
-
-
 class DecodedColumn:
     """A column that the kernels have decoded, without nulls.
 
@@ -298,11 +301,11 @@ class DecodedColumn:
         field: Its field in the file.
     """
 
-    def __init__(
-        self, column: _Column, num_rows: int, num_values: int, memory: ColumnMemory
-    ) -> None:
-        self.field, self._column, self._memory = column.field, column, memory
-        self._num_rows, self._num_values = num_rows, num_values
+    def __init__(self, column: _Column, numbers: Sequence[int], of: "DecodedColumns") -> None:
+        self.field, self._column, self._num_rows = column.field, column, of.num_rows
+        self._num_values = numbers[_FOUND]
+        self._offsets = of.buffers[numbers[_OFFSETS_IN]], numbers[_OFFSETS_AT]
+        self._values = of.buffers[numbers[_VALUES_IN]], numbers[_VALUES_AT]
 
     @property
     def is_complete(self) -> bool:
@@ -314,12 +317,13 @@ class DecodedColumn:
     @property
     def values(self) -> Values:
         """The values of a slot, views of the column's memory."""
-        column, memory = self._column, self._memory
-        dtype = np.float32 if len(column.mark) == 4 else np.int64
-        values = np.frombuffer(memory.values, dtype, self._num_values)
+        column = self._column
+        (memory, first), num_values = self._values, self._num_values
+        values: Array = np.frombuffer(memory, column.dtype, num_values, first)
         if not column.max_repetition:
             return values
-        return Ragged(values, np.frombuffer(memory.offsets, np.int32))
+        memory, first = self._offsets
+        return Ragged(values, np.frombuffer(memory, np.int32, self._num_rows + 1, first))
 
     @cached_property
     def array(self) -> Any:
@@ -328,7 +332,7 @@ class DecodedColumn:
         value_type = column.type.value_type if column.max_repetition else column.type
         if column.other is not None and num_values != self._num_rows:
             return None
-        offsets, of_values = map(pa.py_buffer, self._memory)
+        of_values = _part(*self._values, num_values * column.width)
         values = pa.Array.from_buffers(value_type, num_values, [None, of_values], 0)
         if column.other not in (None, column.type):
             try:
@@ -337,38 +341,97 @@ class DecodedColumn:
                 return None
         if not column.max_repetition:
             return values
+        offsets = _part(*self._offsets, 4 * (self._num_rows + 1))
         return pa.Array.from_buffers(
             column.type, self._num_rows, [None, offsets], 0, children=[values]
         )
 
 
-def allocated(sizes: Sequence[tuple[int, int]], take: Take | None) -> list[ColumnMemory]:
-    """Allocates memory for columns, given the bytes of each one's offsets and values.
-
-    Both lie in one allocation, since each allocation by Arrow may lose the GIL to another thread.
-    Under sanitizers each has its own, so that a write beyond its end is detected
-    (fuzz/separate.py).
+class DecodedColumns(Mapping[str, DecodedColumn]):
+    """The columns of a window that the kernels have decoded, by their names in the file.
 
     Args:
-        sizes: Bytes of offsets and bytes of values.
+        plan: How they were decoded.
+        numbers: What came of it: int64 (num_columns, num_numbers), as `plan.numbers`.
+        buffers: The memory in which they lie.
+        num_rows: How many rows each column has.
+    """
+
+    def __init__(
+        self, plan: ColumnPlan, numbers: Numbers, buffers: tuple[Any, ...], num_rows: int
+    ) -> None:
+        self.plan, self.numbers, self.buffers, self.num_rows = plan, numbers, buffers, num_rows
+        self.outcomes: list[int] = numbers[:, _FOUND].tolist()
+        self._made = dict[str, DecodedColumn]()
+        self._missing = set[str]()
+        if min(self.outcomes, default=0) < 0:
+            self._missing |= {
+                name for name, place in plan.places.items() if self.outcomes[place] < 0
+            }
+        for name in plan.others:
+            if name in self and not self[name].is_complete:
+                self._missing.add(name)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all columns of the plan are there."""
+        return not self._missing
+
+    def in_buffers(self, places: Array) -> Array:
+        """Where columns of slots lie, as of `ColumnBuffers.numbers`.
+
+        Args:
+            places: Their places in the plan.
+        """
+        found = self.numbers[places][:, _OF_BUFFERS]
+        found[:, 5] *= 4  # bytes of an offset of lists
+        found[:, 6] = self.num_rows
+        return found
+
+    def size_bytes(self, places: Array) -> int:
+        """The memory of these columns."""
+        values = self.numbers[places, _FOUND] * self.numbers[places, _WIDTH]
+        offsets = 4 * (self.num_rows + 1) * self.numbers[places, _REPETITION]
+        return int(values.sum() + offsets.sum())
+
+    def __getitem__(self, name: str) -> DecodedColumn:
+        if name in self._missing:
+            raise KeyError(name)
+        if (found := self._made.get(name)) is None:
+            place = self.plan.places[name]
+            found = DecodedColumn(self.plan.columns[place], self.numbers[place].tolist(), self)
+            self._made[name] = found
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.plan.places and name not in self._missing
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.plan.places if name not in self._missing)
+
+    def __len__(self) -> int:
+        return len(self.plan.places) - len(self._missing)
+
+
+def allocated(numbers: Numbers, num_bytes: int, take: Take | None) -> tuple[Any, ...]:
+    """The memory of columns that are planned: their offsets and values.
+
+    Both lie in one allocation, since each allocation by Arrow may lose the GIL to another thread.
+
+    Args:
+        numbers: The columns, as of `DecodedColumns`, which say where in the memory they lie.
+        num_bytes: The bytes of all columns together.
         take: As of `PageReader`.
     """
-    ends = list(accumulate(aligned(offsets) + aligned(values) for offsets, values in sizes))
-    if take is None:
-        parts = [memoryview(pa.allocate_buffer(aligned(of) + values)) for of, values in sizes]
-    else:
-        memory = take(ends[-1]).data
-        parts = [memory[begin:end] for begin, end in pairwise([0, *ends])]
-    return [
-        ColumnMemory(part[:offsets], part[aligned(offsets) : aligned(offsets) + values])
-        for part, (offsets, values) in zip(parts, sizes, strict=True)
-    ]
+    if take is not None:
+        return (take(num_bytes),)
+    sizes = numbers[:, _VALUES_AT] + numbers[:, _FOUND].clip(min=0) * numbers[:, _WIDTH]
+    return tuple(map(pa.allocate_buffer, sizes.tolist()))
 
 
-def _room_bytes(chunks: Chunks, widths: Numbers, max_bytes: Numbers) -> Numbers:
-    """The working memory of decoding each column's largest chunk, int64 (num_columns,): its bytes
-    as stored, then its decompressed dictionary and one decompressed page at a time.
-    """
-    decompressed = np.minimum(chunks.raw_bytes, chunks.num_values * widths + max_bytes)
-    found: Numbers = (chunks.stored_bytes + decompressed).max(axis=0)
-    return found
+def _part(memory: Any, first: int, num_bytes: int) -> pa.Buffer:
+    return pa.py_buffer(memory).slice(first, num_bytes)
+
+
+_NOTHING = ColumnPlan(())
+NOTHING_DECODED = DecodedColumns(_NOTHING, _NOTHING.numbers, (), 0)

@@ -11,7 +11,7 @@ from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import LabelRequest, Request
 from featstore.ops.arrays import array_of as arrow_of
 from featstore.reading.buffers import Array, Ragged, Values
-from featstore.reading.gather import Places, max_pieces, row_bits_of
+from featstore.reading.gather import Places, buffers_of, max_pieces, row_bits_of
 from featstore.reading.reader import Rows
 from featstore.tensors.batch import Batch, Column
 from featstore.tensors.buffer_pool import BufferPool
@@ -43,12 +43,14 @@ class DecodedRows:
             (role, label.name): [piece.numbers[label.name] for piece, _ in pieces]
             for role, label in _numbers(request)
         }
+        self._buffers = [
+            buffers_of({key: of[number] for key, of in self._columns.items()}, piece.num_rows)
+            for number, (piece, _) in enumerate(pieces)
+        ]
         self._shaped = {
             (SLOT, item.slot.name): item
             for item in request.slots
-            if any(
-                option is not None for option in (item.buckets, item.max_len, item.pad, item.dtype)
-            )
+            if not item.is_as_stored
         }
         self._filled = {
             (role, label.name): np.float32(label.null)
@@ -118,11 +120,8 @@ class DecodedRows:
         renumbered[touched] = np.arange(len(touched))
         at = renumbered[numbers] << self._row_bits | rows - self.firsts[numbers]
         places = Places.of(at, len(touched), self._row_bits, np.array([0, len(rows)]))
-        columns = {
-            key: [pieces[number] for number in touched.tolist()]
-            for key, pieces in self._columns.items()
-        }
-        [packed] = gather_batches(columns, places, self._pool, self._scratch)
+        pieces = [self._buffers[number] for number in touched.tolist()]
+        [packed] = gather_batches(pieces, places, self._pool, self._scratch)
         return packed
 
     def _delivered(self, found: PackedColumns | TensorColumns) -> PackedColumns | TensorColumns:

@@ -13,6 +13,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from featstore.base.errors import ConfigError, MissingDependencyError, nearest
 from featstore.base.text_table import short_names
+from featstore.reading.buffers import Values
 from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key, Keys
 
 Device = torch.device | str | int
@@ -86,6 +87,13 @@ class Columns(Protocol):
 
     def made(self) -> Mapping[Key, Column]:
         """All columns as tensors. The mapping must not be changed."""
+
+    @property
+    def whole(self) -> Any:
+        """The columns as `PackedColumns`, if that is how they lie; otherwise None."""
+
+    def arrays(self) -> Mapping[Key, Values]:
+        """All columns on the CPU as contiguous arrays; offsets may begin above 0."""
 
     def packed(self) -> "Columns":
         """A copy of the columns in few buffers, which share no memory with anything."""

@@ -2,10 +2,10 @@
 they are delivered, and joins columns that come in parts, as of a batch that straddles blocks.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,12 +13,11 @@ import torch
 from featstore.base.intervals import aligned
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import (
-    GatheredColumn,
+    ColumnBuffers,
+    Gathering,
+    Kind,
     Places,
-    gather_columns,
-    gather_offsets,
     join_offsets,
-    of_one_dtype,
 )
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
@@ -26,29 +25,110 @@ from featstore.tensors.packed import (
     PackedColumns,
     TensorPlace,
     TensorPlaces,
+    split,
     tensor_of,
     torch_dtype,
 )
 
+_OFFSETS = np.dtype(np.int64)
+_MOST_LAYOUTS = 16  # A loader has one of full batches, and one of what is left over.
 
-class _Item(NamedTuple):
-    """One tensor of each batch.
+
+class _Layout:
+    """How columns of some kinds are laid out in batches: in one buffer per dtype, each column's
+    values before its offsets.
+
+    Args:
+        kinds: The columns' kinds.
 
     Attributes:
-        key: The column.
-        dtype: Its dtype.
-        counts: Number of elements in each batch, int64 (num_batches,).
-        row_shape: Shape of one row.
+        outs: As of `Gathering`.
+        dtypes: The dtype of each buffer.
     """
 
-    key: Key
-    dtype: np.dtype[Any]
-    counts: Array
-    row_shape: tuple[int, ...] = ()
+    def __init__(self, kinds: tuple[Kind, ...]) -> None:
+        self._kinds = kinds
+        items = [
+            (number, part)
+            for number, kind in enumerate(kinds)
+            for part in range(1 + kind.is_list)  # values, offsets
+        ]
+        item_dtypes = [_OFFSETS if part else kinds[number].dtype for number, part in items]
+        self.dtypes = list(dict.fromkeys(item_dtypes))
+        numbers = [self.dtypes.index(dtype) for dtype in item_dtypes]
+        self.outs = np.zeros((len(kinds), 2), np.int64)
+        for (number, part), dtype_number in zip(items, numbers, strict=True):
+            self.outs[number, part] = dtype_number
+        # Of each item, how many elements it has for each row, and beside them.
+        of_row = [1 if part else kinds[number].of_row for number, part in items]
+        self._of_row = np.array(of_row, np.int64)[:, None]
+        self._beside = np.array([part for _, part in items], np.int64)[:, None]
+        self._lists = [at for at, count in enumerate(of_row) if not count]
+        self._of_dtype = [
+            np.flatnonzero(np.array(numbers) == number) for number in range(len(self.dtypes))
+        ]
+        # Where the values of columns are among the items, and after them the offsets of lists.
+        self._order = np.argsort([part for _, part in items], kind="stable")
+        self._places = dict[tuple[int, ...], TensorPlaces]()
+
+    def counts(self, part_rows: Array, list_values: Array) -> Array:
+        """How many elements each item has in each part: int64 (num_items, num_parts).
+
+        Args:
+            part_rows: The rows of each part.
+            list_values: The values that each column of lists has in each part.
+        """
+        counts: Array = self._of_row * part_rows + self._beside
+        counts[self._lists] = list_values
+        return counts
+
+    def starts(self, counts: Array) -> tuple[Array, list[Array]]:
+        """Where each item of each part begins in its buffer, in bytes, as of `Gathering.gather`;
+        and for each buffer the element at which each part begins: int64 (num_parts + 1,).
+        """
+        starts, bases = np.empty_like(counts), list[Array]()
+        for dtype, items in zip(self.dtypes, self._of_dtype, strict=True):
+            ends = np.cumsum(counts[items], axis=0)
+            base = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends[-1])])
+            starts[items] = (base[:-1] + ends - counts[items]) * dtype.itemsize
+            bases.append(base)
+        return starts[self._order], bases
+
+    def places(self, num_rows: int, counts: Array) -> TensorPlaces:
+        """Where the tensors of a part lie in its part of the buffers. Parts that are laid out alike
+        share one object.
+
+        Args:
+            num_rows: The rows of the part.
+            counts: The elements of each of its items.
+        """
+        key = (num_rows, *counts[self._lists].tolist())
+        if (found := self._places.get(key)) is None:
+            if len(self._places) >= _MOST_LAYOUTS or self._lists:
+                self._places.clear()
+            found = self._places[key] = self._made_places(num_rows, counts.tolist())
+        return found
+
+    def _made_places(self, num_rows: int, counts: Sequence[int]) -> TensorPlaces:
+        firsts, of_items = [0] * len(self.dtypes), iter(counts)
+        places = TensorPlaces()
+        for kind, outs in zip(self._kinds, self.outs.tolist(), strict=True):
+            tensors = []
+            for part in range(1 + kind.is_list):
+                count, number = next(of_items), outs[part]
+                dtype = torch_dtype(self.dtypes[number])
+                shape = (count,) if part or kind.is_list else (num_rows, *kind.row_shape)
+                tensors.append(TensorPlace(number, dtype, firsts[number], shape))
+                firsts[number] += count
+            places[kind.key] = tuple(tensors)
+        return places
+
+
+_layout_of = lru_cache(maxsize=_MOST_LAYOUTS)(_Layout)
 
 
 def gather_batches(
-    columns: Mapping[Key, Sequence[Values]],
+    pieces: Sequence[ColumnBuffers],
     places: Places,
     pool: BufferPool,
     scratch: BufferPool,
@@ -57,144 +137,34 @@ def gather_batches(
     """The batches of some rows.
 
     Args:
-        columns: Each column in one or more pieces.
+        pieces: The pieces of the columns, which are of the same kinds; at least one.
         places: The rows of each batch.
         pool: Memory for the batches.
         scratch: Memory for offsets, free again after the call.
         num_threads: In how many threads.
     """
-    lists = {
-        key: of_one_dtype([piece for piece in pieces if isinstance(piece, Ragged)])
-        for key, pieces in columns.items()
-        if isinstance(pieces[0], Ragged)
-    }
-    offsets = _offsets(lists, places, scratch)
-    part_rows = places.part_rows
-    items = [
-        item
-        for key, pieces in columns.items()
-        for item in _items(key, pieces[0], part_rows, offsets[key][1] if key in offsets else None)
-    ]
-    buffers, bases, starts = _layout(items, pool)
-    waiting, wanted = iter(zip(items, starts, strict=True)), list[GatheredColumn]()
-    for item, begins in waiting:
-        found = offsets.get(item.key)
-        wanted.append(
-            GatheredColumn(
-                pieces=columns[item.key] if found is None else lists[item.key],
-                out=buffers[item.dtype],
-                starts=begins,
-                ends=begins + item.counts,
-                found=found,
-            )
-        )
-        if found is not None:
-            offset_item, begins = next(waiting)
-            _spread(found[1], begins, offset_item.counts, buffers[offset_item.dtype])
-    wanted.sort(key=lambda column: column.found is None)  # Lists first: they take longest.
-    gather_columns(wanted, places, num_threads)
-    layouts = dict[int, TensorPlaces]()  # Of parts with so many rows, if there are no lists.
-    return [
-        _packed(items, starts, buffers, bases, part, {} if lists else layouts)
-        for part in range(places.num_parts)
-    ]
-
-
-def _offsets(
-    lists: Mapping[Key, Sequence[Ragged]], places: Places, scratch: BufferPool
-) -> dict[Key, tuple[Array, Array]]:
-    """What `gather_offsets` writes for each column, all in one piece of scratch memory."""
-    num_rows, size = len(places), 2 * len(places) + places.num_parts
-    memory = (
-        scratch.take(8 * size * len(lists))[: 8 * size * len(lists)]
-        .view(np.int64)
-        .reshape(-1, size)
+    layout = _layout_of(pieces[0].kinds)
+    gathering, part_rows = Gathering(pieces, places, layout.outs), places.part_rows
+    memory = scratch.take(8 * gathering.scratch_size)
+    offsets = gathering.find_lists(memory[: 8 * gathering.scratch_size].view(np.int64))
+    counts = layout.counts(part_rows, offsets[:, np.cumsum(part_rows + 1) - 1])
+    starts, bases = layout.starts(counts)
+    sizes = [int(base[-1]) * of.itemsize for base, of in zip(bases, layout.dtypes, strict=True)]
+    buffers = tuple(
+        pool.take(size)[:size].view(dtype)
+        for size, dtype in zip(sizes, layout.dtypes, strict=True)
     )
-    found = {
-        key: (each[:num_rows], each[num_rows:]) for key, each in zip(lists, memory, strict=True)
-    }
-    for key, pieces in lists.items():
-        gather_offsets(pieces, places, *found[key])
-    return found
-
-
-def _items(key: Key, first: Values, part_rows: Array, offsets: Array | None) -> Iterator[_Item]:
-    if isinstance(first, Ragged):
-        assert offsets is not None
-        ends = np.cumsum(part_rows + 1) - 1
-        yield _Item(key, first.values.dtype, offsets[ends])
-        yield _Item(key, offsets.dtype, part_rows + 1)
-    elif first.ndim == 1:
-        yield _Item(key, first.dtype, part_rows)
-    else:
-        shape = first.shape[1:]
-        yield _Item(key, first.dtype, part_rows * prod(shape), shape)
-
-
-Buffers = dict[np.dtype[Any], Array]
-
-
-def _layout(items: list[_Item], pool: BufferPool) -> tuple[Buffers, Buffers, list[Array]]:
-    """Lays tensors out in one buffer per dtype, batch after batch.
-
-    Returns:
-        The buffers; where each batch begins in them, (num_parts + 1,); and where each item begins
-        in each batch, (num_parts,) for each item.
-    """
-    buffers: Buffers = {}
-    bases: Buffers = {}
-    starts: dict[int, Array] = {}
-    for dtype in dict.fromkeys(item.dtype for item in items):
-        numbers = [number for number, item in enumerate(items) if item.dtype == dtype]
-        counts = np.stack([items[number].counts for number in numbers])
-        base = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts.sum(axis=0))])
-        begins = base[:-1] + np.cumsum(counts, axis=0) - counts
-        starts |= dict(zip(numbers, begins, strict=True))
-        bases[dtype] = base
-        buffers[dtype] = pool.take(int(base[-1]) * dtype.itemsize)[
-            : int(base[-1]) * dtype.itemsize
-        ].view(dtype)
-    return buffers, bases, [np.ascontiguousarray(starts[number]) for number in range(len(items))]
-
-
-def _spread(offsets: Array, begins: Array, counts: Array, out: Array) -> None:
-    """Copies the offsets of each batch to where it begins in the buffer."""
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).tolist()
-    for begin, (first, end) in zip(begins.tolist(), pairwise(ends), strict=True):
-        out[begin : begin + end - first] = offsets[first:end]
-
-
-def _packed(
-    items: list[_Item],
-    starts: list[Array],
-    buffers: Buffers,
-    bases: Buffers,
-    part: int,
-    layouts: dict[int, TensorPlaces],
-) -> PackedColumns:
-    ranges = {dtype: (int(base[part]), int(base[part + 1])) for dtype, base in bases.items()}
-    tensors = [tensor_of(buffers[dtype][first:end]) for dtype, (first, end) in ranges.items()]
-    size = sum(end - first for first, end in ranges.values())
-    if size not in layouts:
-        layouts[size] = _places(items, starts, ranges, part)
-    return PackedColumns(buffers=tuple(tensors), places=layouts[size])
-
-
-def _places(
-    items: list[_Item],
-    starts: list[Array],
-    ranges: dict[np.dtype[Any], tuple[int, int]],
-    part: int,
-) -> TensorPlaces:
-    """Where the tensors of a part lie in its ranges of the buffers."""
-    numbers, places = {dtype: number for number, dtype in enumerate(ranges)}, TensorPlaces()
-    for item, begins in zip(items, starts, strict=True):
-        count, row = int(item.counts[part]), item.row_shape
-        shape = (count // max(1, prod(row)), *row)
-        first = int(begins[part]) - ranges[item.dtype][0]
-        place = TensorPlace(numbers[item.dtype], torch_dtype(item.dtype), first, shape)
-        places[item.key] = (*places.get(item.key, ()), place)
-    return places
+    gathering.gather(starts, buffers, num_threads)
+    cut = [
+        split(tensor_of(buffer), np.diff(base).tolist())
+        for buffer, base in zip(buffers, bases, strict=True)
+    ]
+    return [
+        PackedColumns(buffers=of_part, places=layout.places(num_rows, counts[:, part]))
+        for part, (num_rows, of_part) in enumerate(
+            zip(part_rows.tolist(), zip(*cut, strict=True), strict=True)
+        )
+    ]
 
 
 def joined(columns: Mapping[Key, Sequence[Values]], pool: BufferPool) -> PackedColumns:

@@ -11,9 +11,10 @@ free it. Views of floats stay tracked: whoever asks for their gradients may atta
 that refer to the batch, and thereby to the view itself.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
@@ -79,6 +80,11 @@ class TensorPlace(NamedTuple):
     first: int
     shape: tuple[int, ...]
 
+    def after(self, first_byte: int) -> "TensorPlace":
+        """The place, once its buffer begins at this byte of the first one."""
+        first = self.first + first_byte // self.dtype.itemsize
+        return TensorPlace(0, self.dtype, first, self.shape)
+
 
 class _Cuts(NamedTuple):
     """How all tensors are made with one split for each buffer and dtype.
@@ -99,6 +105,8 @@ class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
     dtype lie in a buffer in this order. Batches that are laid out alike share one object.
     """
 
+    _in_one: "tuple[Sequence[int], _Layout] | None" = None
+
     def __reduce__(self) -> tuple[Any, ...]:
         return TensorPlaces, (dict(self),)  # Without what is cached.
 
@@ -106,6 +114,17 @@ class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
     def columns(self) -> Keys:
         """The keys, as one object for all batches."""
         return Keys(self)
+
+    @cached_property
+    def numbers(self) -> Array:
+        """Where the columns lie, as of `ColumnBuffers`."""
+        found = []
+        for values, *offsets in self.values():
+            first = values.first * values.dtype.itemsize
+            rows = offsets[0].shape[0] - 1 if offsets else values.shape[0]
+            at = [(of.buffer, of.first * 8, 8) for of in offsets] or [(0, 0, 0)]
+            found.append((values.buffer, first, prod(values.shape), *at[0], rows))
+        return np.array(found, np.int64).reshape(-1, 7)
 
     @cached_property
     def cuts(self) -> _Cuts:
@@ -127,6 +146,19 @@ class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
             columns.append((key, of_column))
         buffers = [(*of, ends[number], parts[number]) for of, number in numbers.items()]
         return _Cuts(buffers, columns)
+
+    def in_one(self, sizes: Sequence[int]) -> "_Layout":
+        """How buffers of these sizes, in bytes, come to lie in one, each aligned to 64 bytes."""
+        if self._in_one is None or self._in_one[0] != sizes:
+            ends = list(accumulate(sizes, lambda end, size: aligned(end) + size))
+            firsts = [end - size for end, size in zip(ends, sizes, strict=True)]
+            places = TensorPlaces(
+                (key, tuple(place.after(firsts[place.buffer]) for place in of_column))
+                for key, of_column in self.items()
+            )
+            parts = np.array([(first, 0) for first in firsts], np.int64).reshape(-1, 2)
+            self._in_one = sizes, _Layout(places, parts, ends[-1] if ends else 0)
+        return self._in_one[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +197,13 @@ class PackedColumns:
             for key, tensors in cuts.columns
         }
 
+    @property
+    def whole(self) -> "PackedColumns":
+        return self
+
+    def arrays(self) -> Mapping[Key, Values]:
+        return {key: values_of(column) for key, column in self.made().items()}
+
     def _flat(self, buffer: int, dtype: torch.dtype, end: int) -> torch.Tensor:
         """The first `end` elements of a buffer as this dtype."""
         flat = self.buffers[buffer]
@@ -186,42 +225,72 @@ class PackedColumns:
         return all(buffer.is_pinned() for buffer in self.buffers)
 
 
-@dataclass
-class _Layout:
-    """The layout of columns in one buffer, computed before the buffer is allocated."""
+class _Layout(NamedTuple):
+    """The layout of columns in one buffer, computed before the buffer is allocated.
 
-    places: TensorPlaces = field(default_factory=TensorPlaces)
-    tensors: list[tuple[int, torch.Tensor]] = field(default_factory=list)
-    num_bytes: int = 0
+    Attributes:
+        places: Where the tensors lie.
+        parts: As of `kernels.pack_parts`: int64 (num_parts, 2).
+        num_bytes: The length of the buffer.
+    """
 
-    def add(self, key: Key, tensor: torch.Tensor) -> None:
-        first = aligned(self.num_bytes)
-        place = TensorPlace(0, tensor.dtype, first // tensor.itemsize, tuple(tensor.shape))
-        self.places[key] = (*self.places.get(key, ()), place)
-        self.tensors.append((first, tensor))
-        self.num_bytes = first + tensor.numel() * tensor.itemsize
+    places: TensorPlaces
+    parts: Array
+    num_bytes: int
+
+
+# Of a tensor: its column, its dtype and shape as an array, and the width of offsets that become
+# int64; otherwise 0.
+_Form = tuple[Key, np.dtype[Any], tuple[int, ...], int]
+
+
+def _layout(forms: Iterable[_Form]) -> _Layout:
+    places, parts, num_bytes = TensorPlaces(), [], 0
+    for key, dtype, shape, offset_width in forms:
+        first, found = aligned(num_bytes), torch.int64 if offset_width else torch_dtype(dtype)
+        place = TensorPlace(0, found, first // found.itemsize, shape)
+        places[key] = (*places.get(key, ()), place)
+        parts.append((first, offset_width))
+        num_bytes = first + prod(shape) * found.itemsize
+    return _Layout(places, np.array(parts, np.int64).reshape(-1, 2), num_bytes)
+
+
+# Of batches without lists: those of a loader are laid out alike.
+_shared_layout = lru_cache(maxsize=64)(_layout)
 
 
 def pack(
     columns: Columns, allocate: Allocate = lambda size: torch.empty(size, dtype=torch.uint8)
 ) -> PackedColumns:
-    """Copies columns into one buffer, each tensor aligned to 64 bytes.
-
-    Uses numpy: torch's copies wake its threads, which then spin on the cores that decode.
+    """Copies columns into one buffer, each tensor aligned to 64 bytes, or, if they lie in few
+    buffers, these. One call does it, without the interpreter's lock, and wakes no threads, which
+    would then spin on the cores that decode.
 
     Args:
         columns: Columns on the CPU.
         allocate: Gives the buffer: uint8 (num_bytes,), or longer.
     """
-    layout = _Layout()
-    for key, column in columns.made().items():
-        for tensor in (column.values, column.offsets) if isinstance(column, Jagged) else (column,):
-            layout.add(key, tensor)
+    whole: PackedColumns | None = columns.whole
+    if whole is not None:
+        parts = [array_of(buffer) for buffer in whole.buffers]
+        return _packed(parts, whole.places.in_one([part.nbytes for part in parts]), allocate)
+    parts, forms, has_lists = list[Array](), list[_Form](), False
+    for key, values in columns.arrays().items():
+        if isinstance(values, Ragged):
+            has_lists, offsets = True, values.offsets
+            parts += (values.values, offsets)
+            forms.append((key, values.values.dtype, values.values.shape, 0))
+            forms.append((key, offsets.dtype, offsets.shape, offsets.itemsize))
+        else:
+            parts.append(values)
+            forms.append((key, values.dtype, values.shape, 0))
+    layout = _layout(forms) if has_lists else _shared_layout(tuple(forms))
+    return _packed(parts, layout, allocate)
+
+
+def _packed(parts: Sequence[Array], layout: _Layout, allocate: Allocate) -> PackedColumns:
     memory = allocate(layout.num_bytes)[: layout.num_bytes]
-    target = memory.numpy()
-    for first, tensor in layout.tensors:
-        array = array_of(tensor).reshape(-1)
-        target[first : first + array.nbytes].view(array.dtype)[:] = array
+    kernels.pack_parts(tuple(parts), layout.parts, memory.numpy())
     return PackedColumns(buffers=(memory,), places=layout.places)
 
 
@@ -237,6 +306,13 @@ class TensorColumns:
 
     def made(self) -> Mapping[Key, Column]:
         return self.columns
+
+    @property
+    def whole(self) -> None:
+        return None
+
+    def arrays(self) -> Mapping[Key, Values]:
+        return {key: _contiguous(values_of(column)) for key, column in self.columns.items()}
 
     def packed(self) -> PackedColumns:
         return pack(self)
@@ -278,6 +354,12 @@ def values_of(column: Column) -> Values:
     if isinstance(column, Jagged):
         return Ragged(array_of(column.values), array_of(column.offsets))
     return array_of(column)
+
+
+def _contiguous(values: Values) -> Values:
+    if isinstance(values, Ragged):
+        return Ragged(*map(np.ascontiguousarray, (values.values, values.offsets)))
+    return values if values.flags.c_contiguous else np.ascontiguousarray(values)
 
 
 def column_from(values: Values) -> Column:

@@ -15,10 +15,11 @@ from featstore.dispatch.lease import Lease
 from featstore.dispatch.plan import Extent, Plan, Split
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
-from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
+from featstore.dispatch.terms import SYSTEM_CLOCK, Claim, Clock
 from tests.threads import run_together
 
 KEYS, PART = EpochKeys("p/", 0), (0, 0)
+CLAIM = Claim(index=0, split=Split(path="a", num_rows=100), fence=1)
 CHANGES = {
     "renew": leases.renew,
     "start": leases.start,
@@ -95,7 +96,7 @@ def test_a_write_for_a_claim_that_has_ended_does_not_change_a_later_one_of_the_s
     assert holdings.change(store, PART, 1, CHANGES["advance"]) is None
     holdings.keep(PART, 1, 50)
     assert holdings.lower(PART, 2, 0) == 0
-    assert not holdings.make(PART, 1, 0)
+    assert not holdings.make([(CLAIM, 0)])
     assert Lease.decode(store.get_or_none(KEYS.part(PART))) == again
 
 
@@ -103,10 +104,10 @@ def test_rows_are_made_without_a_call_of_the_store_only_as_far_as_they_stay_rese
     _, holdings = _held()
     store, _ = bind("memory://held").open(), holdings.keep(PART, 1, 10)
     holdings.change(store, PART, 1, lambda mine, work: leases.reserve(mine, 60, work))
-    assert holdings.make(PART, 1, 20)
-    assert not holdings.make(PART, 1, 61)
+    assert holdings.make([(CLAIM, 20)])
+    assert not holdings.make([(CLAIM, 61)])
     assert holdings.lower(PART, 1, 5) == 20, "those are made"
-    assert not holdings.make(PART, 1, 21), "the store may be told so at any moment"
+    assert not holdings.make([(CLAIM, 21)]), "the store may be told so at any moment"
     assert holdings.num_delivering == 1
 
 

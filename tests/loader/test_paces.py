@@ -268,7 +268,23 @@ def test_a_loop_that_becomes_slower_reserves_less(
     assert BATCH_ROWS <= slow < 150  # 100 rows a second, of which 0.4 s and what is made.
 
 
-@pytest.mark.parametrize("how", ["transform", "DataLoader"])
+def test_a_pace_counts_the_rows_that_a_filter_leaves_out(long_table: str, tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/s.sqlite"
+    options = {"where": "row % 10 = 3", "dispatch": {"reserve_s": 0.4}}
+    with loader_of(long_table, store, **options) as loader:
+        batches = iter(loader)
+        for number in range(60):
+            if number == 5:
+                began = time.monotonic()
+            next(batches)
+            time.sleep(0.02)
+        seconds = time.monotonic() - began
+        [lease] = leases_in(store)
+    delivered_per_s = 55 * BATCH_ROWS / seconds
+    assert 3 * delivered_per_s < lease.pace < 30 * delivered_per_s
+
+
+@pytest.mark.parametrize("how", ["transform", "DataLoader", "device"])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_batches_that_are_made_ahead_of_a_slow_loop_are_nobody_elses(
     short_table: str, tmp_path: Path, reserving: Callable[[float], None], how: str
@@ -291,6 +307,8 @@ def test_batches_that_are_made_ahead_of_a_slow_loop_are_nobody_elses(
         batches: Iterable[Any] = slow
         if how == "DataLoader":
             batches = DataLoader(slow, batch_size=None, num_workers=1, prefetch_factor=4)
+        elif how == "device":
+            batches = slow.to_device("cpu", prefetch=4)
         of_slow = iter(batches)
         rows[0] += next(of_slow)["row"].tolist()
         time.sleep(0.3)  # Batches are made ahead, and the store is told so.

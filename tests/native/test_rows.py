@@ -145,6 +145,59 @@ def test_offsets_are_rebased_as_by_numpy(lists: Any, inner: list[int], dtype: An
     assert found.tolist() == expected.tolist()
 
 
+@given(st.data())
+def test_parts_are_packed_as_by_numpy(data: st.DataObject) -> None:
+    """Values of any dtype, and offsets of either width, with gaps between them."""
+    parts, layout, at = list[np.ndarray](), list[tuple[int, int]](), 0
+    for _ in range(data.draw(st.integers(0, 6))):
+        dtype = data.draw(st.sampled_from([np.uint16, np.float32, np.int64]))
+        offsets = data.draw(st.sampled_from([None, np.int32, np.int64]))
+        lengths = data.draw(st.lists(st.integers(0, 9), max_size=12))
+        at += data.draw(st.integers(0, 3)) * 8
+        if offsets is None:
+            parts.append(np.array(lengths, dtype))
+            layout.append((at, 0))
+            at += -(-parts[-1].nbytes // 8) * 8
+        else:
+            parts.append(np.cumsum([5, *lengths]).astype(offsets))
+            layout.append((at, parts[-1].itemsize))
+            at += 8 * len(parts[-1])
+    numbers = np.array(layout, np.int64).reshape(-1, 2)
+    found, expected = np.zeros(at, np.uint8), np.zeros(at, np.uint8)
+    kernels.pack_parts(tuple(parts), numbers, found)
+    oracle.pack_parts(parts, numbers, expected)
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("part", "start", "width"),
+    [
+        (np.zeros(2, np.int64), 1, 0),
+        (np.zeros(2, np.int64), -1, 0),
+        (np.zeros(1, np.int8), 2**62, 0),
+        (np.zeros(3, np.int32), 0, 4),  # 24 bytes
+        (np.zeros(1, np.int32), 4, 4),
+        (np.zeros(0, np.int32), 0, 4),
+        (np.zeros(2, np.int32), 0, 2),
+        (np.zeros(2, np.int32), 0, 2**32),
+    ],
+)
+def test_parts_that_do_not_fit_where_they_should_go_are_refused(
+    part: np.ndarray, start: int, width: int
+) -> None:
+    out = bytearray(16)
+    for layout in ([[start, width]], [[0, 0], [start, width]]):
+        parts = (b"", part)[-len(layout) :]
+        with pytest.raises(ValueError, match="expected a start and an offset's width, or 0"):
+            kernels.pack_parts(parts, np.array(layout), out)
+    assert out == bytes(16)
+    out.clear()  # BufferError if it was held.
+    with pytest.raises(ValueError, match="expected a start"):
+        kernels.pack_parts((part,), np.zeros(3, np.int64), bytearray(16))
+    with pytest.raises(TypeError):
+        kernels.pack_parts((part, 1), np.zeros(4, np.int64), bytearray(16))
+
+
 @given(st.lists(st.none() | INT64, max_size=40), st.integers(0, 20))
 def test_null_ids_are_marked(values: list[Any], start: int) -> None:
     column = pa.chunked_array([pa.array(values, pa.int64()).slice(start)])

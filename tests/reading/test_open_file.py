@@ -202,15 +202,13 @@ def failing(number: int) -> Any:
 
 
 @pytest.mark.parametrize("number", FAULTS)
-@pytest.mark.parametrize("call", ["OSFile", "open", "seek"])
+@pytest.mark.parametrize("call", ["open", "seek"])
 def test_a_file_that_the_system_cannot_open_is_not_taken_for_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     path = put_parquet(tmp_path / "a.parquet", {"x": [1, 2, 3]})
     with monkeypatch.context() as patched:
-        if call == "OSFile":
-            patched.setattr(pa, "OSFile", failing(number))
-        elif call == "open":
+        if call == "open":
             patched.setattr(Path, "open", failing(number))
         else:
             patched.setattr("featstore.reading.open_file.read_checked", failing(number))
@@ -222,6 +220,30 @@ def test_a_file_that_the_system_cannot_open_is_not_taken_for_damaged(
     assert not open_of(path)
     with OpenFile(path, "day/a") as file:
         assert file.num_rows == 3
+
+
+@pytest.mark.parametrize("number", FAULTS)
+def test_a_file_that_arrow_cannot_open_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path = put_parquet(tmp_path / "a.parquet", {"x": [1, 2, 3]})
+    with OpenFile(path, "day/a") as file:
+        with monkeypatch.context() as patched:
+            patched.setattr(pa, "OSFile", failing(number))
+            with pytest.raises(
+                StoreError, match=rf"day/a .*: cannot be read: {os.strerror(number)}; "
+            ) as f:
+                file.arrow_file(None)
+        assert f.value.errno == number
+        assert file.arrow_file(None).read().num_rows == 3
+    assert not open_of(path)
+
+
+def test_arrow_reads_a_file_that_was_removed_after_it_was_opened(tmp_path: Path) -> None:
+    path = put_parquet(tmp_path / "a.parquet", {"x": [1, 2, 3]})
+    with OpenFile(path, "day/a") as file:
+        path.unlink()
+        assert file.arrow_file(None).read().num_rows == 3
 
 
 def open_of(path: Path) -> list[str]:
@@ -239,7 +261,7 @@ def test_the_limit_of_open_files_is_told_of(tmp_path: Path) -> None:
         for _ in range(num_open + 1):
             if holes.enter_context(path.open("rb")).fileno() >= num_open:
                 break
-        resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 2, before[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (num_open + 1, before[1]))
         try:
             with pytest.raises(
                 StoreError,
@@ -314,6 +336,7 @@ def test_a_fault_while_rows_are_read_is_told_as_what_it_is(
     selection = Selection(slots=(slot("x"),), others=(pa.field("t", pa.string()),))
     with OpenFile(path, "day/a") as file:
         reader = RowGroupReader(file, selection, as_values=as_values)
+        file.arrow_file(None)
         assert unreadable_descriptors(path) >= 2
         with pytest.raises(
             StoreError, match=r"day/a .*: cannot be read: .*Bad file descriptor"

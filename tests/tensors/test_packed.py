@@ -1,12 +1,14 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.tensors.batch import Jagged
 from featstore.tensors.column_arrays import SLOT
 from featstore.tensors.packed import TensorColumns, pack
 
@@ -65,6 +67,36 @@ def test_a_copy_and_a_move_share_nothing_and_leave_out_what_lies_behind(columns:
         assert buffer.is_meta or same(other, columns)
     long.packed().buffers[0].zero_()
     assert same(long, columns)
+
+
+@pytest.mark.parametrize("shuffle", [None, {"window_rows": 40}])
+def test_batches_that_are_laid_out_alike_share_their_places_in_one_buffer(
+    table_url: str, shuffle: Any
+) -> None:
+    slots = ["row", "pair", "half"]
+    with FeatureLoader(table_url, slots=slots, batch_size=20, shuffle=shuffle) as loader:
+        batches = iter(loader)
+        packed = []
+        for _ in range(4):
+            columns = next(batches).columns
+            packed.append(pack(columns))
+            assert same(packed[-1], columns)
+        assert all(len(found.buffers) == 1 for found in packed)
+        assert packed[0].places is packed[1].places
+    by_dtype = [array for array in arrays(packed[0]) if array.dtype == np.int64]
+    [buffer] = packed[0].buffers
+    assert by_dtype[0].ctypes.data % 64 == buffer.data_ptr() % 64
+
+
+def test_tensors_that_are_no_contiguous_arrays_are_packed_too() -> None:
+    """As a transform may return them; offsets become those of the packed values."""
+    strided, wide = torch.arange(10)[::2], torch.arange(6.0).reshape(2, 3).T
+    jagged = Jagged(torch.arange(8)[::2], torch.tensor([0, 1, 1, 4]))
+    columns: Any = {(SLOT, "a"): strided, (SLOT, "b"): wide, (SLOT, "c"): jagged}
+    found: Any = pack(TensorColumns(columns)).made()
+    assert torch.equal(found[SLOT, "a"], strided)
+    assert torch.equal(found[SLOT, "b"], wide)
+    assert [row.tolist() for row in found[SLOT, "c"]] == [[0], [], [2, 4, 6]]
 
 
 @given(

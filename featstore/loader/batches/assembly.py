@@ -21,13 +21,18 @@ from featstore.loader.batches.mixtures import Mixture, WindowShare
 from featstore.loader.batches.progress import BlockSource
 from featstore.loader.batches.split_reader import Window
 from featstore.loader.batches.stats import Stats
-from featstore.loader.request.decode import NO_EXTRAS, block_columns, block_extras
+from featstore.loader.request.decode import (
+    NO_EXTRAS,
+    WindowColumns,
+    block_columns,
+    block_extras,
+)
 from featstore.loader.request.request import Request
-from featstore.reading.buffers import Array, Values
-from featstore.reading.gather import Places, places_of
+from featstore.reading.buffers import Array
+from featstore.reading.gather import ColumnBuffers, Places, places_of
 from featstore.reading.reader import Rows
 from featstore.tensors.buffer_pool import BufferPools
-from featstore.tensors.column_arrays import Key, Keys
+from featstore.tensors.column_arrays import Keys
 from featstore.tensors.packed import UnpackedColumns
 
 # Pieces of rows that wait for a batch. Each takes as many calls as one of any size. Chosen, not
@@ -49,7 +54,7 @@ class _Converted:
         ascends: Whether the rows that are delivered ascend in the pieces.
     """
 
-    pieces: list[dict[Key, Values]]
+    pieces: list[ColumnBuffers]
     piece_rows: list[int]
     extras: pa.Table
     rows: Array
@@ -112,7 +117,7 @@ class Assembler:
         self._require_none_failed()
         with self._stats.timed("assemble_s"):
             if mixture.draws is None:
-                return self._named(self._in_order(mixture.shares[0].window))
+                return self._named(self._in_order([share.window for share in mixture.shares]))
             drawn = self._add(mixture.shares, mixture.draws)
             blocks = self._budgeted(drawn, mixture.shares)
             for share in mixture.shares:
@@ -152,21 +157,22 @@ class Assembler:
                 self._keys = block.keys
         return blocks
 
-    def _in_order(self, window: Window) -> list[Block]:
-        """The blocks of a window in the file's order. They take the window's place in the budget,
+    def _in_order(self, windows: Sequence[Window]) -> list[Block]:
+        """The blocks of windows in the file's order. They take the windows' place in the budget,
         which the last one holds. Rows that wait for a batch hold nothing of it.
         """
-        blocks, parts = list[Block](), deque([window])
+        blocks, parts = list[Block](), deque(windows)
         try:
-            while parts and window.work.claim.key not in self._left_out:
-                part = parts.popleft()
+            while parts:
+                if (part := parts.popleft()).work.claim.key in self._left_out:
+                    continue
                 with self._leaving_out(part), _one_by_one(part, parts):
                     blocks += self._aligner.add(self._view(part))
         except Exception as error:
             if not blocks:
                 raise
             self._error = error  # The rows before it are delivered.
-        self._exchange(window.held_bytes, blocks)
+        self._exchange(sum(window.held_bytes for window in windows), blocks)
         return blocks
 
     def _exchange(self, held_bytes: int, blocks: list[Block]) -> None:
@@ -222,7 +228,7 @@ class Assembler:
             order, passes = np.zeros(window.num_rows, np.int64), np.zeros(window.num_rows, bool)
             order[places], passes[places] = index, True
         return _Converted(
-            pieces=[self._columns(piece) for piece in pieces],
+            pieces=[self._columns(piece).in_buffers() for piece in pieces],
             piece_rows=[piece.num_rows for piece in pieces],
             extras=block_extras(rows, self._request, window.work.partition),
             rows=order,
@@ -230,7 +236,7 @@ class Assembler:
             ascends=bool((index[1:] > index[:-1]).all()),
         )
 
-    def _columns(self, rows: Rows) -> dict[Key, Values]:
+    def _columns(self, rows: Rows) -> WindowColumns:
         stats = self._stats
         return block_columns(rows, self._request, stats.counts, stats.column_assemble_s)
 
@@ -305,7 +311,7 @@ class Assembler:
             # A copy, which does not keep the memory of all batches alive.
             rest = copied(batches.pop(), pools.waiting)
             self._rest = parts.pop()
-            self._rest.add(rest, num_rows - first, extras.slice(first))
+            self._rest.add(rest, drawn.pieces[0].kinds, num_rows - first, extras.slice(first))
         columns = [UnpackedColumns(packed) for packed in batches]
         if self._demand.is_seen:
             for of_batch in columns:
@@ -342,20 +348,21 @@ class Assembler:
         if num_rows := len(drawn.places) - begin:
             pools = self._pools
             [packed] = drawn.columns([0, num_rows], pools.waiting, pools.scratch, begin)
-            self._rest.add(packed, num_rows, drawn.extra_columns(begin))
+            kinds = drawn.pieces[0].kinds
+            self._rest.add(packed, kinds, num_rows, drawn.extra_columns(begin))
 
 
 @contextmanager
 def _one_by_one(window: Window, parts: deque[Window]) -> Iterator[None]:
-    """If the block raises, and the window has several row groups, adds these to `parts` instead:
-    rows before the one that cannot be converted are delivered.
+    """If the block raises, and the window has several row groups, these take its place before
+    `parts`: rows before the one that cannot be converted are delivered.
     """
     try:
         yield
     except Exception:
         if not window.group_rows:
             raise
-        parts.extend(window.by_row_group())
+        parts.extendleft(reversed(list(window.by_row_group())))
 
 
 def _source(share: WindowShare, places: Array | None = None) -> BlockSource:

@@ -111,7 +111,7 @@ def _parts(block: Block, missing: int, batch_size: int, pool: BufferPool) -> Ite
     """
     first, end = block.begin, block.end
     if end - first <= missing and block.packed is not None:
-        yield block.slice(first, end)  # Gathered for this batch, or for a part of it.
+        yield block  # Gathered for this batch, or for a part of it.
         return
     if missing < batch_size and first < end:
         first = min(first + missing, end)

@@ -11,8 +11,9 @@ import pyarrow as pa
 import torch
 
 from featstore.loader.batches.progress import BlockSource, Segment
+from featstore.loader.request.decode import WindowColumns, size_bytes_of
 from featstore.reading.buffers import Array, Ragged, Values
-from featstore.reading.gather import places_of, rebased
+from featstore.reading.gather import buffers_of, places_of, rebased
 from featstore.tensors.batch import Column, Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key, Keys
@@ -143,7 +144,7 @@ class Block:
         """What is delivered once the block is."""
         if self.draws is None or len(self) == self.num_rows:
             # With the same number on both sides a source is delivered to its end.
-            return tuple(source.segment(self.end, self.num_rows) for source in self.sources)
+            return tuple([source.segment(self.end, self.num_rows) for source in self.sources])
         segments = [
             source.segment(end, num_rows)
             for source, first, end, num_rows in self._rows_of_sources()
@@ -207,9 +208,9 @@ class Block:
             part = source.between(first, max(first, last), num_rows)
             sources += _ended(part, part.first_row, limit)
         rows = np.flatnonzero(kept)
-        columns = {key: [self.columns[key]] for key in self.keys}
+        pieces = [buffers_of(self.columns, self.num_rows)]
         places = places_of(rows, [self.num_rows], np.array([0, len(rows)]))
-        [packed] = gather_batches(columns, places, pool, pool)
+        [packed] = gather_batches(pieces, places, pool, pool)
         return Block.of(
             UnpackedColumns(packed),
             tuple(sources),
@@ -247,6 +248,8 @@ class Block:
         """How many columns have offsets that still have to be rebased for each batch."""
         if self.packed is not None:
             return 0
+        if isinstance(self.columns, WindowColumns):
+            return self.columns.num_lists
         return sum(isinstance(values, Ragged) for values in self.columns.values())
 
     @property
@@ -256,8 +259,10 @@ class Block:
         """
         if self.packed is not None:
             size_bytes = sum(buffer.nbytes for buffer in self.packed.buffers)
+        elif isinstance(self.columns, WindowColumns):
+            size_bytes = self.columns.size_bytes
         else:
-            size_bytes = sum(_size_bytes(values) for values in self.columns.values())
+            size_bytes = sum(map(size_bytes_of, self.columns.values()))
         size_bytes += sum(group.offsets_bytes for group in self.ahead or ())
         return size_bytes + int(self.extras.nbytes)
 
@@ -395,20 +400,28 @@ class BlockColumns:
         self.blocks[0].demand.is_seen = True
         if len(self.blocks) == 1:
             return self.blocks[0].tensors(self.pool)
-        parts = {key: [block.get(key) for block in self.blocks] for key in self.keys}
-        return joined(parts, self.pool).made()
+        return self._joined.made()
+
+    @property
+    def whole(self) -> PackedColumns | None:
+        return self.blocks[0].whole if len(self.blocks) == 1 else self._joined
+
+    def arrays(self) -> Mapping[Key, Values]:
+        [block] = self.blocks
+        return {key: block.get(key) for key in block.keys}
 
     def packed(self) -> PackedColumns:
-        whole = self._whole
+        whole = self.whole
         return pack(self) if whole is None else whole.packed()
 
     def moved(self, **how: Any) -> PackedColumns:
-        whole = self._whole
+        whole = self.whole
         return (pack(self) if whole is None else whole).moved(**how)
 
     @property
-    def _whole(self) -> PackedColumns | None:
-        return self.blocks[0].whole if len(self.blocks) == 1 else None
+    def _joined(self) -> PackedColumns:
+        parts = {key: [block.get(key) for block in self.blocks] for key in self.keys}
+        return joined(parts, self.pool)
 
 
 def _ended(source: BlockSource, first: int, limit: int | None) -> list[BlockSource]:
@@ -418,9 +431,3 @@ def _ended(source: BlockSource, first: int, limit: int | None) -> list[BlockSour
     if limit is None:
         return [source]
     return [] if limit < first else [source._replace(end_row=limit, is_last=True)]
-
-
-def _size_bytes(values: Values) -> int:
-    if isinstance(values, Ragged):
-        return values.values.nbytes + values.offsets.nbytes
-    return values.nbytes

@@ -13,12 +13,11 @@ import pyarrow as pa
 from featstore.loader.batches.progress import BlockSource
 from featstore.loader.request.decode import NO_EXTRAS
 from featstore.native import kernels
-from featstore.reading.buffers import Array, Ragged, Values
-from featstore.reading.gather import Places, require_numbered, row_bits_of
+from featstore.reading.buffers import Array
+from featstore.reading.gather import ColumnBuffers, Kind, Places, require_numbered, row_bits_of
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_arrays import Key
 from featstore.tensors.gathering import gather_batches
-from featstore.tensors.packed import PackedColumns, UnpackedColumns, array_of, tensor_of
+from featstore.tensors.packed import PackedColumns, array_of, tensor_of
 
 # The rows of a share, as of `kernels.place_rows`.
 ShareRows = tuple[Any, int, int, Any, int]
@@ -37,7 +36,7 @@ class DrawnRows:
         places: Where those lie that are delivered, as of `Places.rows`: uint32 (num_delivered,),
             written by `place`.
         row_bits: As of `Places`.
-        pieces: The columns of each piece.
+        pieces: The columns of each piece, all of the same kinds.
         piece_rows: How many rows each piece has.
         extras: The extra columns, of as many rows in all.
         ascends: Whether the rows of each piece ascend.
@@ -49,16 +48,17 @@ class DrawnRows:
     ended: list[tuple[BlockSource, int]] = field(default_factory=list)
     places: Array = field(default_factory=lambda: _NO_PLACES)
     row_bits: int = 0
-    pieces: list[dict[Key, Values]] = field(default_factory=list)
+    pieces: list[ColumnBuffers] = field(default_factory=list)
     piece_rows: list[int] = field(default_factory=list)
     extras: list[pa.Table] = field(default_factory=list)
     ascends: bool = True
 
-    def add(self, packed: PackedColumns, num_rows: int, extras: pa.Table) -> None:
+    def add(
+        self, packed: PackedColumns, kinds: tuple[Kind, ...], num_rows: int, extras: pa.Table
+    ) -> None:
         """Adds a piece, all rows of which are delivered after the others, in their order."""
-        self.pieces.append(
-            {key: _narrow(values) for key, values in UnpackedColumns(packed).items()}
-        )
+        buffers = tuple(map(array_of, packed.buffers))
+        self.pieces.append(ColumnBuffers(kinds, buffers, packed.places.numbers, num_rows))
         self.piece_rows.append(num_rows)
         self.extras.append(extras)
 
@@ -79,9 +79,8 @@ class DrawnRows:
             begin: The first row.
             num_threads: In how many threads they are gathered.
         """
-        columns = {key: [piece[key] for piece in self.pieces] for key in self.pieces[0]}
         places = Places(self.places[begin:], self.row_bits, np.array(cuts), self.ascends)
-        return gather_batches(columns, places, pool, scratch, num_threads)
+        return gather_batches(self.pieces, places, pool, scratch, num_threads)
 
     def extra_columns(self, begin: int = 0) -> pa.Table:
         """The extra columns of the same rows."""
@@ -174,12 +173,3 @@ def copied(packed: PackedColumns, pool: BufferPool) -> PackedColumns:
         memory[:] = buffer
         buffers.append(tensor_of(memory))
     return replace(packed, buffers=tuple(buffers))
-
-
-def _narrow(values: Values) -> Values:
-    """Lists with offsets of 32 bits, as those of Arrow's columns mostly are: pieces are gathered
-    together only if their offsets are of one width.
-    """
-    if not isinstance(values, Ragged) or len(values.values) >= 2**31:
-        return values
-    return Ragged(values.values, values.offsets.astype(np.int32))

@@ -1,11 +1,12 @@
 """Reads row groups in two steps if rows are filtered: first the columns of the filters, then the
-others, of row groups in which a row passes.
+others, of the rows that pass.
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, groupby
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from featstore.loader.batches.stats import Stats
 from featstore.loader.request.decode import passing
 from featstore.loader.request.matching import Partition, partition_value
 from featstore.loader.request.request import Request
+from featstore.ops.arrays import array_of
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import FileColumns
@@ -30,27 +32,28 @@ _Reader = RowsReader | DecodedReader
 class RowMask:
     """Which rows of some row groups pass the filters, if not all of them do.
 
+    Only those that pass were read.
+
     Attributes:
-        mask: Whether each row of the row groups passes: bool (num_rows,).
-        at: Each row's index among the rows that were read: int64 (num_rows,), arbitrary for rows
-            that were not read. None: all rows were read.
+        mask: Whether each row passes: bool (num_rows,), in the order in which rows were read.
     """
 
     mask: Array
-    at: Array | None = None
 
     def select(self, order: Array | None) -> tuple[Array, Array]:
         """The rows that pass, in the order of delivery.
 
         Args:
-            order: The order in which the row groups' rows are delivered; None is the file's.
+            order: The order in which the rows are delivered; None is that in which they were read.
 
         Returns:
             Their indices among the rows that were read, and their positions in `order`.
         """
-        places = np.flatnonzero(self.mask if order is None else self.mask[order])
-        chosen = places if order is None else order[places]
-        return chosen if self.at is None else self.at[chosen], places
+        if order is None:
+            places = np.flatnonzero(self.mask)
+            return np.arange(len(places)), places
+        places = np.flatnonzero(self.mask[order])
+        return (np.cumsum(self.mask) - 1)[order[places]], places
 
 
 Filtered = tuple[Rows, RowMask | None]
@@ -104,14 +107,10 @@ class FilteredReader:
             self._filter = None if first is None else reader(first)
             self._rest = reader(rest, as_values=True, take=take)
         self._readers = [found for found in (self._filter, self._rest) if found is not None]
-        self._leaves = {
-            reader: [_leaves(file, columns) for file, columns in reader.parts]
-            for reader in self._readers
-        }
         # A reader of decoded columns counts all of them, whichever it reads.
         self._sized = [self._rest] if isinstance(file, DecodedFile) else self._readers
         self._may_match = self._judged()
-        self._first_rows = [0, *np.cumsum(file.row_group_rows).tolist()]
+        self._first_rows = [*accumulate(file.row_group_rows, initial=0)]
 
     @property
     def parts(self) -> Parts:
@@ -126,42 +125,76 @@ class FilteredReader:
     @property
     def reorders(self) -> bool:
         """Whether it may be asked for rows in another order than that of the file. It may not be if
-        rows are filtered, so that some of them may not be read at all, or if they are decoded
-        already.
+        they are decoded already.
         """
-        return not self.filters and isinstance(self._file, OpenFile)
+        return isinstance(self._file, OpenFile)
 
     def read(self, row_groups: range, order: Array | None = None) -> Filtered:
-        """Reads those of the row groups in which a row passes the filters, whole.
+        """Reads the rows of the row groups that pass the filters.
 
         Args:
             row_groups: The row groups.
-            order: As of `RowGroupReader.read`. None unless it `reorders`.
+            order: As of `RowGroupReader.read`, of all rows. None unless it `reorders`.
 
         Returns:
-            The rows, and which of them pass (None: all). Rows that do not pass are counted.
+            The rows, and which of all rows they are (None: all). Others are counted.
         """
         if self._filter is None:
             return self._metered(self._rest, row_groups, order), None
-        tables, kept, masks = [], [], []
-        for index in row_groups:
-            rows, mask = self._passing(self._filter, index)
-            masks.append(mask)
-            if rows is not None and mask.any():
-                tables.append(rows.table)
-                kept.append(index)
-        table = pa.concat_tables(tables) if tables else self._filter.read([]).table
-        rows_read = _beside(self._metered(self._rest, kept), table, self._filter.columns)
-        mask = np.concatenate([np.ones(0, bool), *masks])
+        tables, mask = self._judge(self._filter, row_groups)
+        ordered = mask if order is None else mask[order]
         if mask.all():
-            return rows_read, None
-        is_read = np.concatenate(
-            [
-                np.full(len(mask), index in kept)
-                for index, mask in zip(row_groups, masks, strict=True)
-            ]
-        )
-        return rows_read, RowMask(mask=mask, at=None if is_read.all() else np.cumsum(is_read) - 1)
+            rows, chosen = self._metered(self._rest, row_groups, order), order
+        else:
+            # Of row groups in which no row passes, nothing more is read.
+            sizes = [self._file.row_group_rows[index] for index in row_groups]
+            groups = np.repeat(np.arange(len(sizes)), sizes)
+            passing_rows = np.flatnonzero(mask) if order is None else order[ordered]
+            is_read = np.zeros(len(sizes), bool)
+            is_read[groups[passing_rows]] = True
+            kept = [index for index, is_kept in zip(row_groups, is_read, strict=True) if is_kept]
+            among_read = np.cumsum(is_read[groups]) - 1
+            rows = self._metered(self._rest, kept, among_read[passing_rows])
+            chosen = passing_rows
+        is_looked_at = np.concatenate([np.zeros(0, bool), *(is_there for is_there, _ in tables)])
+        table = pa.concat_tables([self._filter.read([]).table, *(found for _, found in tables)])
+        if chosen is not None:
+            table = table.take(array_of((np.cumsum(is_looked_at) - 1)[chosen]))
+        both = _beside(rows, table, self._filter.columns)
+        return both, None if mask.all() else RowMask(mask=ordered)
+
+    def _judge(
+        self, reader: _Reader, row_groups: range
+    ) -> tuple[list[tuple[Array, pa.Table]], Array]:
+        """The filters' columns of row groups, of those that can match; and which rows pass.
+
+        Returns:
+            Of consecutive row groups, whether they can match, for each row, and their columns. And
+            bool (num_rows,).
+        """
+        found, masks = list[tuple[Array, pa.Table]](), [np.zeros(0, bool)]
+        for may, run in groupby(row_groups, self._may_pass):
+            indices = list(run)
+            num_rows = sum(self._file.row_group_rows[index] for index in indices)
+            if not may:
+                self._counts["row_groups_pruned"] += len(indices)
+                self._counts["rows_filtered"] += num_rows
+                masks.append(np.zeros(num_rows, bool))
+                found.append((np.zeros(num_rows, bool), reader.read([]).table))
+                continue
+            rows = self._metered(reader, indices)
+            first_row = self._first_rows[indices[0]]
+            mask = passing(rows, first_row, self._request, self._partition, self._counts)
+            masks.append(mask)
+            found.append((np.ones(num_rows, bool), rows.table))
+            ends = np.cumsum([self._file.row_group_rows[index] for index in indices])
+            of_groups = np.split(mask, ends[:-1])
+            self._counts["row_groups_skipped"] += sum(not each.any() for each in of_groups)
+        return found, np.concatenate(masks)
+
+    def _may_pass(self, index: int) -> bool:
+        """Whether a row group can match by its statistics."""
+        return self._may_match is None or bool(self._may_match[index])
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """A row group in slices of at most `num_rows` rows; None if it can only be read at once."""
@@ -173,7 +206,7 @@ class FilteredReader:
 
     def room_bytes(self, row_groups: range, *, in_order: bool = False) -> int:
         """The working memory of decoding these row groups, beyond the decoded columns."""
-        in_order = in_order and self.reorders
+        in_order = (in_order and self.reorders) or self.filters
         return max(reader.room_bytes(row_groups, in_order=in_order) for reader in self._readers)
 
     def _judged(self) -> Array | None:
@@ -201,7 +234,8 @@ class FilteredReader:
         if not row_groups:
             return rows
         taken_s, sizes = time.perf_counter() - started, dict[str, int]()
-        for file, names, places in self._leaves[reader]:
+        for file, columns in reader.parts:
+            names, places = columns.leaves_read
             chunks = file.footer.chunks_of(row_groups, places)
             stored, raw = (
                 of.sum(axis=0).tolist() for of in (chunks.stored_bytes, chunks.raw_bytes)
@@ -213,18 +247,6 @@ class FilteredReader:
         for name, size in sizes.items():
             self._stats.column_decode_s[name] += taken_s * size / total
         return rows
-
-    def _passing(self, reader: _Reader, index: int) -> tuple[Rows | None, Array]:
-        """A row group's filter columns (None: its statistics exclude it), and which rows pass."""
-        num_rows = self._file.row_group_rows[index]
-        if self._may_match is not None and not self._may_match[index]:
-            self._counts["row_groups_pruned"] += 1
-            self._counts["rows_filtered"] += num_rows
-            return None, np.zeros(num_rows, bool)
-        rows = self._metered(reader, [index])
-        mask = passing(rows, self._first_rows[index], self._request, self._partition, self._counts)
-        self._counts["row_groups_skipped"] += not mask.any()
-        return rows, mask
 
 
 class WindowCache:
@@ -249,25 +271,17 @@ class WindowCache:
 
 def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
     """The columns of both steps, of the same rows."""
-    both = {name: side.column(name) for side in (rest.table, table) for name in side.column_names}
-    return Rows(
-        file_name=rest.file_name,
+    both = {
+        name: side.column(name) for side in (rest.arrow, table) for name in side.column_names
+    }
+    arrow = pa.table(both)
+    return replace(
+        rest,
         num_rows=rest.num_rows,
-        arrow=pa.table(both),
+        arrow=arrow.combine_chunks() if rest.decoded else arrow,
         columns=FileColumns(
             slots={**rest.columns.slots, **columns.slots},
             others={**rest.columns.others, **columns.others},
             leaves=(*rest.columns.leaves, *columns.leaves),
         ),
     )
-
-
-def _leaves(file: OpenFile, columns: FileColumns) -> tuple[OpenFile, list[str], list[int]]:
-    """The leaf columns of a file that are read: the name of each one's column, and its number."""
-    found = [
-        (name, place)
-        for name, column in {**columns.slots, **columns.others}.items()
-        if column is not None
-        for place in columns.places[column]
-    ]
-    return file, [name for name, _ in found], [place for _, place in found]

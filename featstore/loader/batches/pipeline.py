@@ -158,7 +158,8 @@ class Pipeline(Closing):
             while blocks:
                 held_bytes = blocks[0].held_bytes
                 yield blocks.popleft()  # Held by no name here, so the consumer can free its memory.
-                self._budget.exchange(held_bytes, 0)
+                if held_bytes:
+                    self._budget.exchange(held_bytes, 0)
             blocks = self._next_blocks()
 
     def _next_blocks(self) -> deque[Block] | None:

@@ -66,8 +66,9 @@ class BlockSource(NamedTuple):
 
     def segment(self, row: int, num_rows: int) -> Segment:
         """The segment that is delivered once `row` of the block's `num_rows` rows are."""
-        is_complete = row == num_rows and self.is_last
-        return Segment(self.claim, self.through(row, num_rows), is_complete)
+        if row == num_rows:
+            return Segment(self.claim, self.end_row, self.is_last)
+        return Segment(self.claim, self.after(row), is_complete=False)
 
     def between(self, begin: int, end: int, num_rows: int) -> "BlockSource":
         """The source of rows `begin` to `end` of a block of `num_rows` rows. Without rows it begins

@@ -214,13 +214,12 @@ class SplitReader:
 
     @property
     def next_bytes(self) -> tuple[int, int]:
-        """The memory that the next window of shuffled rows takes, and that of decoding it; 0 once
-        finished.
-        """
+        """The memory that the next window takes, and that of decoding it; 0 once finished."""
         if self.is_finished:
             return 0, 0
-        window = self._windows[self._next]
-        return self._reader.size_bytes(window), self._reader.room_bytes(window, in_order=True)
+        window, is_shuffled = self._windows[self._next], self._order.shuffle is not None
+        room_bytes = self._reader.room_bytes(window, in_order=is_shuffled)
+        return self._reader.size_bytes(window), room_bytes
 
     @property
     def most_bytes(self) -> int:
@@ -410,8 +409,7 @@ class SplitReader:
         """
         split, rows = self.claim.split, self._file.row_group_rows
         windows = split_windows(split, rows, self._order.window_rows)
-        # Where rows are filtered, row groups are looked at one by one anyway.
-        if self._order.shuffle is None and not self._reader.filters:
+        if self._order.shuffle is None and len(windows) > 1:
             windows = list(self._joined(windows))
         if (found := sum(self._num_rows(window) for window in windows)) != split.num_rows:
             raise DataFileError(

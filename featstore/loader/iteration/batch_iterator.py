@@ -100,7 +100,8 @@ class BatchIterator:
                 self._owner.tell_stats(is_last=True)
                 raise StopIteration
             self._owner.tell_stats(is_last=False)
-            _require_open(iteration)  # Closed meanwhile: its claims are released.
+            if iteration.delivery.is_closed:  # Meanwhile: its claims are released.
+                _require_open(iteration)
             # The last step: nothing can fail after it before the consumer has the batch. A thread
             # that runs ahead would wait for the delivery of one that the consumer never gets.
             iteration.delivery.add(made.progress, made.check)
@@ -162,14 +163,16 @@ class BatchIterator:
         """The next slice with rows; None at the end, or at a pause. Progress of slices without rows
         is added to the delivery.
         """
-        # Here errors of the threads that read, decode and stage come out.
-        with self._owner.named_errors:
+        try:
             for rows in self._slices:
                 if rows is None:
                     return None
                 if rows.blocks:
                     return rows
                 iteration.add_without_batch(rows)
+        except BaseException:  # Here errors of the threads that read, decode and stage come out.
+            with self._owner.named_errors:
+                raise
         _require_open(iteration)
         return None
 

@@ -5,7 +5,7 @@ acknowledged, and reported to the dispatch store. Imports no torch.
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple
@@ -39,20 +39,29 @@ class Report(NamedTuple):
 
 class Claims:
     """What is delivered of one worker's claims of an epoch, and what of that is not yet reported.
+    Both are computed when they are asked for, and not for each batch.
 
     It has no lock: only its `Delivery` uses it, under its own lock.
 
     Args:
         tells: Whether there is a store to report to; there is none in the orders in which claims
             are computed.
+        done: What was delivered of the epoch before.
+
+    Attributes:
+        open: The claims that are not complete; without a store, all.
     """
 
-    def __init__(self, tells: bool) -> None:
-        self.tells = tells
+    def __init__(self, tells: bool, done: Done) -> None:
+        self.tells, self._done = tells, dict(done)
         self.open: dict[ClaimKey, Claim] = {}
-        self._through: dict[ClaimKey, int] = {}
-        # The reports that the store has not got: of a claim at most one of each kind.
-        self._due: dict[tuple[Kind, ClaimKey], Report] = {}
+        # The last segment that was delivered of each claim, if that is not complete. Complete ones
+        # are in `_done`.
+        self._reached: dict[ClaimKey, Segment] = {}
+        self._num_complete_rows = 0  # Without a store: those of complete claims.
+        # The reports that the store has not got, and the row of each open claim that it has.
+        self._due: dict[Kind, dict[ClaimKey, Report]] = {"complete": {}, "failed": {}}
+        self._told: dict[ClaimKey, int] = {}
         self._lost: set[ClaimKey] = set()
 
     def num_rows_left(self, limits: Limits | None, num_own_rows: int | None = None) -> int:
@@ -66,51 +75,80 @@ class Claims:
                 ones, also of those that were not made yet.
         """
         if num_own_rows is not None:
-            begun = ((key, self.open[key].start_row) for key in self._through)
-            return num_own_rows - sum(max(0, self._through[key] - row) for key, row in begun)
+            begun = sum(_num_rows(segment) for segment in self._reached.values())
+            return num_own_rows - self._num_complete_rows - begun
         num_rows = 0
         for key, claim in self.open.items():
             if limits is not None and key not in limits:
                 continue
             end = (limits or {}).get(key) or claim.end_row or claim.split.num_rows
-            num_rows += max(0, end - max(claim.start_row, self._through.get(key, 0)))
+            reached = self._reached.get(key)
+            through = 0 if reached is None else reached.through
+            num_rows += max(0, end - max(claim.start_row, through))
         return num_rows
 
-    def note(self, segment: Segment) -> None:
-        """Records that the segment is delivered."""
+    def done_with(self, segments: Iterable[Segment]) -> dict[int, Rows]:
+        """What is delivered of the epoch, as if these segments were, too."""
+        return self._done | _changes(self._done, (*self._reached.values(), *segments))
+
+    def note(self, segments: Sequence[Segment]) -> None:
+        """Records that the segments of a batch are delivered."""
+        # In one call, so that a state never has a part of a batch.
+        self._reached.update([(segment.claim.key, segment) for segment in segments])
+        for segment in segments:
+            if segment.is_complete:
+                self._complete(segment)
+
+    def _complete(self, segment: Segment) -> None:
         key = segment.claim.key
-        if self.tells and key not in self.open:
-            return  # The claim is complete.
-        self._through[key] = segment.through
-        if not self.tells or key in self._lost:
+        self._done.update(_changes(self._done, (segment,)))
+        if not self.tells:
+            self._num_complete_rows += _num_rows(segment)
+        elif key not in self.open or key in self._lost:
             return
-        if segment.is_complete:
-            self._due.pop(("advanced", key), None)
-            del self._through[key], self.open[key]
-            self.add(Report(segment.claim, "complete"))
         else:
-            self.add(Report(segment.claim, "advanced", segment.through))
+            self.add(Report(segment.claim, "complete"))
+            del self.open[key]
+            self._told.pop(key, None)
+        del self._reached[key]
+
+    @property
+    def has_complete(self) -> bool:
+        """Whether a claim is complete and has to be reported."""
+        return bool(self._due["complete"])
 
     def untold(self, kind: Kind) -> list[Report]:
         """The reports of this kind that the store has not got."""
-        return [report for report in self._due.values() if report.kind == kind]
+        if kind != "advanced":
+            return list(self._due[kind].values())
+        return [
+            Report(segment.claim, kind, segment.through)
+            for key, segment in self._reached.items()
+            if self.tells
+            and self._told.get(key) != segment.through
+            and key in self.open
+            and key not in self._lost
+            and key not in self._due["complete"]
+        ]
 
     def add(self, report: Report) -> None:
         """Adds a report that is due, in place of an earlier one of the same kind."""
-        self._due[report.kind, report.claim.key] = report
+        self._due[report.kind][report.claim.key] = report
 
     def told(self, report: Report) -> None:
         """Records that the store has got the report. Meanwhile there may be a later one."""
-        place = report.kind, report.claim.key
-        if self._due.get(place) == report:
-            del self._due[place]
+        key = report.claim.key
+        if report.kind != "advanced":
+            if self._due[report.kind].get(key) == report:
+                del self._due[report.kind][key]
+        elif key in self.open:
+            self._told[key] = report.through
 
     def lose(self, key: ClaimKey) -> bool:
         """Records that another worker has the claim. Returns whether that is new."""
         is_new = key not in self._lost
         self._lost.add(key)
-        self._due.pop(("advanced", key), None)
-        self._due.pop(("complete", key), None)
+        self._due["complete"].pop(key, None)
         return is_new
 
 
@@ -139,16 +177,17 @@ class Delivery:
     def __init__(self, start: LoaderState, counts: Counter[str], *, tells: bool) -> None:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        # The state, and what is delivered of its epoch. Both are replaced by one assignment, so
-        # that a signal handler that interrupts this thread finds them consistent.
-        self._position: tuple[LoaderState, dict[int, Rows]] = start, dict(start.done)
+        # The state, without what is delivered of its epoch, and that. Both are replaced by one
+        # assignment, so that a signal handler that interrupts this thread finds them consistent.
+        self._position = start, Claims(tells, start.done)
+        self._claims = self._position[1]  # After a stop still those of the epoch before.
         self._ended: LoaderState | None = None
         # Progress that is delivered once everything before it is.
         self._pending: deque[tuple[Progress, Check | None]] = deque()
         self._num_given = 0  # How many of the first pending items the consumer was given.
         self._stop_epoch: int | None = None
         self._left_of: tuple[Limits | None, int | None] = None, None
-        self._counts, self._claims = counts, Claims(tells)
+        self._counts = counts
         self._process, self.closed = OwnProcess(), threading.Event()
         # Each changes once, from False to True, so it may be read without the lock.
         self.is_ahead = self.is_closed = self.is_stopped = False
@@ -181,7 +220,7 @@ class Delivery:
                     self._num_given = len(self._pending)
                 return False
             self._deliver_without_batch()
-            return bool(self._claims.untold("complete"))
+            return self._claims.has_complete
 
     def give(self) -> None:
         """Records that the consumer got the next pending batch."""
@@ -211,7 +250,7 @@ class Delivery:
                 self._pending.popleft()
                 self._deliver(progress)
             self._deliver_without_batch()
-            return bool(self._claims.untold("complete"))
+            return self._claims.has_complete
 
     def stop(
         self, epoch: int, limits: Limits | None = None, num_own_rows: int | None = None
@@ -240,21 +279,22 @@ class Delivery:
         with self._lock:
             epoch = self._position[0].epoch + 1
             self._turn(epoch, is_last=is_last, keeps_done=keeps_done, **plan)
-            self._claims = Claims(self._claims.tells)
+            self._claims = self._position[1]
 
     def reopen(self) -> None:
         """Takes the end of the iteration back, since rows of its last epoch are unread."""
         self.require_own_process()
         with self._lock:
             if self._ended is not None:
-                self._position = replace(self._ended, done={}), dict(self._ended.done)
+                done = Claims(self._claims.tells, self._ended.done)
+                self._position = replace(self._ended, done={}), done
 
     def begin_plan(self, **plan: Any) -> None:
         """Sets the plan of a followed table in the state; fields as of `end_epoch`."""
         self.require_own_process()
         with self._lock:
-            at, done = self._position
-            self._position = replace(at, **plan), done
+            at, claims = self._position
+            self._position = replace(at, **plan), claims
 
     def wait(self) -> None:
         """Waits until everything that was added is delivered, or the iteration is closed. Returns
@@ -285,8 +325,7 @@ class Delivery:
         """The state after what was delivered last."""
         self.require_own_process()
         with self._lock:
-            at, done = self._position
-            return replace(at, done=dict(done))
+            return self._state_with(())
 
     @property
     def state_with_given(self) -> LoaderState:
@@ -297,12 +336,11 @@ class Delivery:
         with self._lock:
             if self._ended is not None:
                 return self._ended
-            at, done = self._position
             given = list(islice(self._pending, self._num_given))
             rest = islice(self._pending, self._num_given, None)
             given += takewhile(lambda pending: not pending[0].is_batch, rest)
             segments = [segment for progress, _ in given for segment in progress.segments]
-            return replace(at, done=done | _changes(done, segments))
+            return self._state_with(segments)
 
     def claim(self, claim: Claim) -> None:
         """Records that the worker holds the claim."""
@@ -359,11 +397,7 @@ class Delivery:
             )
 
     def _deliver(self, progress: Progress) -> None:
-        _, done = self._position
-        # In one call, so that a state never has a part of a batch.
-        done.update(_changes(done, progress.segments))
-        for segment in progress.segments:
-            self._claims.note(segment)
+        self._claims.note(progress.segments)
         if progress.num_dropped_rows:
             self._counts["rows_dropped_last"] += progress.num_dropped_rows
 
@@ -381,14 +415,24 @@ class Delivery:
             self._changed.notify_all()
 
     def _turn(self, epoch: int, *, is_last: bool, keeps_done: bool = False, **plan: Any) -> None:
-        at, done = self._position
-        self._ended = replace(at, done=done) if is_last else None
+        at = self._state_with(())
+        self._ended = at if is_last else None
         first_epoch = epoch if is_last else at.first_epoch
         # Of several workers, one may end earlier. Its state keeps how the epoch ended, so that it
         # can be merged with those of workers that are still in it.
-        ended = done if (is_last or keeps_done) and at.num_workers > 1 else None
+        ended = at.done if (is_last or keeps_done) and at.num_workers > 1 else None
         turned = replace(at, epoch=epoch, first_epoch=first_epoch, ended=ended, done={}, **plan)
-        self._position = turned, {}
+        self._position = turned, Claims(self._claims.tells, {})
+
+    def _state_with(self, segments: Iterable[Segment]) -> LoaderState:
+        """The state after what was delivered last, and then these segments."""
+        at, claims = self._position
+        return replace(at, done=claims.done_with(segments))
+
+
+def _num_rows(segment: Segment) -> int:
+    """How many rows of its claim a segment says are delivered."""
+    return max(0, segment.through - segment.claim.start_row)
 
 
 def _changes(done: Done, segments: Iterable[Segment]) -> dict[int, Rows]:

@@ -209,7 +209,8 @@ class Iteration:
 
     def acknowledge(self) -> None:
         """Counts the batch that the consumer has as delivered."""
-        self._reports.tell(is_complete=self.delivery.acknowledge())
+        if self.delivery.acknowledge():
+            self._reports.tell(is_complete=True)
 
     def add_without_batch(self, rows: BatchSlice) -> None:
         """Adds progress without a batch, which is delivered once everything before it is."""

@@ -15,7 +15,7 @@ from featstore.loader.batches.blocks import Block
 from featstore.loader.batches.stats import Stats
 from featstore.loader.iteration.delivery import Delivery, Kind, Limits, Report
 
-_LOST = -1
+_LOST, _NO_LIMITS = -1, dict[int, int]()
 
 
 class Reports:
@@ -124,13 +124,14 @@ class Reports:
             The `limits`, as of `Block.within`, of sources of which other workers have taken rows,
             which are counted as left to them.
         """
+        if (coordinator := self.coordinator) is None:
+            return _NO_LIMITS
+        rows = _rows_of(block)
+        if coordinator.make(rows):
+            return _NO_LIMITS
         limits = dict[int, int]()
-        if self.coordinator is None:
-            return limits
-        is_mixed = block.draws is not None
-        for number, source in enumerate(block.sources):
-            through = source.end_row if is_mixed else source.through(block.end, block.num_rows)
-            row = self.reserve_rows(source.claim, through)
+        for number, (claim, through) in enumerate(rows):
+            row = self.reserve_rows(claim, through)
             if row is None or row < through:
                 limits[number] = _LOST if row is None else row
         if limits:
@@ -213,3 +214,11 @@ class Reports:
         record = coordinator.fail(report.claim)
         if record is not None and coordinator.gives_up(record):
             self.bad_files.give_up(report.claim, record.limit)
+
+
+def _rows_of(block: Block) -> list[tuple[Claim, int]]:
+    """The claims of a block, each with the row up to which it has to be reserved for a batch."""
+    if block.draws is not None:
+        return [(source.claim, source.end_row) for source in block.sources]
+    end, num_rows = block.end, block.num_rows
+    return [(source.claim, source.through(end, num_rows)) for source in block.sources]

@@ -5,9 +5,10 @@ consumer.
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from featstore.base.closing import Closing
 from featstore.base.host import allow_descriptors
@@ -54,9 +55,9 @@ from featstore.tensors.buffer_pool import BufferPools
 Claimed = tuple[Claim, DataFile, Partition]
 # With whether the stager leaves the file where it is.
 Coming = tuple[Claimed, bool]
-# A local file that is read is open twice, and a staged one is pinned by a third descriptor. As many
-# splits as are mixed may be open ahead of them. Spare ones are for all else that a process opens
-# while an epoch begins: stores, pipes, files that are staged.
+# A local file is open twice if Arrow reads it, and a staged one is pinned by a third descriptor. As
+# many splits as are mixed may be open ahead of them. Spare ones are for all else that a process
+# opens while an epoch begins: stores, pipes, files that are staged.
 _FILE_DESCRIPTORS, _SPLITS_AHEAD, _SPARE_DESCRIPTORS = 3, 2, 64
 
 
@@ -194,7 +195,7 @@ class SliceSource:
         work, is_ready = self._work_on(job, claims, budget)
         splits = Splits(work=work, open_split=open_split, skip=skip, is_ready=is_ready)
         if job.shuffle is None:
-            return read_in_order(splits)
+            return read_in_order(splits, job.batch_size, budget)
         terms = MixTerms(
             order=order,
             width=job.num_open,
@@ -330,13 +331,19 @@ class SliceSource:
         decoded: DecodedFile | None = None,
     ) -> Work:
         claim, _, partition = claimed
-        work = Work(claim=claim, partition=partition, files=files, decoded=decoded, release=release)
-        if (coordinator := self._reports.coordinator) is None:
-            return work
-        return replace(
-            work,
-            limit=partial(coordinator.start, claim),
-            fail=partial(self._fail, coordinator, claim),
+        coordinator, asks = self._reports.coordinator, dict[str, Any]()
+        if coordinator is not None:
+            asks = {
+                "limit": partial(coordinator.start, claim),
+                "fail": partial(self._fail, coordinator, claim),
+            }
+        return Work(
+            claim=claim,
+            partition=partition,
+            files=files,
+            decoded=decoded,
+            release=release,
+            **asks,
         )
 
     def _fail(self, coordinator: Coordinator, claim: Claim) -> None:

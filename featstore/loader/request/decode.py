@@ -4,8 +4,8 @@ cut lists, hash ids into buckets, pad, and convert the dtype.
 
 import time
 from collections import Counter
-from collections.abc import MutableMapping
-from typing import Any
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,8 @@ from featstore.loader.request.request import (
 from featstore.native import kernels
 from featstore.ops import hashing
 from featstore.reading.buffers import Array, Ragged, Values, scalar_floats, truncate
+from featstore.reading.gather import ColumnBuffers, Kind, add_column, kind_of
+from featstore.reading.pages import DecodedColumns
 from featstore.reading.reader import Rows
 from featstore.reading.tables import marks_to_nulls, nan_to_null
 from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key, bfloat16_bits, writable
@@ -61,9 +63,95 @@ def passing(
     return mask
 
 
+class _Delivery(NamedTuple):
+    """Which columns are delivered as they are decoded.
+
+    Attributes:
+        request: What is delivered.
+        columns: All columns, in their order: the name in the file of each of these, None otherwise.
+        places: Their places in the plan of decoding, int64.
+        at: Their places in the order of all columns, int64.
+        kinds: All columns: the kinds of these.
+        converted: The slots that are not among them.
+    """
+
+    request: Request
+    columns: Mapping[Key, str | None]
+    places: Array
+    at: Array
+    kinds: Sequence[Kind | None]
+    converted: tuple[SlotRequest, ...]
+
+
+class WindowColumns(Mapping[Key, Values]):
+    """The columns of a window's rows as they are delivered. Those that are delivered as they were
+    decoded are views, made when they are asked for.
+
+    Args:
+        decoded: The columns as they were decoded.
+        delivery: Which of them are delivered so.
+        made: The others.
+        num_rows: How many rows there are.
+    """
+
+    def __init__(
+        self,
+        decoded: DecodedColumns,
+        delivery: _Delivery,
+        made: Mapping[Key, Values],
+        num_rows: int,
+    ) -> None:
+        self._decoded, self._delivery, self._made = decoded, delivery, made
+        self._num_rows = num_rows
+
+    def __getitem__(self, key: Key) -> Values:
+        name = self._delivery.columns[key]
+        return self._made[key] if name is None else self._decoded[name].values
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._delivery.columns)
+
+    def __len__(self) -> int:
+        return len(self._delivery.columns)
+
+    @property
+    def size_bytes(self) -> int:
+        """The memory that the columns take."""
+        made = sum(map(size_bytes_of, self._made.values()))
+        return made + self._decoded.size_bytes(self._delivery.places)
+
+    @property
+    def num_lists(self) -> int:
+        """How many columns are lists."""
+        made = sum(isinstance(values, Ragged) for values in self._made.values())
+        return made + sum(kind is not None and kind.is_list for kind in self._delivery.kinds)
+
+    def in_buffers(self) -> ColumnBuffers:
+        """The columns as they are gathered."""
+        delivery, buffers = self._delivery, list(self._decoded.buffers)
+        kinds, more = list[Kind](), list[tuple[int, ...]]()
+        numbers = np.empty((len(delivery.kinds), 7), np.int64)
+        numbers[delivery.at] = self._decoded.in_buffers(delivery.places)
+        for kind, key in zip(delivery.kinds, delivery.columns, strict=True):
+            if kind is None:
+                add_column(self._made[key], self._num_rows, buffers, more)
+                kind = kind_of(key, self._made[key])
+            kinds.append(kind)
+        if more:
+            numbers[[number for number, kind in enumerate(delivery.kinds) if kind is None]] = more
+        return ColumnBuffers(tuple(kinds), tuple(buffers), numbers, self._num_rows)
+
+
+def size_bytes_of(values: Values) -> int:
+    """The memory of a column."""
+    if isinstance(values, Ragged):
+        return values.values.nbytes + values.offsets.nbytes
+    return values.nbytes
+
+
 def block_columns(
     rows: Rows, request: Request, counts: Counter[str], seconds: MutableMapping[str, float]
-) -> dict[Key, Values]:
+) -> WindowColumns:
     """The slots, labels and weight of rows that passed the filters, as arrays from which tensors
     can be made without a copy.
 
@@ -71,14 +159,15 @@ def block_columns(
         rows: The rows.
         request: What is delivered.
         counts: Where they are counted, as of `Stats`.
-        seconds: Where the time that each slot takes is counted.
+        seconds: Where the time that each slot's conversion takes is counted.
 
     Raises:
         MissingValueError: A label or the weight is null, and the request does not say what to do.
     """
+    delivery = _delivery(rows, request)
     columns, now = dict[Key, Any](), time.perf_counter()
     filled = Counter[str](rows_decoded=rows.num_rows)
-    for item in request.slots:
+    for item in delivery.converted:
         columns[SLOT, item.slot.name] = writable(shaped(rows.slot(item.slot), item))
         before, now = now, time.perf_counter()
         seconds[item.slot.name] += now - before
@@ -89,12 +178,50 @@ def block_columns(
             _number(rows, request.weight, "weight", filled)
         )
     if request.negatives is not None:
-        key = (WEIGHT, request.weight.name if request.weight is not None else "negatives")
+        key = WEIGHT, _name_of_weight(request)
         columns[key] = request.negatives.weighted(
             columns[LABEL, request.negatives.label], columns.get(key)
         )
     counts.update(filled)  # Nothing of rows that cannot be converted.
-    return columns
+    return WindowColumns(rows.decoded, delivery, columns, rows.num_rows)
+
+
+def _name_of_weight(request: Request) -> str:
+    return "negatives" if request.weight is None else request.weight.name
+
+
+def _delivery(rows: Rows, request: Request) -> _Delivery:
+    """Which columns are delivered as they are decoded. It is the same for all windows of files with
+    one schema, in which everything was decoded.
+    """
+    decoded = rows.decoded
+    known: _Delivery | None = decoded.plan.delivery
+    if known is not None and known.request is request and decoded.is_whole:
+        return known
+    found, converted = dict[Key, str | None](), list[SlotRequest]()
+    for item in request.slots:
+        name = rows.columns.slots[item.slot.name]
+        is_decoded = name is not None and item.is_as_stored and name in decoded
+        found[SLOT, item.slot.name] = name if is_decoded else None
+        converted += [] if is_decoded else [item]
+    found |= {(LABEL, label.name): None for label in request.labels}
+    if request.weight is not None or request.negatives is not None:
+        found[WEIGHT, _name_of_weight(request)] = None
+    names = [name for name in found.values() if name is not None]
+    delivery = _Delivery(
+        request=request,
+        columns=found,
+        places=np.array([decoded.plan.places[name] for name in names], np.int64),
+        at=np.array([at for at, name in enumerate(found.values()) if name is not None], np.int64),
+        kinds=[
+            None if name is None else kind_of(key, decoded[name].values)
+            for key, name in found.items()
+        ],
+        converted=tuple(converted),
+    )
+    if decoded and decoded.is_whole:
+        decoded.plan.delivery = delivery
+    return delivery
 
 
 def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table:

@@ -44,6 +44,12 @@ class SlotRequest:
     dtype: str | None = None
 
     @property
+    def is_as_stored(self) -> bool:
+        """Whether values are delivered as they are stored."""
+        options = (self.buckets, self.max_len, self.pad, self.dtype)
+        return all(option is None for option in options)
+
+    @property
     def is_jagged(self) -> bool:
         """Whether batches hold the slot as values and offsets."""
         return self.slot.is_list and self.pad is None

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -212,6 +213,29 @@ def test_no_worker_ends_and_no_split_comes_twice_where_the_server_does_not_answe
             after(num_leases * lease_s, server.go_on)
     assert sorted(done) == list(range(NUM_SPLITS))
     assert [worker.takeovers.num_takeovers for worker in workers] == [0, 0, 0]
+
+
+def test_who_gets_no_answer_delivers_what_it_has_reserved_and_starts_nothing(kind: str) -> None:
+    said = list[tuple[str, int | None]]()
+    with (
+        ServerProcess(kind) as server,
+        Forwarder(server.url) as between,
+        coordinator_of(between.url, lease_s=60.0) as worker,
+    ):
+        begun, later = islice(Coordinator.claims(worker), 2)
+        worker.start(begun)
+        worker.reserve(begun, 10)
+
+        def read() -> None:
+            said.append(("reserved", worker.reserve(begun, 10)))
+            said.append(("started", worker.start(later)))
+
+        between.hold()
+        with beside(read):
+            time.sleep(0.5)
+            assert said == [("reserved", 10)]
+            between.release()
+    assert said == [("reserved", 10), ("started", 10)]
 
 
 @pytest.mark.slow

@@ -237,14 +237,14 @@ FAULTS = [errno.EMFILE, errno.EACCES, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOU
 def test_a_file_that_the_system_cannot_open_is_an_error_and_never_left_out(
     snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch, order: str, number: int
 ) -> None:
-    opened, numbers = pa.OSFile, itertools.count()
+    opened, numbers = Path.open, itertools.count()
 
-    def failing_once(path: str) -> Any:
-        if path.endswith("b.parquet") and not next(numbers):
-            raise OSError(number, os.strerror(number), path)
-        return opened(path)
+    def failing_once(path: Path, *how: Any, **options: Any) -> Any:
+        if path.name == "b.parquet" and not next(numbers):
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *how, **options)
 
-    monkeypatch.setattr(pa, "OSFile", failing_once)
+    monkeypatch.setattr(Path, "open", failing_once)
     with FeatureLoader(snapshot, slots=["row"], on_bad_file="skip", order=order) as loader:
         with pytest.raises(StoreError, match=rf"b\.parquet: .*{os.strerror(number)}") as found:
             rows_of(loader)

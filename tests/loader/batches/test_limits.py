@@ -44,6 +44,10 @@ class Cutting:
         self._takes = iter(takes)
         self.made, self.limits = dict[ClaimKey, int](), dict[ClaimKey, int | None]()
 
+    def make(self, _: object) -> bool:
+        """Whether rows need not be asked for."""
+        return False
+
     def reserve(self, claim: Claim, through: int) -> int | None:
         made = self.made.setdefault(claim.key, claim.start_row)
         limit = self.limits.setdefault(claim.key, claim.end_row)

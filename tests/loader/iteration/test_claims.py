@@ -20,13 +20,13 @@ CLAIMS = [
 
 
 def opened(*, tells: bool = True, claims: Sequence[Claim] = CLAIMS) -> Claims:
-    found = Claims(tells)
+    found = Claims(tells, {})
     found.open.update({claim.key: claim for claim in claims})
     return found
 
 
 def note(claims: Claims, claim: Claim, through: int) -> None:
-    claims.note(segment(claim, through))
+    claims.note([segment(claim, through)])
 
 
 def segment(claim: Claim, through: int) -> Segment:

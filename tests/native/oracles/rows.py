@@ -53,3 +53,9 @@ def gather_column(column: GatheredColumn, places: Places) -> None:
             )
         ]
         out[column.starts[part] : column.ends[part]] = np.concatenate([out[:0], *lists])
+
+
+def pack_parts(parts: Sequence[Array], layout: Array, out: Array) -> None:
+    for part, (start, width) in zip(parts, layout.tolist(), strict=True):
+        found = np.subtract(part, part[0], dtype=np.int64) if width else np.ascontiguousarray(part)
+        out[start : start + found.nbytes] = np.frombuffer(found.tobytes(), np.uint8)
