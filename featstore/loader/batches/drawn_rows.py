@@ -130,12 +130,18 @@ class DrawnRows:
         ends[-1] = len(self.draws)
         found, counts = np.empty((len(self.draws), 2), np.int32), np.empty(len(ends), np.int64)
         count = kernels.number_sources(self.draws, ends, len(self.sources), found, counts)
-        numbers, taken, first = iter(found[:count].tolist()), [0] * len(self.sources), 0
+        numbers, rows, first = (
+            iter(found[:count].tolist()),
+            [of.first_row for of in self.sources],
+            0,
+        )
         for end, count in zip(ends.tolist(), counts.tolist(), strict=True):
             part = DrawnRows([], self.draws[first:end])
             for number, num_rows in islice(numbers, count):
-                begin, taken[number] = taken[number], taken[number] + num_rows
-                part.sources.append(_between(self.sources[number], begin, taken[number]))
+                source, row = self.sources[number], rows[number]
+                rows[number] = row + num_rows
+                is_last = source.is_last and rows[number] == source.end_row
+                part.sources.append(BlockSource(source.claim, row, rows[number], is_last))
             if self.passes is not None:
                 part.passes = self.passes[first:end]
             if self.ended:
@@ -157,12 +163,6 @@ class DrawnRows:
             draws = draws[self.passes]
         found = (*sources, *(source for source, _ in self.ended))
         return found, draws if len(found) > 1 else None
-
-
-def _between(source: BlockSource, begin: int, end: int) -> BlockSource:
-    """Some of the rows of a source, all of which are drawn."""
-    first, end = source.first_row + begin, source.first_row + end
-    return BlockSource(source.claim, first, end, source.is_last and end == source.end_row)
 
 
 def copied(packed: PackedColumns, pool: BufferPool) -> PackedColumns:
