@@ -48,9 +48,7 @@ class DecodedRows:
             for number, (piece, _) in enumerate(pieces)
         ]
         self._shaped = {
-            (SLOT, item.slot.name): item
-            for item in request.slots
-            if not item.is_as_stored
+            (SLOT, item.slot.name): item for item in request.slots if not item.is_as_stored
         }
         self._filled = {
             (role, label.name): np.float32(label.null)

@@ -151,8 +151,7 @@ def gather_batches(
     starts, bases = layout.starts(counts)
     sizes = [int(base[-1]) * of.itemsize for base, of in zip(bases, layout.dtypes, strict=True)]
     buffers = tuple(
-        pool.take(size)[:size].view(dtype)
-        for size, dtype in zip(sizes, layout.dtypes, strict=True)
+        pool.take(size)[:size].view(dtype) for size, dtype in zip(sizes, layout.dtypes, strict=True)
     )
     gathering.gather(starts, buffers, num_threads)
     cut = [

@@ -271,9 +271,7 @@ class WindowCache:
 
 def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
     """The columns of both steps, of the same rows."""
-    both = {
-        name: side.column(name) for side in (rest.arrow, table) for name in side.column_names
-    }
+    both = {name: side.column(name) for side in (rest.arrow, table) for name in side.column_names}
     arrow = pa.table(both)
     return replace(
         rest,

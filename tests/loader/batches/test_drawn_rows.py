@@ -7,9 +7,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.drawn_rows import DrawnRows, ShareRows
+from featstore.loader.batches.drawn_rows import DrawnRows
 from featstore.loader.batches.progress import BlockSource
-from featstore.reading.gather import buffers_of
+from featstore.reading.gather import ShareRows, buffers_of
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import SLOT, Key
 from tests.loader.batches.conftest import claim_on
@@ -34,7 +34,7 @@ def drawn_rows(draws: list[int], passes: list[bool]) -> DrawnRows:
             # A split without rows ends with the row before its end.
             shares.append((b"", 0, 0, b"", -1))
             drawn.ended.append((of_split, max(0, len(draws) - 1)))
-    drawn.pieces, drawn.piece_rows = [buffers_of({ROW: rows}, len(rows))], [40]
+    drawn.pieces, drawn.piece_rows = [buffers_of({ROW: np.arange(40)}, 40)], [40]
     drawn.extras = [pa.table({"row": rows})]
     drawn.place(0, np.array(draws, np.uint16), tuple(shares))
     return drawn
