@@ -15,7 +15,7 @@ import pyarrow as pa
 from featstore.loader.batches.bad_files import Skip, is_bad_file
 from featstore.loader.batches.batch_slices import BatchAligner
 from featstore.loader.batches.blocks import Block, ColumnDemand
-from featstore.loader.batches.drawn_rows import DrawnRows, ShareRows, copied
+from featstore.loader.batches.drawn_rows import DrawnRows, copied
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.mixtures import Mixture, WindowShare
 from featstore.loader.batches.progress import BlockSource
@@ -29,7 +29,7 @@ from featstore.loader.request.decode import (
 )
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import Array
-from featstore.reading.gather import ColumnBuffers, Places, places_of
+from featstore.reading.gather import ColumnBuffers, Places, ShareRows, places_of
 from featstore.reading.reader import Rows
 from featstore.tensors.buffer_pool import BufferPools
 from featstore.tensors.column_arrays import Keys

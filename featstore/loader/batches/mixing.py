@@ -11,14 +11,8 @@ from itertools import islice
 import numpy as np
 
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixtures import (
-    Mixture,
-    OpenStreams,
-    Splits,
-    WindowShare,
-    WindowStream,
-    next_window,
-)
+from featstore.loader.batches.mixtures import Mixture, Splits, WindowShare, next_window
+from featstore.loader.batches.open_streams import OpenStreams, WindowStream
 from featstore.loader.batches.stats import Stats
 from featstore.loader.plan.shuffle import RowOrder, round_size
 

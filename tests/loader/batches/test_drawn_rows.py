@@ -7,9 +7,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.drawn_rows import DrawnRows, ShareRows
+from featstore.loader.batches.drawn_rows import DrawnRows
 from featstore.loader.batches.progress import BlockSource
-from featstore.reading.gather import buffers_of
+from featstore.reading.gather import ShareRows, buffers_of
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import SLOT, Key
 from tests.loader.batches.conftest import claim_on
