@@ -21,7 +21,6 @@ import enum
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from featstore.base.errors import DispatchError
@@ -127,11 +126,14 @@ class Lease:
         """The value in the store: JSON with sorted keys. Most fields are left out at their default,
         which keeps values short: a store keeps 200 bytes per file (dispatch_simulation.md).
         """
-        return self._text
+        # Made once: each change of a lease needs the text before and the text after it. Not a
+        # `cached_property`, which has a lock that all threads that change leases would wait for.
+        text: str | None = self.__dict__.get("_text")
+        if text is None:
+            text = self.__dict__["_text"] = self._encoded()
+        return text
 
-    @cached_property
-    def _text(self) -> str:
-        """Made once: each change of a lease needs the text before and the text after it."""
+    def _encoded(self) -> str:
         fields: dict[str, Any] = {"format": FORMAT, "state": self.state.value}
         fields |= {name: getattr(self, name) for name in _ALWAYS}
         fields |= {name: value for name in _UNLESS_DEFAULT if (value := getattr(self, name))}

@@ -21,6 +21,8 @@ _MAX_KEPT = 8
 # them are needed again at once, at most one buffer in this many is new for that reason. Seen in
 # shuffled epochs of 24 files: none or one of 167.
 _TAKES_PER_BUFFER = 4
+# Less memory is taken from the C library's heap, whose pages are there: it maps 128 KB and more.
+_FEW_BYTES = 1 << 16
 
 
 def _num_references(kept: Sequence[Array]) -> list[int]:
@@ -102,3 +104,11 @@ class BufferPools:
     waiting: BufferPool = field(default_factory=BufferPool)
     joined: BufferPool = field(default_factory=BufferPool)
     scratch: BufferPool = field(default_factory=BufferPool)
+
+    def of_window(self, num_bytes: int) -> Array:
+        """Memory for a decoded window: uint8, not cleared. That of a small one is new, since a pool
+        looks at all of its buffers, and thousands of small windows may be open at once.
+        """
+        if num_bytes < _FEW_BYTES:
+            return np.empty(num_bytes, np.uint8)
+        return self.windows.take(num_bytes)

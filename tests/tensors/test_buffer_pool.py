@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from featstore.tensors.buffer_pool import BufferPool
+from featstore.tensors.buffer_pool import BufferPool, BufferPools
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 1000])
@@ -105,3 +105,14 @@ def _write_and_read_back(pool: BufferPool, number: int) -> bool:
         if memory.tolist() != [number] * 64:
             return False
     return True
+
+
+def test_memory_of_small_windows_is_not_kept_and_that_of_large_ones_is() -> None:
+    pools = BufferPools()
+    small = weakref.ref(pools.of_window(1000))
+    assert small() is None
+    large = pools.of_window(1 << 16)
+    address = large.ctypes.data
+    assert pools.windows.take(1 << 16).ctypes.data != address
+    del large
+    assert pools.of_window(1 << 16).ctypes.data == address

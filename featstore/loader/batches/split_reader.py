@@ -164,6 +164,7 @@ class SplitReader:
         self._window_cache, self._budget = window_cache, budget or Budget()
         self._work, self._order, self._stats = work, order, stats
         self._next, self._row, self._has_ended = 0, 0, False
+        self._known: tuple[range | None, tuple[int, int]] = None, (0, 0)
         self.claim, self._through = work.claim, work.claim.start_row
         self._limit = self.claim.end_row or sys.maxsize
         with stats.timed("decode_s"), ExitStack() as opened:
@@ -199,6 +200,7 @@ class SplitReader:
             self._closing = ExitStack()  # Runs from the last line to the first.
             self._closing.callback(work.release)
             self._closing.push(opened.pop_all())
+            self._closing.callback(self._let_go)
         self._skip_delivered()
 
     @property
@@ -217,9 +219,16 @@ class SplitReader:
         """The memory that the next window takes, and that of decoding it; 0 once finished."""
         if self.is_finished:
             return 0, 0
-        window, is_shuffled = self._windows[self._next], self._order.shuffle is not None
-        room_bytes = self._reader.room_bytes(window, in_order=is_shuffled)
-        return self._reader.size_bytes(window), room_bytes
+        return self._bytes_of(self._windows[self._next])
+
+    def _bytes_of(self, window: range) -> tuple[int, int]:
+        """The memory that a window takes, and that of decoding it. Mixing asks for that of the next
+        one several times.
+        """
+        if self._known[0] is not window:
+            room_bytes = self._reader.room_bytes(window, in_order=self._order.shuffle is not None)
+            self._known = window, (self._reader.size_bytes(window), room_bytes)
+        return self._known[1]
 
     @property
     def most_bytes(self) -> int:
@@ -273,7 +282,7 @@ class SplitReader:
         number, first_row = self._next, self._row
         self._next += 1
         self._row += self._num_rows(row_groups)
-        size_bytes = self._reader.size_bytes(row_groups)
+        size_bytes, room_bytes = self._bytes_of(row_groups)
         is_shuffled = self._order.shuffle is not None
         num_slices = 1 if is_shuffled else self._budget.num_slices(size_bytes)
         if num_slices > 1 and (slices := self._slices(row_groups, num_slices)) is not None:
@@ -287,7 +296,7 @@ class SplitReader:
                 )
             yield from self._sliced(slices, first_row, size_bytes // num_slices)
             return
-        room_bytes = self._room_bytes(row_groups)
+        self._warn_of_room(row_groups, room_bytes)
         holding = (
             self._budget.held_window(size_bytes, room_bytes)
             if is_shuffled
@@ -325,12 +334,8 @@ class SplitReader:
             return self._reader.read(row_groups, order)
         return self._window_cache.read(self._file.name, row_groups, order, self._reader)
 
-    def _room_bytes(self, row_groups: range) -> int:
-        """The working memory of decoding these row groups. Warns, once, if a single column takes
-        more than the budget reserves for it.
-        """
-        is_shuffled = self._order.shuffle is not None
-        room_bytes = self._reader.room_bytes(row_groups, in_order=is_shuffled)
+    def _warn_of_room(self, row_groups: range, room_bytes: int) -> None:
+        """Warns, once, if a single column takes more working memory than the budget reserves."""
         most = self._budget.most_room_bytes
         if room_bytes > most and self._stats.is_first("row_groups_beyond_budget", len(row_groups)):
             _LOG.warning(
@@ -339,7 +344,6 @@ class SplitReader:
                 "alone; raise memory_budget, or write smaller row groups (logged once)",
                 *(self._file.name, room_bytes, most),
             )
-        return room_bytes
 
     def _slices(self, row_groups: range, num_slices: int) -> Iterator[Rows] | None:
         """A row group in slices; None for several of them, and one that is read at once."""
@@ -402,6 +406,10 @@ class SplitReader:
     def close(self) -> None:
         """Closes the files and unpins those that are staged. May be called more than once."""
         self._closing.close()
+
+    def _let_go(self) -> None:
+        """Frees the footers. While rows are mixed, who draws them keeps this object."""
+        del self._reader, self._file
 
     def _plan_windows(self) -> list[range]:
         """The windows of the split as ranges of the file's row groups; one empty window for a file

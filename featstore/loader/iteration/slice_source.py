@@ -190,7 +190,7 @@ class SliceSource:
             column_cache=column_cache,
             # Batches of rows in the file's order are views of the columns, each of which may be
             # kept without the others.
-            take=None if job.shuffle is None else self._pools.windows.take,
+            take=None if job.shuffle is None else self._pools.of_window,
         )
         work, is_ready = self._work_on(job, claims, budget)
         splits = Splits(work=work, open_split=open_split, skip=skip, is_ready=is_ready)
