@@ -7,7 +7,7 @@
 #include "rows.h"
 
 enum { KERNEL_BYTE, WIDTHS_BYTE, BIT_BYTE, VALUE_BIT_BYTE, ROOM_BYTE, NUM_BYTES };
-enum { OFFSETS, VALUES, BITS, VALUE_BITS, ROWS, CUTS, STARTS, ENDS, NUM_PARTS };
+enum { OFFSETS, VALUES, BITS, VALUE_BITS, ROWS, CUTS, STARTS, OFFSET_STARTS, NUM_PARTS };
 enum { WITHOUT_NULLS, REBASE, GATHER, GATHER_LISTS, GATHER_OFFSETS, FILL, ORDER, ORDER_LISTS, PACK, NUM_KERNELS };
 
 static int have_bits(Part bits, int64_t first, int64_t count) { return first <= bits.size * 8 - count; }
@@ -27,29 +27,38 @@ static void without_nulls(Part* of, const uint8_t* head, int width, int offset_w
   free(offsets);
 }
 
+/* The starts of parts, as far as there are some; those of others are 0. */
+static int64_t* starts_of(Part part, int64_t num_parts) {
+  int64_t* starts = calloc((size_t)num_parts + 1, 8);
+  memcpy(starts, part.at, (size_t)(part.size < num_parts * 8 ? part.size : num_parts * 8));
+  return starts;
+}
+
 static void gathered(Part* of, const uint8_t* head, int kernel, int width, int offset_width, char* out, int64_t out_bytes) {
-  const int is_list = kernel != GATHER;
+  const int is_list = kernel != GATHER, other_width = head[VALUE_BIT_BYTE] & 2 ? 12 - offset_width : offset_width;
   const int64_t num_values = of[VALUES].size / width;
   const int64_t num_found = is_list ? of[OFFSETS].size / offset_width - 1 : num_values;
-  if (num_found < 0) return;
+  const int64_t num_in_other = is_list ? of[OFFSETS].size / other_width - 1 : num_values / 2;
+  if (num_found < 0 || num_in_other < 0) return;
   /* Two pieces: all values, and those of the first half. */
-  const Piece pieces[] = {{(const char*)of[VALUES].at, num_values, of[OFFSETS].at, num_found},
-                          {(const char*)of[VALUES].at, num_values / 2, of[OFFSETS].at, is_list ? num_found : num_values / 2}};
+  const Piece pieces[] = {{(const char*)of[VALUES].at, num_values, of[OFFSETS].at, num_found, offset_width},
+                          {(const char*)of[VALUES].at, num_values / 2, of[OFFSETS].at, num_in_other, other_width}};
   Gather gather = {.pieces = pieces, .num_pieces = 2, .rows = (const uint32_t*)of[ROWS].at, .row_bits = 4, .num_rows = of[ROWS].size / 4,
                    .cuts = (const int64_t*)of[CUTS].at, .num_parts = of[CUTS].size / 8 - 1, .ascends = head[VALUE_BIT_BYTE] & 1};
   if (gather.num_parts < 0) return;
   const int64_t num_offsets = gather.num_rows + gather.num_parts;
-  int64_t *starts = calloc((size_t)gather.num_parts, 8), *ends = calloc((size_t)gather.num_parts, 8);
+  int64_t *starts = starts_of(of[STARTS], gather.num_parts), *offset_starts = starts_of(of[OFFSET_STARTS], gather.num_parts);
   int64_t *offsets = calloc((size_t)num_offsets + 1, 8), *firsts = calloc((size_t)gather.num_rows + 1, 8);
-  memcpy(starts, of[STARTS].at, (size_t)(of[STARTS].size < gather.num_parts * 8 ? of[STARTS].size : gather.num_parts * 8));
-  memcpy(ends, of[ENDS].at, (size_t)(of[ENDS].size < gather.num_parts * 8 ? of[ENDS].size : gather.num_parts * 8));
-  if (kernel == GATHER) gather_values(&gather, width, starts, out, out_bytes);
-  else gather_offsets(&gather, offset_width, firsts, offsets);
-  if (kernel == GATHER_LISTS) gather_lists(&gather, firsts, offsets, width, starts, ends, out, out_bytes);
+  char* offsets_out = malloc((size_t)num_offsets * 8);
+  const GatheredColumn column = {gather, width, is_list ? firsts : NULL, offsets, {starts, out, out_bytes},
+                                 {offset_starts, offsets_out, num_offsets * 8}, 0};
+  if (is_list) gather_offsets(&gather, firsts, offsets);
+  if (kernel != GATHER_OFFSETS) gather_column(&column);
   free(starts);
-  free(ends);
+  free(offset_starts);
   free(offsets);
   free(firsts);
+  free(offsets_out);
 }
 
 static void ordered(Part* of, int is_list, int width) {

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from featstore.native import checks
-from featstore.native.footers import read_checked
+from featstore.native import checks, kernels
+from featstore.native.bounds import COLUMN
+from featstore.native.footers import CheckedFooter, read_checked
 from featstore.native.format import CHUNKS, PLAN, ROW_GROUPS, walk
 
 FOLDER = Path(__file__).parent / "corpus"
@@ -29,6 +30,7 @@ def main() -> None:
         **hashed(),
         **rows(),
         **orders(),
+        **windows(),
     }.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,10 +136,12 @@ def hashed() -> dict[str, bytes]:
 
 def rows() -> dict[str, bytes]:
     """What `fuzz_rows.c` takes for each of its kernels: three lists of two parts, as they are and
-    changing.
+    changing, of pieces whose offsets are of one width, and of two.
     """
     found = {}
-    for kernel, widths in product(range(9), range(8)):
+    for kernel, widths, others in product(range(9), range(8), (0, 2)):
+        if others and (kernel not in (3, 4) or not widths & 2):
+            continue
         width, offset_type = 8 if widths & 1 else 4, np.int64 if widths & 2 else np.int32
         parts = _parts(
             np.array([0, 2, 2, 5], offset_type),
@@ -147,11 +151,31 @@ def rows() -> dict[str, bytes]:
             np.array([2, 1 << 4, 1] if kernel < 6 else [2, 0, 1, 4, 3], np.uint32),
             np.array([0, 1, 3], np.int64),
             np.array([0, 3 * width if kernel < 8 else 40], np.int64),
-            np.array([3 * width, 5 * width], np.int64),
+            np.array([0, 16], np.int64),
         )
-        found[f"rows/{kernel}-{widths}"] = (
-            bytes([kernel, widths, 0, 0, 5 if kernel < 8 else 20]) + parts
+        name = f"rows/{kernel}-{widths}" + ("-others" if others else "")
+        found[name] = bytes([kernel, widths, 0, others, 5 if kernel < 8 else 20]) + parts
+    return found
+
+
+def windows() -> dict[str, bytes]:
+    """What `fuzz_columns.c` takes: windows of two row groups, in one buffer or several, as the file
+    has them or in another order, as they are and changing; and columns that are planned.
+    """
+    found, rows_of, row_groups = {}, 2 * NUM_ROWS, np.array([0, 1])
+    for how, (name, footer) in product((0, 1, 2, 3, 4, 5, 12), _checked()):
+        columns = np.zeros((len(footer.leaves), len(COLUMN)), np.int64)
+        for number, (column, leaf) in enumerate(zip(columns, footer.leaves, strict=True)):
+            of = number, 8, leaf.max_repetition, leaf.max_definition, 1
+            column[: len(of)] = of
+        planned, num_leaves = columns.copy(), len(footer.leaves)
+        chunks, rows = np.empty((num_leaves, 2, 5), np.int64), np.array([NUM_ROWS] * 2)
+        kernels.plan_columns(
+            *(footer.numbers, num_leaves, row_groups, rows, planned, chunks),
+            *(False, False),
         )
+        head = bytes([how, num_leaves - 1, rows_of, 0, 200, 255])
+        found[f"columns/{name}-{how}"] = head + _parts(footer.numbers, row_groups, columns, planned)
     return found
 
 
@@ -173,6 +197,16 @@ def _parts(*parts: bytes | np.ndarray) -> bytes:
     """As `parts.h` cuts them."""
     texts = [part if isinstance(part, bytes) else part.tobytes() for part in parts]
     return b"".join(struct.pack("<H", len(text)) + text for text in texts)
+
+
+def _checked() -> Iterator[tuple[str, CheckedFooter]]:
+    """The footers of files of two row groups."""
+    names = {"scalars": ["ids", "nulls", "floats"], "lists": ["lists", "null-lists"]}
+    for name, of in names.items():
+        file = io.BytesIO()
+        table = pa.table(columns()).select(of)
+        pq.write_table(pa.concat_tables([table, table]), file, NUM_ROWS)
+        yield name, read_checked(file)
 
 
 def _footers() -> Iterator[tuple[str, bytes]]:

@@ -30,7 +30,10 @@ FLAGS = [
 ]
 TESTS = ["tests/native", "tests/reading"]
 SMALL_TESTS = [
-    *(f"tests/native/test_{name}.py" for name in ("kernels", "rows", "orders", "threads")),
+    *(
+        f"tests/native/test_{name}.py"
+        for name in ("kernels", "columns", "rows", "orders", "threads")
+    ),
     "tests/reading/test_pages.py",
 ]
 BUILDERS = [

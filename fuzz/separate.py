@@ -4,7 +4,7 @@ sanitizer sees a write beyond the end of either."""
 
 import importlib.util
 import sys
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,24 +16,29 @@ assert spec is not None
 sys.modules[NAME] = importlib.util.module_from_spec(spec)
 
 from featstore.native import kernels  # noqa: E402
+from featstore.native.bounds import COLUMN  # noqa: E402
+from featstore.native.format import Numbers  # noqa: E402
 from featstore.reading import pages  # noqa: E402
-from featstore.reading.buffers import Array  # noqa: E402
 
 assert kernels.__file__ == str(MODULE)
 
+PLACES = [COLUMN[name] for name in ("offsets_in", "offsets_at", "values_in", "values_at")]
 
-def separate(sizes: Sequence[tuple[int, int]], take: pages.Take | None) -> list[pages.ColumnMemory]:
-    """Of exactly these sizes: Arrow rounds its allocations up, and a bytearray has one byte
-    more.
+
+def separate(
+    numbers: Numbers, num_rows: int, num_bytes: int, take: pages.Take | None
+) -> tuple[Any, ...]:
+    """Of exactly the sizes that are needed: Arrow rounds its allocations up, and a bytearray has
+    one byte more. The numbers say where each column lies now.
     """
-    return [
-        _separate(np.empty(offsets, np.uint8), np.empty(values, np.uint8))
-        for offsets, values in sizes
-    ]
-
-
-def _separate(offsets: Array, values: Array) -> pages.ColumnMemory:
-    return pages.ColumnMemory(offsets.data, values.data)
+    repetition, found, width = (COLUMN[name] for name in ("repetition", "found", "width"))
+    offsets = np.where(numbers[:, repetition] > 0, 4 * (num_rows + 1), 0)
+    values = numbers[:, found].clip(min=0) * numbers[:, width]
+    numbers[:, PLACES] = 0
+    numbers[:, PLACES[0]] = 2 * np.arange(len(numbers))
+    numbers[:, PLACES[2]] = numbers[:, PLACES[0]] + 1
+    sizes = np.stack([offsets, values], axis=1).reshape(-1)
+    return tuple(np.empty(size, np.uint8) for size in sizes.tolist())
 
 
 pages.allocated = separate

@@ -24,13 +24,13 @@ CLAIMS_MORE = (
 # The numbers of a column that the kernels plan and decode, in this order: its leaf column in the
 # file, the bytes of a value (0: of texts), its maximum levels, the definition level below which a
 # row is null, and the missing mark's bits; the buffer and the byte in which its offsets begin, and
-# its values; how many values it has; and its bytes, as they are stored and decompressed.
+# its values; and how many values it has.
 COLUMN = {
     name: number
     for number, name in enumerate(
         (
             *("leaf", "width", "repetition", "definition", "null_below", "mark"),
-            *("offsets_in", "offsets_at", "values_in", "values_at", "found", "stored", "raw"),
+            *("offsets_in", "offsets_at", "values_in", "values_at", "found"),
         )
     )
 }

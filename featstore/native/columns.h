@@ -4,14 +4,14 @@
 #define FEATSTORE_COLUMNS_H
 
 #include <stdint.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "chunks.h"
 #include "once.h"
 
-/* Numbers of a column. The leaf column in the file; bytes of a value; its maximum levels, the level below which a row is null, and
-   the mark as the lowest bytes of a number; the buffer and the byte of its offsets, and of its values; how many values it has, or a
-   code below 0; and its bytes in the file, as they are stored and decompressed. */
+/* Numbers of a column. The leaf column in the file; bytes of a value, 0 of texts; its maximum levels, the level below which a row is
+   null, and the mark as the lowest bytes of a number; the buffer and the byte of its offsets, and of its values; and how many values it
+   has, or a code below 0. */
 enum {
   COLUMN_LEAF,
   COLUMN_WIDTH,
@@ -24,8 +24,6 @@ enum {
   COLUMN_VALUES_IN,
   COLUMN_VALUES_AT,
   COLUMN_FOUND,
-  COLUMN_STORED,
-  COLUMN_RAW,
   NUMBERS_OF_COLUMN
 };
 /* Numbers of a chunk in a footer, as in `footers.Chunks`. */
@@ -41,6 +39,7 @@ enum { FOOTER_CODEC, FOOTER_ENCODINGS, FOOTER_NUM_VALUES, FOOTER_STORED, FOOTER_
 #define INDEX_BYTES 5
 /* A page may claim this much however few values there are: writers round up, and row groups may share a dictionary. */
 #define LEAST_PAGE_BYTES (2 << 20)
+#define MOST_VALUE_BYTES 16 /* of a number of any type */
 #define MOST_RATIO 24 /* more than snappy can compress by, which is 64 bytes to 3 */
 
 static int64_t larger(int64_t one, int64_t other) { return one > other ? one : other; }
@@ -69,23 +68,23 @@ static int is_chunk_known(const int64_t* chunk) {
 typedef struct {
   const int64_t* footer; /* (num_file_groups, num_leaves, NUMBERS_OF_FOOTER) */
   int64_t num_file_groups, num_leaves;
-  const int64_t *row_groups, *rows; /* which are read, and the rows of each */
+  const int64_t* row_groups; /* that are read */
   int64_t num_row_groups, num_rows;
   int is_together; /* all columns lie in one buffer */
   int is_ordered;  /* they are decoded into the working memory first */
   int64_t room_bytes, memory_bytes;
 } WindowPlan;
 
-/* Plans a column: its chunks, values and bytes, and the working memory of its largest chunk: the bytes as stored, then its
-   decompressed dictionary and one decompressed page at a time. 0 where a number is not one that a checked footer has. */
+/* Plans a column: its chunks and values, and the working memory of its largest chunk: the bytes as stored, then its decompressed
+   dictionary and one decompressed page at a time. 0 where a number is not one that a checked footer has. */
 static int plan_chunks(const WindowPlan* plan, int64_t* column, int64_t* chunks, int64_t* room_bytes) {
-  const int64_t width = column[COLUMN_WIDTH];
+  const int64_t leaf = column[COLUMN_LEAF], width = column[COLUMN_WIDTH];
   int is_known = 1;
   int64_t num_values = 0;
-  column[COLUMN_STORED] = column[COLUMN_RAW] = *room_bytes = 0;
-  if (column[COLUMN_LEAF] < 0 || column[COLUMN_LEAF] >= plan->num_leaves) return 0;
+  *room_bytes = 0;
+  if (leaf < 0 || leaf >= plan->num_leaves || width < 0 || width > MOST_VALUE_BYTES) return 0;
   for (int64_t i = 0; i < plan->num_row_groups; i++, chunks += NUMBERS_OF_CHUNK) {
-    const int64_t* of = plan->footer + (plan->row_groups[i] * plan->num_leaves + column[COLUMN_LEAF]) * NUMBERS_OF_FOOTER;
+    const int64_t* of = plan->footer + (plan->row_groups[i] * plan->num_leaves + leaf) * NUMBERS_OF_FOOTER;
     int64_t chunk[NUMBERS_OF_FOOTER];
     for (int number = 0; number < NUMBERS_OF_FOOTER; number++) chunk[number] = int64_at(of, number);
     if (!is_counted(chunk[FOOTER_NUM_VALUES]) || !is_counted(chunk[FOOTER_STORED]) || !is_counted(chunk[FOOTER_RAW])) return 0;
@@ -97,8 +96,6 @@ static int plan_chunks(const WindowPlan* plan, int64_t* column, int64_t* chunks,
     chunks[PAGE_BYTES] = page_bytes;
     is_known = is_known && is_chunk_known(chunk);
     num_values = smaller(num_values + chunk[FOOTER_NUM_VALUES], MOST_OF_FOOTER);
-    column[COLUMN_STORED] += chunk[FOOTER_STORED];
-    column[COLUMN_RAW] += chunk[FOOTER_RAW];
     *room_bytes =
         larger(*room_bytes, chunk[FOOTER_STORED] + smaller(chunk[FOOTER_RAW], chunk[FOOTER_NUM_VALUES] * width + page_bytes));
   }
@@ -108,15 +105,15 @@ static int plan_chunks(const WindowPlan* plan, int64_t* column, int64_t* chunks,
 
 /* Places a column's offsets and values, each in whole blocks, in the buffer of all or in one of its own. */
 static void place_column(WindowPlan* plan, int64_t number, int64_t* column, int64_t room_bytes) {
-  const int64_t offset_bytes = column[COLUMN_REPETITION] ? 4 * (plan->num_rows + 1) : 0;
-  const int64_t value_bytes = larger(column[COLUMN_FOUND], 0) * column[COLUMN_WIDTH], first = plan->is_together ? plan->memory_bytes : 0;
-  if (column[COLUMN_FOUND] < 0) return;
+  const int is_read = column[COLUMN_FOUND] >= 0;
+  const int64_t offset_bytes = is_read && column[COLUMN_REPETITION] ? in_blocks(4 * (plan->num_rows + 1)) : 0;
+  const int64_t value_bytes = is_read ? in_blocks(column[COLUMN_FOUND] * column[COLUMN_WIDTH]) : 0;
   column[COLUMN_OFFSETS_IN] = column[COLUMN_VALUES_IN] = plan->is_together ? 0 : number;
-  column[COLUMN_OFFSETS_AT] = first;
-  column[COLUMN_VALUES_AT] = first + in_blocks(offset_bytes);
-  plan->memory_bytes += in_blocks(offset_bytes) + in_blocks(value_bytes);
-  if (plan->is_ordered) room_bytes += in_blocks(offset_bytes) + in_blocks(value_bytes) + BLOCK;
-  plan->room_bytes = larger(plan->room_bytes, room_bytes);
+  column[COLUMN_OFFSETS_AT] = plan->is_together ? plan->memory_bytes : 0;
+  column[COLUMN_VALUES_AT] = column[COLUMN_OFFSETS_AT] + offset_bytes;
+  plan->memory_bytes += offset_bytes + value_bytes;
+  if (plan->is_ordered) room_bytes += offset_bytes + value_bytes + BLOCK;
+  if (is_read) plan->room_bytes = larger(plan->room_bytes, room_bytes);
 }
 
 /* Plans all columns; 0 where a number cannot be. */
@@ -124,9 +121,12 @@ static int plan_window(WindowPlan* plan, int64_t* columns, int64_t num_columns, 
   for (int64_t i = 0; i < plan->num_row_groups; i++)
     if (plan->row_groups[i] < 0 || plan->row_groups[i] >= plan->num_file_groups) return 0;
   for (int64_t i = 0; i < num_columns; i++, columns += NUMBERS_OF_COLUMN, chunks += plan->num_row_groups * NUMBERS_OF_CHUNK) {
-    int64_t room_bytes;
-    if (!plan_chunks(plan, columns, chunks, &room_bytes)) return 0;
-    place_column(plan, i, columns, room_bytes);
+    int64_t column[NUMBERS_OF_COLUMN], room_bytes;
+    for (int number = 0; number < NUMBERS_OF_COLUMN; number++) column[number] = int64_at(columns, number);
+    if (!plan_chunks(plan, column, chunks, &room_bytes)) return 0;
+    place_column(plan, i, column, room_bytes);
+    if (plan->memory_bytes > MOST_OF_FOOTER) return 0;
+    memcpy(columns, column, sizeof column);
   }
   return 1;
 }

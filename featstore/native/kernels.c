@@ -17,7 +17,7 @@
 
 #define MAX_MEMBERS 64
 #define MOST_SHARES 65536 /* of a mixture, since draws are uint16 */
-#define MOST_WIDTH 4096 /* of the rows of a table: few more than there are fields in Parquet's format would do */
+#define MOST_TABLE_WIDTH 4096 /* of the rows of a table: few more than there are fields in Parquet's format would do */
 #define FEW_BYTES 65536 /* that take less time than another thread, which must give the interpreter's lock back */
 
 static PyObject* wrong(const char* what) {
@@ -114,7 +114,7 @@ static PyObject* py_count_marks(PyObject* self, PyObject* args) {
   return PyLong_FromLongLong(count);
 }
 
-static int is_width(int width) { return width == 4 || width == 8; }
+static int is_width(int64_t width) { return width == 4 || width == 8; }
 
 /* Whether a bitmap holds `count` bits from `first` on; one of no bytes stands for none being null. */
 static int bits_fit(const Py_buffer* bits, int64_t first, int64_t count) {
@@ -125,10 +125,19 @@ static void release_all(Py_buffer* buffers, Py_ssize_t count) {
   for (Py_ssize_t i = 0; i < count; i++) PyBuffer_Release(&buffers[i]);
 }
 
+/* Where a buffer begins; one of no bytes may be nowhere. */
+static void* begin_of(const Py_buffer* buffer) {
+  static int64_t nothing;
+  return buffer->len ? buffer->buf : &nothing;
+}
+
+/* Whether a size is so many times another: their product might not fit a number. */
+static int is_times(int64_t size, int64_t count, int64_t of) { return of ? size % of == 0 && size / of == count : !size; }
+
 /* A copy of numbers that say where memory is read or written, so that no other thread changes them; NULL with an error. */
 static int64_t* copied_numbers(const Py_buffer* numbers) {
   int64_t* copy = PyMem_Malloc((size_t)numbers->len + 1);
-  if (copy) memcpy(copy, numbers->buf, (size_t)numbers->len);
+  if (copy) memcpy(copy, begin_of(numbers), (size_t)numbers->len);
   else PyErr_NoMemory();
   return copy;
 }
@@ -276,7 +285,16 @@ static const char NOT_GATHERED[] =
 
 /* Numbers of a column in a piece: the buffer and the byte of its values, and how many there are; those of its offsets, the bytes of
    one (0 where a row is not a list), and its rows. */
-enum { PIECE_VALUES_IN, PIECE_VALUES_AT, PIECE_NUM_VALUES, PIECE_OFFSETS_IN, PIECE_OFFSETS_AT, PIECE_OFFSET_WIDTH, PIECE_ROWS, NUMBERS_OF_PIECE };
+enum {
+  PIECE_VALUES_IN,
+  PIECE_VALUES_AT,
+  PIECE_NUM_VALUES,
+  PIECE_OFFSETS_IN,
+  PIECE_OFFSETS_AT,
+  PIECE_OFFSET_WIDTH,
+  PIECE_ROWS,
+  NUMBERS_OF_PIECE
+};
 /* Numbers of a gathered column: its number in the pieces, the bytes of a value, the values of a row (0 where a row is a list), and the
    outputs of its values and of its offsets. */
 enum { GATHERED_COLUMN, GATHERED_WIDTH, GATHERED_OF_ROW, GATHERED_TO, GATHERED_OFFSETS_TO, NUMBERS_OF_GATHERED };
@@ -335,7 +353,7 @@ static const char* part_of(const HeldPieces* held, Py_ssize_t piece, int64_t buf
   const Py_ssize_t num_buffers = held->firsts[piece + 1] - held->firsts[piece];
   if (buffer < 0 || buffer >= num_buffers || at < 0 || count < 0) return NULL;
   const Py_buffer* const of = &held->buffers[held->firsts[piece] + buffer];
-  return at > of->len || count > (of->len - at) / width ? NULL : (const char*)of->buf + at;
+  return at > of->len || count > (of->len - at) / width ? NULL : (const char*)begin_of(of) + at;
 }
 
 /* A column in each piece; 0 where it does not lie in the piece's buffers. */
@@ -357,18 +375,26 @@ static int pieces_of_column(const HeldPieces* held, const int64_t* column, Piece
       piece->num_values = piece->num_rows;
       continue;
     }
-    if (!is_width(piece->offset_width) || piece->num_rows == INT64_MAX) return 0;
+    if (!is_width(of[PIECE_OFFSET_WIDTH]) || piece->num_rows == INT64_MAX) return 0;
     piece->offsets = part_of(held, i, of[PIECE_OFFSETS_IN], of[PIECE_OFFSETS_AT], piece->num_rows + 1, piece->offset_width);
     if (!piece->offsets) return 0;
   }
   return 1;
 }
 
-static Gather gather_of(const HeldPieces* held, const Piece* pieces, const Py_buffer* rows, int row_bits, int ascends, const Py_buffer* cuts) {
-  Gather gather = {.pieces = pieces, .num_pieces = held->num_pieces, .rows = rows->buf, .row_bits = row_bits,
-                   .num_rows = rows->len / 4, .cuts = cuts->buf, .num_parts = cuts->len / 8 - 1, .ascends = ascends};
+/* What is gathered, but for the pieces of a column. */
+static Gather gather_of(const HeldPieces* held, const Py_buffer* rows, int row_bits, int ascends, const Py_buffer* cuts) {
+  Gather gather = {.num_pieces = held->num_pieces, .rows = rows->buf, .row_bits = row_bits, .num_rows = rows->len / 4,
+                   .cuts = cuts->buf, .num_parts = cuts->len / 8 - 1, .ascends = ascends};
   return gather;
 }
+
+static int can_gather(const Gather* gather, const Py_buffer* columns) {
+  return gather->row_bits >= 0 && gather->row_bits < 32 && gather->num_parts >= 0 && columns->len % (NUMBERS_OF_GATHERED * 8) == 0;
+}
+
+/* How many numbers are found of the lists of one column: where they begin, and their offsets in each part. */
+static int64_t num_found(const Gather* gather) { return 2 * gather->num_rows + gather->num_parts; }
 
 static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
   enum { COLUMNS, ROWS, CUTS, FOUND, COUNT };
@@ -381,23 +407,21 @@ static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
                         &of[FOUND]))
     return NULL;
   const int are_taken = take_pieces(tuple, &held);
-  const int64_t count = of[COLUMNS].len / (NUMBERS_OF_GATHERED * 8), num_rows = of[ROWS].len / 4, num_parts = of[CUTS].len / 8 - 1;
+  const int64_t count = of[COLUMNS].len / (NUMBERS_OF_GATHERED * 8);
   int64_t* columns = copied_numbers(&of[COLUMNS]);
   Piece* pieces = PyMem_Calloc((size_t)held.num_pieces + 1, sizeof(Piece));
   if (!columns || !pieces) PyErr_NoMemory();
   else if (are_taken) {
     int64_t* found = of[FOUND].buf;
-    fits = row_bits >= 0 && row_bits < 32 && num_parts >= 0 && is_aligned(&of[FOUND], 8) && count >= 0 &&
-           of[FOUND].len / 8 == count * (2 * num_rows + num_parts);
-    for (int64_t i = 0; fits && i < count; i++, found += 2 * num_rows + num_parts) {
+    Gather gather = gather_of(&held, &of[ROWS], row_bits, ascends, &of[CUTS]);
+    gather.pieces = pieces;
+    fits = can_gather(&gather, &of[COLUMNS]) && is_aligned(&of[FOUND], 8) && is_times(of[FOUND].len, count, 8 * num_found(&gather));
+    Py_BEGIN_ALLOW_THREADS
+    for (int64_t i = 0; fits && i < count; i++, found += num_found(&gather)) {
       const int64_t* const column = columns + i * NUMBERS_OF_GATHERED;
-      fits = !column[GATHERED_OF_ROW] && pieces_of_column(&held, column, pieces);
-      if (!fits) break;
-      const Gather gather = gather_of(&held, pieces, &of[ROWS], row_bits, ascends, &of[CUTS]);
-      Py_BEGIN_ALLOW_THREADS
-      fits = gather_offsets(&gather, found, found + num_rows);
-      Py_END_ALLOW_THREADS
+      fits = !column[GATHERED_OF_ROW] && pieces_of_column(&held, column, pieces) && gather_offsets(&gather, found, found + gather.num_rows);
     }
+    Py_END_ALLOW_THREADS
   }
   release_pieces(&held);
   PyMem_Free(columns);
@@ -412,43 +436,41 @@ static PyObject* py_gather_offsets(PyObject* self, PyObject* args) {
 static int parts_out(const int64_t* starts, int64_t output, const Py_buffer* outs, Py_ssize_t num_outs, PartsOut* to) {
   if (output < 0 || output >= num_outs) return 0;
   to->starts = starts;
-  to->out = outs[output].buf;
+  to->out = begin_of(&outs[output]);
   to->out_bytes = outs[output].len;
   return 1;
 }
 
 /* What a gathering call is given, beside its pieces. */
 typedef struct {
-  const int64_t* columns;
-  int64_t count, num_items;
-  const Py_buffer *rows, *cuts, *starts, *found;
-  int row_bits, ascends;
+  Gather gather;
+  const int64_t *columns, *starts, *found;
+  int64_t count, num_lists;
   Py_buffer* outs;
   Py_ssize_t num_outs;
 } Gathering;
 
 /* The columns, lists first, since they take longest; 0 where something does not fit. */
 static int gathered_columns(const HeldPieces* held, const Gathering* of, Piece* pieces, GatheredColumn* columns) {
-  const int64_t num_rows = of->rows->len / 4, num_parts = of->cuts->len / 8 - 1, num_lists = of->num_items - of->count;
-  int64_t list = 0, next_list = 0, next_value = num_lists;
+  const int64_t num_parts = of->gather.num_parts;
+  int64_t list = 0, next_value = of->num_lists;
   for (int64_t i = 0; i < of->count; i++, pieces += held->num_pieces) {
     const int64_t* const numbers = of->columns + i * NUMBERS_OF_GATHERED;
     const int is_list = !numbers[GATHERED_OF_ROW];
-    if (is_list ? list == num_lists : next_value == of->count) return 0;
-    GatheredColumn* const column = &columns[is_list ? next_list++ : next_value++];
-    const int64_t* const starts = of->starts->buf;
+    GatheredColumn* const column = &columns[is_list ? list : next_value++];
     if (!pieces_of_column(held, numbers, pieces)) return 0;
-    column->gather = gather_of(held, pieces, of->rows, of->row_bits, of->ascends, of->cuts);
+    column->gather = of->gather;
+    column->gather.pieces = pieces;
     column->width = numbers[GATHERED_WIDTH] * (is_list ? 1 : numbers[GATHERED_OF_ROW]);
-    if (!parts_out(starts + i * num_parts, numbers[GATHERED_TO], of->outs, of->num_outs, &column->values)) return 0;
+    if (!parts_out(of->starts + i * num_parts, numbers[GATHERED_TO], of->outs, of->num_outs, &column->values)) return 0;
     if (!is_list) continue;
-    column->firsts = (const int64_t*)of->found->buf + list * (2 * num_rows + num_parts);
-    column->offsets = column->firsts + num_rows;
-    if (!parts_out(starts + (of->count + list) * num_parts, numbers[GATHERED_OFFSETS_TO], of->outs, of->num_outs, &column->offsets_out)) return 0;
+    column->firsts = of->found + list * num_found(&of->gather);
+    column->offsets = column->firsts + of->gather.num_rows;
+    const int64_t* const starts = of->starts + (of->count + list++) * num_parts;
+    if (!parts_out(starts, numbers[GATHERED_OFFSETS_TO], of->outs, of->num_outs, &column->offsets_out)) return 0;
     if ((uintptr_t)column->offsets_out.out & 7) return 0;
-    list++;
   }
-  return list == num_lists;
+  return 1;
 }
 
 static PyObject* py_gather_columns(PyObject* self, PyObject* args) {
@@ -462,26 +484,25 @@ static PyObject* py_gather_columns(PyObject* self, PyObject* args) {
                         &of[STARTS], &of[FOUND], &PyTuple_Type, &outputs, &num_threads))
     return NULL;
   const int are_taken = take_pieces(tuple, &held);
-  const int64_t count = of[COLUMNS].len / (NUMBERS_OF_GATHERED * 8), num_rows = of[ROWS].len / 4, num_parts = of[CUTS].len / 8 - 1;
+  const int64_t count = of[COLUMNS].len / (NUMBERS_OF_GATHERED * 8);
   int64_t* columns = copied_numbers(&of[COLUMNS]);
-  Piece* pieces = PyMem_Calloc((size_t)(count * held.num_pieces) + 1, sizeof(Piece));
+  Piece* pieces = PyMem_Calloc((size_t)count + 1, ((size_t)held.num_pieces + 1) * sizeof(Piece)); /* in each piece each column */
   Py_buffer* outs = PyMem_Calloc((size_t)PyTuple_Size(outputs) + 1, sizeof(Py_buffer));
   GatherWork work = {PyMem_Calloc((size_t)count + 1, sizeof(GatheredColumn)), count, 0};
-  Gathering gathering = {columns, count, 0, &of[ROWS], &of[CUTS], &of[STARTS], &of[FOUND], row_bits, ascends, outs, 0};
+  const Gather gather = gather_of(&held, &of[ROWS], row_bits, ascends, &of[CUTS]);
+  Gathering gathering = {gather, columns, of[STARTS].buf, begin_of(&of[FOUND]), count, 0, outs, 0};
   if (!columns || !pieces || !outs || !work.columns) PyErr_NoMemory();
   else if (are_taken) {
     gathering.num_outs = take_writable(outputs, outs);
-    fits = !PyErr_Occurred() && row_bits >= 0 && row_bits < 32 && num_parts >= 0 && num_threads >= 1 && num_threads <= MAX_THREADS;
-    gathering.num_items = !fits ? 0 : num_parts ? of[STARTS].len / (num_parts * 8) : count + of[FOUND].len / 8 / (2 * num_rows + 1);
-    fits = fits && of[STARTS].len == gathering.num_items * num_parts * 8 && gathering.num_items >= count;
-    fits = fits && of[FOUND].len / 8 >= (gathering.num_items - count) * (2 * num_rows + num_parts);
+    fits = !PyErr_Occurred() && can_gather(&gather, &of[COLUMNS]) && num_threads >= 1 && num_threads <= MAX_THREADS;
+    for (int64_t i = 0; i < count; i++) gathering.num_lists += !columns[i * NUMBERS_OF_GATHERED + GATHERED_OF_ROW];
+    fits = fits && is_times(of[STARTS].len, count + gathering.num_lists, 8 * gather.num_parts);
+    fits = fits && is_times(of[FOUND].len, gathering.num_lists, 8 * num_found(&gather));
+    Py_BEGIN_ALLOW_THREADS
     fits = fits && gathered_columns(&held, &gathering, pieces, work.columns);
-    if (fits) {
-      Py_BEGIN_ALLOW_THREADS
-      in_threads(gather_next, &work, num_threads);
-      Py_END_ALLOW_THREADS
-      for (int64_t i = 0; i < count; i++) fits = fits && work.columns[i].is_gathered;
-    }
+    if (fits) in_threads(gather_next, &work, num_threads);
+    for (int64_t i = 0; i < count; i++) fits = fits && work.columns[i].is_gathered;
+    Py_END_ALLOW_THREADS
   }
   if (outs) release_all(outs, gathering.num_outs);
   release_pieces(&held);
@@ -707,11 +728,10 @@ static PyObject* py_plan_columns(PyObject* self, PyObject* args) {
   plan.footer = of[FOOTER].buf;
   plan.num_leaves = num_leaves;
   plan.row_groups = row_groups;
-  plan.rows = rows;
   plan.num_row_groups = of[ROWS].len / 8;
   int fits = row_groups && rows && num_leaves > 0 && num_leaves <= INT32_MAX && of[ROW_GROUPS].len == of[ROWS].len;
   fits = fits && is_aligned(&of[COLUMNS], 8) && is_aligned(&of[CHUNKS], 8) && of[COLUMNS].len % (NUMBERS_OF_COLUMN * 8) == 0;
-  fits = fits && of[CHUNKS].len == num_columns * plan.num_row_groups * NUMBERS_OF_CHUNK * 8;
+  fits = fits && is_times(of[CHUNKS].len, num_columns, plan.num_row_groups * NUMBERS_OF_CHUNK * 8);
   if (fits) {
     plan.num_file_groups = of[FOOTER].len / (num_leaves * NUMBERS_OF_FOOTER * 8);
     plan.num_rows = num_rows_of(rows, plan.num_row_groups);
@@ -737,8 +757,8 @@ static int64_t take_columns(const int64_t* numbers, int64_t count, int64_t num_r
     column->number = i;
     column->beyond_bounds = -1;
     int fits = offsets_in >= 0 && offsets_in < num_buffers && values_in >= 0 && values_in < num_buffers && chunks_fit(chunks, num_row_groups);
-    fits = fits && column_of(numbers, num_rows, buffers[offsets_in].buf, buffers[offsets_in].len, buffers[values_in].buf,
-                             buffers[values_in].len, column);
+    fits = fits && column_of(numbers, num_rows, begin_of(&buffers[offsets_in]), buffers[offsets_in].len,
+                             begin_of(&buffers[values_in]), buffers[values_in].len, column);
     if (!fits) {
       wrong("expected columns of 4 or 8 bytes, with levels of a scalar or of a list, chunks of a file, and room in the buffers (aligned for "
             "offsets)");
@@ -771,7 +791,7 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   work.num_row_groups = of[ROWS].len / 8;
   const int64_t num_rows = rows ? num_rows_of(rows, work.num_row_groups) : -1;
   int fits = num_rows >= 0 && of[COLUMNS].len % (NUMBERS_OF_COLUMN * 8) == 0 && is_aligned(&of[COLUMNS], 8);
-  fits = fits && of[CHUNKS].len == count * work.num_row_groups * NUMBERS_OF_CHUNK * 8;
+  fits = fits && is_times(of[CHUNKS].len, count, work.num_row_groups * NUMBERS_OF_CHUNK * 8);
   fits = fits && of[ORDER].len % 4 == 0 && of[ORDER].len / 4 <= num_rows;
   work.order = of[ORDER].len ? of[ORDER].buf : NULL;
   work.num_ordered = of[ORDER].len / 4;
@@ -976,7 +996,7 @@ static PyObject* py_check_chunks(PyObject* self, PyObject* args) {
                         &of[RANGES], &of[LOW], &of[HIGH], &of[LEVELS], &num_rows, &end, &of[TAKEN]))
     return NULL;
   int64_t *layout = copied_numbers(&of[LAYOUT]), *ranges = copied_numbers(&of[RANGES]);
-  int fits = layout && ranges && group_width > 0 && group_width <= MOST_WIDTH && chunk_width > 0 && chunk_width <= MOST_WIDTH &&
+  int fits = layout && ranges && group_width > 0 && group_width <= MOST_TABLE_WIDTH && chunk_width > 0 && chunk_width <= MOST_TABLE_WIDTH &&
              of[GROUPS].len % (group_width * 8) == 0 && of[LAYOUT].len == NUMBERS_OF_LAYOUT * 8 && of[RANGES].len % 16 == 0 &&
              of[LEVELS].len % 24 == 0 && end >= 0 && is_aligned(&of[TAKEN], 8);
   ChunkChecks checks;

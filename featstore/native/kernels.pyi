@@ -95,55 +95,67 @@ def untrack(objects: tuple[object, ...]) -> None:
     """Ends the garbage collector's tracking of objects, which must not be part of any cycle."""
 
 def gather_offsets(
-    values: tuple[Buffer, ...],
-    width: int,
-    offsets: tuple[Buffer, ...],
-    offset_width: int,
+    pieces: tuple[tuple[tuple[Buffer, ...], Buffer], ...],
+    columns: Buffer,
     rows: Buffer,
     row_bits: int,
     ascends: bool,
     cuts: Buffer,
-    firsts: Buffer,
-    out: Buffer,
+    found: Buffer,
 ) -> None:
-    """Looks up lists, as `gather_columns` needs them.
+    """Looks up the lists of columns, as `gather_columns` needs them.
 
     Args:
-        values: The values of each piece's lists, of `width` bytes each.
-        width: Bytes of a value.
-        offsets: The offsets of each piece's lists.
-        offset_width: Bytes of an offset, 4 or 8.
+        pieces: The buffers of each piece, and int64 (num_columns_in_piece, 7), where its columns
+            lie, as of `featstore.reading.gather.ColumnBuffers.numbers`. A piece's offsets may be of
+            4 or 8 bytes whatever those of the others are, and begin anywhere.
+        columns: int64 (num_columns, 5): the number of the column in the pieces, the bytes of one of
+            its values (1 to 8), how many values a row has (0: it is a list), and the numbers of the
+            outputs of its values and of its offsets. All of them lists.
         rows: uint32 (num_rows,): the number of the piece, shifted left by `row_bits`, plus the row
             in the piece.
         row_bits: 0 to 31.
         ascends: Whether the rows of each piece ascend, so that nothing is fetched before its turn.
-        cuts: Where parts begin and end: int64 (num_parts + 1,).
-        firsts: int64 (num_rows,), written: where each list begins in its piece.
-        out: int64 (num_rows + num_parts,), written: the offsets of the lists, those of each part
-            from 0.
+        cuts: Where parts begin and end: int64 (num_parts + 1,), from 0 to num_rows.
+        found: int64 (num_columns, 2 * num_rows + num_parts), written: where each list begins in its
+            piece, and the offsets of the lists, those of each part from 0.
+
+    Raises:
+        ValueError: The arguments do not match; there is no such row; or lists do not lie in their
+            buffers.
     """
 
 def gather_columns(
-    columns: tuple[tuple[tuple[Buffer, ...] | int | Buffer, ...], ...],
+    pieces: tuple[tuple[tuple[Buffer, ...], Buffer], ...],
+    columns: Buffer,
     rows: Buffer,
     row_bits: int,
     ascends: bool,
     cuts: Buffer,
+    starts: Buffer,
+    found: Buffer,
+    outs: tuple[Buffer, ...],
     num_threads: int,
 ) -> None:
-    """Copies rows `rows[cuts[i]:cuts[i + 1]]` of each column, for each i, to its buffer. Several
-    threads share the columns.
+    """Copies rows `rows[cuts[i]:cuts[i + 1]]` of each column, for each i, to its output. Several
+    threads share the columns, lists first, which take longest.
 
     Args:
-        columns: `(values, width, starts, out)`, and of lists also `firsts, offsets, ends`. `values`
-            are those of each piece, of `width` bytes each, a tuple of buffers. Rows go to the bytes
-            of `out` from `starts[i]`, int64 (num_parts,), on; lists to those up to `ends[i]`,
-            int64 (num_parts,), with `firsts` and `offsets` as `gather_offsets` wrote them.
+        pieces: As of `gather_offsets`.
+        columns: As of `gather_offsets`, and others.
         rows: As of `gather_offsets`.
         row_bits: As of `gather_offsets`.
         ascends: As of `gather_offsets`.
         cuts: As of `gather_offsets`.
+        starts: int64 (num_columns + num_lists, num_parts): the byte of its output at which each
+            part begins, of the values of all columns, and after them of the offsets of lists.
+        found: As `gather_offsets` wrote it for the lists among the columns.
+        outs: The outputs, written; those of offsets, which are int64, aligned to 8 bytes.
         num_threads: 1 to 64.
+
+    Raises:
+        ValueError: The arguments do not match; there is no such row; columns do not lie in their
+            buffers; or an output has no room.
     """
 
 def permute(entropy: Buffer, order: Buffer) -> None:
@@ -388,7 +400,7 @@ def plan_columns(
     together: bool,
     ordered: bool,
 ) -> tuple[int, int]:
-    """Plans the decoding of columns of some row groups.
+    """Plans the decoding of columns of some row groups. Keeps the interpreter's lock.
 
     Args:
         footer: The numbers of a footer, as of `featstore.native.footers.Chunks`: int64
@@ -396,7 +408,7 @@ def plan_columns(
         num_leaves: How many leaf columns the file has.
         row_groups: int64 (num_row_groups,), those that are read.
         rows: int64 (num_row_groups,), the rows of each.
-        columns: int64 (num_columns, 13), as of `featstore.native.bounds.COLUMN`. All but the first
+        columns: int64 (num_columns, 11), as of `featstore.native.bounds.COLUMN`. All but the first
             six numbers of each are written; where a column cannot be decoded, `found` is -1.
         chunks: int64 (num_columns, num_row_groups, 5), written: a chunk's first byte, its number of
             bytes, its codec as Parquet numbers it (0 none, 1 snappy, 6 Zstandard), its number of

@@ -130,6 +130,49 @@ def join_offsets(pieces: Sequence[Ragged], out: Array) -> None:
         row, before = row + len(piece), before + int(piece.offsets[-1]) - first
 
 
+# The rows of a share, as of `kernels.place_rows`.
+ShareRows = tuple[Any, int, int, Any, int]
+
+
+def drawn_places(
+    draws: Array, shares: tuple[ShareRows, ...], piece_rows: Sequence[int], num_waiting: int
+) -> tuple[Array, int, Array, Array]:
+    """Where the rows of a mixture lie that are delivered.
+
+    Args:
+        draws: The share of each row that is drawn: uint16 (num_drawn,).
+        shares: The shares.
+        piece_rows: How many rows each piece has.
+        num_waiting: How many pieces wait, all rows of which come before those that are drawn.
+
+    Returns:
+        `Places.rows` and `Places.row_bits`; and of the rows that are drawn their sources, int32
+        (num_drawn,), and which of them are delivered, bool (num_drawn,).
+
+    Raises:
+        OverflowError: As of `require_numbered`.
+    """
+    row_bits, waiting = row_bits_of(piece_rows or [0]), np.array(piece_rows[:num_waiting], np.int64)
+    require_numbered(len(piece_rows), row_bits)
+    rows = np.empty(waiting.sum() + len(draws), np.uint32)
+    sources, passes = np.empty(len(draws), np.int32), np.empty(len(draws), bool)
+    num_placed = kernels.place_rows(draws, shares, waiting, row_bits, rows, sources, passes)
+    return rows[:num_placed], row_bits, sources, passes
+
+
+def sources_of_parts(
+    sources: Array, ends: Array, num_sources: int
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """Numbers the sources of the rows of each part anew, as `kernels.number_sources` does.
+
+    Returns:
+        The sources of all parts, each with its rows there, and how many each part has.
+    """
+    found, counts = np.empty((len(sources), 2), np.int32), np.empty(len(ends), np.int64)
+    num_found = kernels.number_sources(sources, ends, num_sources, found, counts)
+    return found[:num_found].tolist(), counts.tolist()
+
+
 def rebased(offsets: Array, cuts: Array, out: Array) -> None:
     """Writes the offsets of consecutive parts, each rebased to begin with 0.
 
@@ -194,7 +237,8 @@ def buffers_of(columns: Mapping[Any, Values], num_rows: int) -> ColumnBuffers:
     for values in columns.values():
         add_column(values, num_rows, buffers, numbers)
     kinds = tuple(kind_of(key, values) for key, values in columns.items())
-    return ColumnBuffers(kinds, tuple(buffers), np.array(numbers, np.int64), num_rows)
+    where = np.array(numbers, np.int64).reshape(-1, 7)
+    return ColumnBuffers(kinds, tuple(buffers), where, num_rows)
 
 
 def add_column(
@@ -246,8 +290,13 @@ class Gathering:
         self._found = scratch[: self.scratch_size]
         if self.lists:
             kernels.gather_offsets(
-                *(self._pieces, self._columns[self.lists]),
-                *(places.rows, places.row_bits, places.ascends, places.cuts, self._found),
+                self._pieces,
+                self._columns[self.lists],
+                places.rows,
+                places.row_bits,
+                places.ascends,
+                places.cuts,
+                self._found,
             )
         return self._found.reshape(len(self.lists), 2 * num_rows + places.num_parts)[:, num_rows:]
 

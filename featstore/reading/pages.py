@@ -177,7 +177,7 @@ class PageReader:
             DataFileError: The pages of a column claim more than the footer allows. Arrow must not
                 read them either.
         """
-        if not self._plan.columns or not row_groups:
+        if not self._plan.columns or not row_groups or (order is not None and not len(order)):
             return NOTHING_DECODED
         try:
             found = self._decoded(row_groups, num_threads, order)
@@ -201,7 +201,7 @@ class PageReader:
             *(footer, footer.shape[1], which, rows, numbers, chunks),
             *(self._take is not None, order is not None),
         )
-        buffers = allocated(numbers, num_bytes, self._take)
+        buffers = allocated(numbers, int(rows.sum()), num_bytes, self._take)
         num_threads = min(num_threads, len(numbers))
         room_bytes = -(-room_bytes // 64) * 64
         kernels.decode_columns(
@@ -413,13 +413,18 @@ class DecodedColumns(Mapping[str, DecodedColumn]):
         return len(self.plan.places) - len(self._missing)
 
 
-def allocated(numbers: Numbers, num_bytes: int, take: Take | None) -> tuple[Any, ...]:
+def allocated(
+    numbers: Numbers, num_rows: int, num_bytes: int, take: Take | None
+) -> tuple[Any, ...]:
     """The memory of columns that are planned: their offsets and values.
 
     Both lie in one allocation, since each allocation by Arrow may lose the GIL to another thread.
+    Under sanitizers each has its own, so that a write beyond its end is detected
+    (fuzz/separate.py).
 
     Args:
         numbers: The columns, as of `DecodedColumns`, which say where in the memory they lie.
+        num_rows: How many rows each has.
         num_bytes: The bytes of all columns together.
         take: As of `PageReader`.
     """

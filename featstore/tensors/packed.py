@@ -141,8 +141,8 @@ class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
                 if first > ends[number]:
                     parts[number].append(first - ends[number])
                 of_column.append((number, len(parts[number]), shape))
-                parts[number].append(prod(shape))
-                ends[number] = first + prod(shape)
+                parts[number].append(count := prod(shape))
+                ends[number] = first + count
             columns.append((key, of_column))
         buffers = [(*of, ends[number], parts[number]) for of, number in numbers.items()]
         return _Cuts(buffers, columns)
@@ -245,14 +245,14 @@ _Form = tuple[Key, np.dtype[Any], tuple[int, ...], int]
 
 
 def _layout(forms: Iterable[_Form]) -> _Layout:
-    places, parts, num_bytes = TensorPlaces(), [], 0
+    places, parts, first, end = TensorPlaces(), list[int](), 0, 0
     for key, dtype, shape, offset_width in forms:
-        first, found = aligned(num_bytes), torch.int64 if offset_width else torch_dtype(dtype)
-        place = TensorPlace(0, found, first // found.itemsize, shape)
-        places[key] = (*places.get(key, ()), place)
-        parts.append((first, offset_width))
-        num_bytes = first + prod(shape) * found.itemsize
-    return _Layout(places, np.array(parts, np.int64).reshape(-1, 2), num_bytes)
+        of, width = (torch.int64, 8) if offset_width else (torch_dtype(dtype), dtype.itemsize)
+        places[key] = (*places.get(key, ()), TensorPlace(0, of, first // width, shape))
+        parts += (first, offset_width)
+        end = first + prod(shape) * width
+        first = aligned(end)
+    return _Layout(places, np.array(parts, np.int64).reshape(-1, 2), end)
 
 
 # Of batches without lists: those of a loader are laid out alike.

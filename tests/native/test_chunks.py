@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from featstore.native import kernels
+from featstore.native.bounds import COLUMN
 from tests.native.mutants import varint
 
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3
@@ -80,7 +81,7 @@ def page_v2(
 
 LENGTHS = {"num_rows": 2, "num_threads": 1, "room_bytes": 1 << 20}
 BOUNDS = {"page_bytes": 1 << 20}
-COLUMN = {
+OUT = {
     "mark": bytes(8),
     "max_repetition": 0,
     "max_definition": 1,
@@ -88,6 +89,30 @@ COLUMN = {
     "offsets": 0,
     "values": 16,
 }
+
+
+HOW = 1, b"\0", True, None, False  # in one thread, not to stop, with checksums
+
+
+def columns_out(count: int, of: Any) -> tuple[np.ndarray, tuple[bytearray, ...]]:
+    """Columns of the same kind as the kernels take them, whose offsets and values lie in buffers of
+    their own, and these buffers.
+    """
+    numbers = np.zeros((count, len(COLUMN)), np.int64)
+    mark, sizes = of["mark"], (of["offsets"], of["values"])
+    of_all = {
+        "width": len(mark),
+        "repetition": of["max_repetition"],
+        "definition": of["max_definition"],
+        "null_below": of["null_below"],
+        "mark": int.from_bytes(mark, "little", signed=True),
+        "offsets_in": 2 * np.arange(count),
+        "values_in": 2 * np.arange(count) + 1,
+        "found": of["values"] // len(mark),
+    }
+    for name, number in (of_all | of.get("numbers", {})).items():
+        numbers[:, COLUMN[name]] = number
+    return numbers, tuple(bytearray(size) for _ in range(count) for size in sizes)
 
 
 def decode(
@@ -102,12 +127,11 @@ def decode(
     **other: Any,
 ) -> Any:
     """The number of values of each column of one chunk, or -1, and the values written."""
-    of: dict[str, Any] = {**LENGTHS, **BOUNDS, **COLUMN, **other}
+    of: dict[str, Any] = {**LENGTHS, **BOUNDS, **OUT, **other}
     num_rows, num_threads, room_bytes = (of[name] for name in LENGTHS)
     path = tmp_path / "chunks"
     path.write_bytes(b"".join(chunks))
-    levels = [of[name] for name in ("mark", "max_repetition", "max_definition", "null_below")]
-    outs = [[*levels, bytearray(of["offsets"]), bytearray(of["values"])] for _ in chunks]
+    numbers, buffers = columns_out(len(chunks), of)
     bounds = of.get("num_levels", num_rows), of["page_bytes"]
     places = [
         (end - len(chunk), len(chunk), codec, *bounds)
@@ -115,19 +139,24 @@ def decode(
     ]
     file = os.open(path, os.O_RDONLY)
     try:
-        arguments = (
+        kernels.decode_columns(
+            file,
             np.array(places),
             np.array([num_rows]),
             np.array(of.get("order", ()), np.uint32),
-            tuple(map(tuple, outs)),
+            numbers,
+            buffers,
             bytearray(room_bytes * num_threads),
-        )
-        found = kernels.decode_columns(
-            file, *arguments, num_threads, stop, checks, decompress, portable
+            num_threads,
+            stop,
+            checks,
+            decompress,
+            portable,
         )
     finally:
         os.close(file)
-    return found, [np.frombuffer(out[5], np.int64).tolist() for out in outs]
+    found = tuple(numbers[:, COLUMN["found"]].tolist())
+    return found, [np.frombuffer(values, np.int64).tolist() for values in buffers[1::2]]
 
 
 GOOD = page(PRESENT + FIVE_AND_SIX)
@@ -163,6 +192,14 @@ def test_lists_are_written_in_another_order(tmp_path: Path) -> None:
     lists: dict[str, Any] = AS_LISTS | {"offsets": 12, "values": 24}
     assert decode(tmp_path, [TWO_LISTS], **lists) == ((3,), [[5, 6, 7]])
     assert decode(tmp_path, [TWO_LISTS], **lists, order=[1, 0]) == ((3,), [[6, 7, 5]])
+
+
+def test_only_the_rows_of_an_order_are_written(tmp_path: Path) -> None:
+    assert decode(tmp_path, [GOOD, GOOD], order=[1]) == ((1, 1), [[6, 0], [6, 0]])
+    lists: dict[str, Any] = AS_LISTS | {"offsets": 12, "values": 24}
+    assert decode(tmp_path, [TWO_LISTS], **lists, order=[1]) == ((2,), [[6, 7, 0]])
+    assert decode(tmp_path, [TWO_LISTS], **lists, order=[0]) == ((1,), [[5, 0, 0]])
+    assert decode(tmp_path, [TWO_LISTS], **lists, order=[2])[0] == (-1,)
 
 
 @pytest.mark.parametrize("order", [[0, 2], [2**32 - 1, 0]])
@@ -246,39 +283,135 @@ def test_a_page_that_claims_more_than_the_footer_allows_is_for_nobody_to_read(
 def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(GOOD)
-    columns = tuple((bytes(8), 0, 1, 1, bytearray(), bytearray(16)) for _ in range(2))
+    numbers, buffers = columns_out(2, OUT)
+    places = np.array([(0, len(GOOD) + 1, 0, 2, 99), (0, len(GOOD), 0, 2, 99)])
     with path.open("rb") as file:
-        places = np.array([(0, len(GOOD) + 1, 0, 2, 99), (0, len(GOOD), 0, 2, 99)])
-        arguments: Any = (
-            *(places, np.array([2]), b"", columns),
-            *(bytearray(999), 1, b"\0", True, None, False),
-        )
-        assert kernels.decode_columns(file.fileno(), *arguments) == (-1, 2)
+        arguments: Any = (places, np.array([2]), b"", numbers, buffers, bytearray(999), *HOW)
+        kernels.decode_columns(file.fileno(), *arguments)
+    assert numbers[:, COLUMN["found"]].tolist() == [-1, 2]
+
+
+def test_columns_lie_anywhere_in_one_buffer_and_others_are_left_as_they_are(
+    tmp_path: Path,
+) -> None:
+    path, room = tmp_path / "file", bytearray(999)
+    path.write_bytes(GOOD + TWO_LISTS)
+    lists = {"repetition": 1, "definition": 1, "null_below": 0, "offsets_at": 4, "values_at": 17}
+    places: list[dict[str, int]] = [
+        {"found": 2, "definition": 1, "null_below": 1, "values_at": 41},
+        {"found": -1, "width": 7, "values_in": 9},  # not planned
+        {"found": 3, **lists},
+    ]
+    numbers = np.zeros((3, len(COLUMN)), np.int64)
+    numbers[:, COLUMN["width"]] = 8
+    for column, of in zip(numbers, places, strict=True):
+        column[[COLUMN[name] for name in of]] = list(of.values())
+    chunks = [(0, len(GOOD), 0, 2, 99), (-1,) * 5, (len(GOOD), len(TWO_LISTS), 0, 3, 99)]
+    expected, memory = numbers.copy(), np.zeros(61, np.uint8)
+    with path.open("rb") as file:
+        arguments: Any = (np.array(chunks), np.array([2]), b"", numbers, (memory,), room, *HOW)
+        kernels.decode_columns(file.fileno(), *arguments)
+    assert numbers.tolist() == expected.tolist()
+    written = struct.pack("<4x3ix3q2q4x", 0, 1, 3, 5, 6, 7, 5, 6)
+    assert memory.tobytes() == written
 
 
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"mark": bytes(5)}, "expected a mark"),
-        ({"max_repetition": 2}, "expected a mark"),
-        ({"max_repetition": 1, "max_definition": 0}, "expected a mark"),
-        ({"max_repetition": 1, "offsets": 8}, "expected a mark"),
-        ({"max_definition": 4}, "expected a mark"),
-        ({"offsets": 8}, "expected a mark"),
+        ({"mark": bytes(5)}, "expected columns of 4 or 8 bytes"),
+        ({"max_repetition": 2}, "levels of a scalar or of a list"),
+        ({"max_repetition": 1, "max_definition": 0}, "levels of a scalar or of a list"),
+        ({"max_repetition": 1, "offsets": 8}, "room in the buffers"),
+        ({"max_definition": 4}, "levels of a scalar or of a list"),
+        ({"codec": 2}, "chunks of a file"),
+        ({"num_levels": -1}, "chunks of a file"),
+        ({"page_bytes": -1}, "chunks of a file"),
         ({"num_rows": -1}, "expected rows"),
         ({"num_rows": 2**31}, "expected rows"),
-        ({"codec": 2}, "expected rows"),
         ({"num_threads": 0}, "expected rows"),
         ({"num_threads": 65, "room_bytes": 1}, "expected rows"),
         ({"stop": b""}, "expected rows"),
-        ({"order": [0]}, "all of them in the order"),
-        ({"order": [0, 1, 0]}, "all of them in the order"),
+        ({"order": [0, 1, 0]}, "no more than those in the order"),
     ],
     ids=str,
 )
 def test_arguments_that_do_not_fit_are_refused(tmp_path: Path, bad: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decode(tmp_path, [GOOD], **bad)
+
+
+@pytest.mark.parametrize("at", [-(2**63), -1, 2**31, 2**62, 2**63 - 1])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("width", "repetition", "definition", "null_below"),
+        *("offsets_in", "offsets_at", "values_in", "values_at", "found"),
+    ],
+)
+def test_numbers_of_a_column_that_lead_elsewhere_are_refused(
+    tmp_path: Path, name: str, at: int
+) -> None:
+    if name == "found" and at < 0:
+        return  # It is left out.
+    lists: dict[str, Any] = AS_LISTS | {"offsets": 12, "values": 24}
+    with pytest.raises(ValueError, match="expected columns of 4 or 8 bytes"):
+        decode(tmp_path, [TWO_LISTS], **lists, numbers={name: at})
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"found": 4},
+        {"found": 3, "values_at": 1},
+        {"found": 0, "values_at": 25},
+        {"found": 2, "values_at": 9},
+        {"values_in": 2},
+        {"offsets_in": 2},
+        {"offsets_at": 1},
+        {"offsets_in": 1, "offsets_at": 13},
+        {"offsets_in": 1, "offsets_at": 2},  # not aligned
+    ],
+    ids=str,
+)
+def test_a_column_with_less_room_than_it_says_is_refused(tmp_path: Path, numbers: Any) -> None:
+    lists: dict[str, Any] = AS_LISTS | {"offsets": 12, "values": 24}
+    with pytest.raises(ValueError, match="room in the buffers"):
+        decode(tmp_path, [TWO_LISTS], **lists, numbers=numbers)
+
+
+def test_tables_of_other_lengths_are_refused_and_buffers_let_go() -> None:
+    numbers, buffers = columns_out(1, OUT)
+    stop = bytearray(1)
+
+    def call(**other: Any) -> None:
+        of = {"chunks": np.zeros(5, np.int64), "rows": np.array([2]), "columns": numbers, **other}
+        of_columns = b"", of["columns"], of.get("buffers", buffers)
+        how = bytearray(9), 1, stop, True, None, False
+        arguments: Any = (of["chunks"], of["rows"], *of_columns, *how)
+        kernels.decode_columns(0, *arguments)
+
+    cut = numbers.reshape(-1)[:-1]
+    odd = np.frombuffer(bytearray(numbers.nbytes + 1), np.uint8)[1:]
+    for other in (
+        {"chunks": np.zeros(4, np.int64)},
+        {"chunks": np.zeros(10, np.int64)},
+        {"chunks": b""},
+        {"rows": np.array([1, 1])},
+        {"columns": cut},
+        {"columns": np.zeros((2, len(COLUMN)), np.int64)},
+        {"columns": odd},
+    ):
+        with pytest.raises(ValueError, match="expected rows"):
+            call(**other)
+    with pytest.raises(ValueError, match="room in the buffers"):
+        call(buffers=())
+    with pytest.raises(BufferError):
+        call(buffers=(*buffers, bytes(8)))
+    with pytest.raises(TypeError):
+        call(buffers=(*buffers, 8))
+    for buffer in (*buffers, stop):
+        buffer.clear()  # BufferError if it was held.
 
 
 def test_an_index_of_no_bits_is_the_first_of_the_dictionary(tmp_path: Path) -> None:

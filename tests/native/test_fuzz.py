@@ -16,11 +16,8 @@ RUN = Path(run.__file__)
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
-TARGETS = ["pages", "snappy", "footer", "chunk_checks", "hash", "rows", "orders"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", run.TARGETS)
 def test_nothing_near_the_corpus_ends_a_kernel(target: str) -> None:
     done = run_python(RUN, "--seconds", 2, "--target", target, timeout=120)
     assert "found inputs for: none" in done.stdout

@@ -1,7 +1,5 @@
 """The kernels for rows compared with numpy on random input, and the arguments they refuse."""
 
-from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,19 +12,21 @@ from featstore.base.schema import Slot, SlotKind
 from featstore.loader.request.decode import bucketed
 from featstore.native import kernels
 from featstore.reading import gather
-from featstore.reading.buffers import Ragged, slot_values
-from featstore.reading.gather import (
-    GatheredColumn,
+from featstore.reading.buffers import Ragged, Values, slot_values
+from featstore.reading.gather import ColumnBuffers, Gathering, buffers_of, places_of, rebased
+from tests.native.gather_calls import (
+    GATHERED,
+    LISTS,
+    PIECE,
+    VALUES,
+    arguments,
     gather_columns,
     gather_offsets,
-    of_one_dtype,
-    places_of,
-    rebased,
 )
 from tests.native.oracles import rows as oracle
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-LISTS = st.lists(st.lists(INT64, max_size=20), min_size=1, max_size=12)
+SOME_LISTS = st.lists(st.lists(INT64, max_size=20), min_size=1, max_size=12)
 
 
 @st.composite
@@ -41,101 +41,130 @@ def orders(draw: st.DrawFn, piece_rows: list[int]) -> gather.Places:
     return places_of(np.array(order, np.int64), piece_rows, cuts, ascends=ascends)
 
 
-def starts_of(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the parts, with a gap of one element between them, the last part first."""
-    ends = np.cumsum(counts[::-1] + 1)[::-1]
-    return np.ascontiguousarray(ends - counts), np.ascontiguousarray(ends)
-
-
-def both(column: Callable[[np.ndarray], GatheredColumn], places: gather.Places, out: Any) -> Any:
-    """Writes a column by the kernels, and compares it with what numpy writes."""
-    expected = out.copy()
-    gather_columns([column(out)], places)
-    oracle.gather_column(column(expected), places)
-    assert out.tobytes() == expected.tobytes()
-    return out
-
-
-@given(
-    st.data(),
-    st.sampled_from([np.int64, np.float32, np.int32, np.uint16]),
-    st.sampled_from([(), (1,), (3,)]),
+KINDS = st.tuples(
+    st.sampled_from([np.int64, np.float32, np.int32, np.uint16, np.int8]),
+    st.sampled_from([(), (1,), (3,), None, None]),  # the shape of a row; None: a list
 )
-def test_values_of_any_width_are_gathered_as_by_numpy(
-    data: st.DataObject, dtype: Any, shape: Any
+FILL = 7  # bytes that nobody writes
+GAP = 3  # bytes between parts
+
+
+def column_of(kind: Any, num_rows: int, number: int, draw: np.random.Generator) -> Values:
+    """A column of a piece. Lists begin behind values that are no list's; offsets of pieces are of
+    one dtype, or not.
+    """
+    dtype, shape = kind
+    if shape is not None:
+        return draw.integers(0, 99, (num_rows, *shape)).astype(dtype)
+    lengths = draw.integers(0, draw.choice([2, 40]), num_rows)
+    offsets = np.cumsum([number, *lengths]).astype(draw.choice(["int32", "int64"]))
+    return Ragged(draw.integers(0, 99, int(offsets[-1]) + number).astype(dtype), offsets)
+
+
+def in_one_buffer(piece: ColumnBuffers) -> ColumnBuffers:
+    """The same columns one after the other in one buffer, at any address."""
+    memory, numbers = bytearray(1), piece.numbers.copy()
+    for number, buffer in enumerate(piece.buffers):
+        for place in (0, 3):
+            is_there = (piece.numbers[:, place] == number) & (piece.numbers[:, place + 2] > 0)
+            numbers[is_there, place + 1] += len(memory)
+        memory += buffer.tobytes()
+    numbers[:, [0, 3]] = 0
+    return piece._replace(buffers=(memory,), numbers=numbers)
+
+
+def layout(parts: Any, num_outs: int, draw: Any) -> tuple[Any, Any, Any]:
+    """Outputs for the parts of items, the last part of each first: of each item its output, and
+    where its parts start; and the outputs with these parts written.
+    """
+    outs = [bytearray([FILL] * GAP) for _ in range(num_outs)]
+    to, starts = [int(draw.integers(num_outs)) for _ in parts], []
+    for number, arrays in zip(to, parts, strict=True):
+        backwards = []
+        for array in arrays[::-1]:
+            backwards.append(len(outs[number]))
+            outs[number] += array.tobytes() + bytes([FILL] * GAP)
+        starts.append(backwards[::-1])
+    return to, np.array(starts, np.int64), [np.frombuffer(out, np.uint8) for out in outs]
+
+
+@given(st.data(), st.integers(0, 2**32), st.booleans())
+def test_columns_of_any_kind_are_gathered_as_by_numpy(
+    data: st.DataObject, seed: int, is_packed: bool
 ) -> None:
+    draw = np.random.default_rng(seed)
     piece_rows = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
-    pieces = [
-        np.random.default_rng(n).integers(0, 9999, (rows, *shape)).astype(dtype)
-        for n, rows in enumerate(piece_rows)
-    ]
+    kinds = data.draw(st.lists(KINDS, max_size=5))
     places = data.draw(orders(piece_rows))
-    counts = places.part_rows * int(np.prod(shape, dtype=np.int64))
-    starts, ends = starts_of(counts)
-
-    out = both(
-        lambda out: GatheredColumn(pieces=pieces, out=out, starts=starts, ends=ends),
-        places,
-        np.zeros(int(ends.max()) + 1, dtype),
-    )
-    rows = [
-        pieces[piece][row]
-        for piece, row in zip(places.pieces, oracle.rows_in_piece(places), strict=True)
+    columns = [
+        [column_of(kind, rows, number, draw) for number, rows in enumerate(piece_rows)]
+        for kind in kinds
     ]
-    for start, (first, end) in zip(starts, pairwise(places.cuts), strict=True):
-        expected = [value for row in rows[first:end] for value in np.atleast_1d(row).tolist()]
-        assert out[start : start + len(expected)].tolist() == expected
+    pieces = [
+        buffers_of({key: column[number] for key, column in enumerate(columns)}, rows)
+        for number, rows in enumerate(piece_rows)
+    ]
+    if is_packed:
+        pieces = list(map(in_one_buffer, pieces))
+    parts = [oracle.gathered(column, places) for column in columns]
+    lists = [key for key, (_, shape) in enumerate(kinds) if shape is None]
+    values = [[of.values if isinstance(of, Ragged) else of for of in each] for each in parts]
+    offsets: Any = [[of.offsets for of in parts[key]] for key in lists]  # type: ignore[union-attr]
+    to, starts, expected = layout([*values, *offsets], data.draw(st.integers(1, 3)), draw)
+    outs = np.zeros((len(kinds), 2), np.int64)
+    outs[:, 0], outs[lists, 1] = to[: len(kinds)], to[len(kinds) :]
 
-
-@given(
-    st.data(),
-    st.sampled_from([np.int64, np.float32]),
-    st.lists(st.sampled_from([np.int32, np.int64]), min_size=3, max_size=3),
-)
-def test_lists_of_any_length_are_gathered_as_by_numpy(
-    data: st.DataObject, dtype: Any, offset_dtypes: Any
-) -> None:
-    pieces = []
-    for number, lists in enumerate(data.draw(st.lists(LISTS, min_size=1, max_size=3))):
-        offsets = (np.cumsum([0, *map(len, lists)]) + number).astype(offset_dtypes[number])
-        values = np.array([0] * number + [value % 1000 for one in lists for value in one], dtype)
-        pieces.append(Ragged(values, offsets))
-    places = data.draw(orders([len(piece) for piece in pieces]))
-    pieces = of_one_dtype(pieces)
-    size = len(places) + places.num_parts
-    found, expected = (
-        (np.empty(len(places), np.int64), np.empty(size, np.int64)) for _ in range(2)
-    )
-    gather_offsets(pieces, places, *found)
-    oracle.gather_offsets(pieces, places, *expected)
-    assert [each.tolist() for each in found] == [each.tolist() for each in expected]
-    counts = found[1][np.cumsum(places.part_rows + 1) - 1]
-    starts, ends = starts_of(counts)
-    both(
-        lambda out: GatheredColumn(pieces=pieces, out=out, starts=starts, ends=ends, found=found),
-        places,
-        np.zeros(int(ends.max()) + 1, dtype),
-    )
+    gathering = Gathering(pieces, places, outs)
+    scratch = np.empty(gathering.scratch_size, np.int64)
+    found = gathering.find_lists(scratch)
+    assert found.tolist() == [np.concatenate(each).tolist() for each in offsets]
+    firsts = scratch.reshape(len(lists), 2 * len(places) + places.num_parts)[:, : len(places)]
+    assert firsts.tolist() == [
+        oracle.firsts_of_lists(columns[key], places).tolist()  # type: ignore[arg-type]
+        for key in lists
+    ]
+    written = tuple(np.full(len(each), FILL, np.uint8) for each in expected)
+    gathering.gather(starts, written, data.draw(st.integers(1, 3)))
+    assert [each.tobytes() for each in written] == [each.tobytes() for each in expected]
 
 
 @given(st.integers(1, 70), st.integers(0, 20))
 def test_threads_share_the_columns(num_threads: int, num_columns: int) -> None:
     places = places_of(np.array([2, 0, 1]), [3], np.array([0, 3]))
-    columns = [
-        GatheredColumn(
-            pieces=[np.arange(3) + number],
-            out=np.zeros(4, np.int64),
-            starts=np.array([1]),
-            ends=np.array([4]),
-        )
-        for number in range(num_columns)
-    ]
-    gather_columns(columns, places, num_threads)
-    found = [column.out.tolist() for column in columns]
+    piece = buffers_of({number: np.arange(3) + number for number in range(num_columns)}, 3)
+    written = tuple(np.zeros(4, np.int64) for _ in range(num_columns))
+    outs = np.stack([np.arange(num_columns), np.zeros(num_columns, np.int64)], axis=1)
+    starts = np.full((num_columns, 1), 8)
+    Gathering([piece], places, outs).gather(starts, written, num_threads)
+    found = [out.tolist() for out in written]
     assert found == [[0, number + 2, number, number + 1] for number in range(num_columns)]
 
 
-@given(LISTS, st.lists(st.integers(0, 12)), st.sampled_from([np.int32, np.int64]))
+def test_no_parts_have_no_rows() -> None:
+    piece = buffers_of({"a": np.arange(3), "b": Ragged(np.arange(3), np.arange(4))}, 3)
+    places = places_of(np.arange(0), [3], np.array([0]))
+    gathering = Gathering([piece], places, np.zeros((2, 2), np.int64))
+    gathering.find_lists(np.empty(gathering.scratch_size, np.int64))
+    gathering.gather(np.zeros((3, 0), np.int64), (np.zeros(0, np.int64),), 1)
+
+
+def test_empty_buffers_may_be_nowhere() -> None:
+    """As Arrow's of no bytes are."""
+    empty: Any = pa.foreign_buffer(0, 0)
+    numbers, columns = np.array([[0, 0, 0, 1, 0, 4, 2]]), np.array([[0, 8, 0, 0, 1]] * 2)
+    pieces = (((empty, np.zeros(3, np.int32)), numbers),)
+    rows, cuts = np.array([1, 0, 1], np.uint32), np.array([0, 3])
+    found, offsets = np.ones(2 * 7, np.int64), np.ones(4, np.int64)
+    starts = np.zeros((4, 1), np.int64)
+    kernels.gather_offsets(pieces, columns, rows, 1, False, cuts, found)
+    assert not found.any()
+    outs = bytearray(), offsets
+    kernels.gather_columns(pieces, columns, rows, 1, False, cuts, starts, found, outs, 1)
+    assert not offsets.any()
+    kernels.gather_columns((), empty, empty, 0, False, cuts[:1], empty, empty, (), 1)
+
+
+@given(SOME_LISTS, st.lists(st.integers(0, 12)), st.sampled_from([np.int32, np.int64]))
 def test_offsets_are_rebased_as_by_numpy(lists: Any, inner: list[int], dtype: Any) -> None:
     offsets = np.cumsum([7, *map(len, lists)]).astype(dtype)
     cuts = np.array([0, *sorted(min(cut, len(lists)) for cut in inner), len(lists)])
@@ -223,122 +252,235 @@ def test_null_lists_and_elements_are_left_out(
     np.testing.assert_array_equal(values, np.array([x for row in rows for x in row], np.float32))
 
 
-@pytest.mark.parametrize(
-    ("row", "cuts", "starts"),
-    [
-        (3, [0, 1], [0]),
-        (2**32 - 1, [0, 1], [0]),
-        (4, [0, 1], [0]),
-        (0, [0, 2], [0]),
-        (0, [0, 1], [3]),
-    ],
-)
-def test_what_lies_outside_of_the_buffers_is_refused(row: int, cuts: Any, starts: Any) -> None:
-    values, out = np.arange(3), np.zeros(3, np.int64)
-    arguments: tuple[Any, ...] = (
-        np.array([row], np.uint32),
-        *(np.array(part, np.int64) for part in (cuts, starts)),
-    )
-    with pytest.raises(ValueError, match="expected rows that there are"):
-        kernels.gather_columns(
-            (((values,), 8, arguments[2] * 8, out),), arguments[0], 2, False, arguments[1], 1
-        )
-    assert not out.any()
-
-
-def test_pieces_without_their_offsets_are_refused() -> None:
-    numbers, out, rows = np.zeros(1, np.int64), np.zeros(2, np.int64), np.zeros(1, np.uint32)
-    for offsets in ((np.array([0, 1]), np.array([0, 1])), (np.zeros(0, np.int64),), ()):
+def both_refuse(of: dict[str, Any]) -> None:
+    for call in (gather_offsets, gather_columns):
         with pytest.raises(ValueError, match="expected rows that there are"):
-            kernels.gather_offsets(
-                (numbers,),
-                8,
-                offsets,
-                8,
-                rows,
-                0,
-                False,
-                np.array([0, 1]),
-                np.zeros(1, np.int64),
-                out,
-            )
-    with pytest.raises(TypeError):
-        kernels.gather_columns((((1,), 8, numbers, out),), rows, 0, False, np.array([0, 1]), 1)
+            call(of)
+
+
+def test_rows_and_lists_as_they_are_given_are_gathered() -> None:
+    of = arguments()
+    gather_columns(of)
+    values, offsets = of["outs"]
+    lists = [6, 7, 8, 3, 4, 5, 0, 1, 2]
+    assert values.tolist() == [2, 1, 0, *lists]
+    assert offsets.tolist() == [0, 3, 0, 3, 6]
+    expected, of["found"] = of["found"], np.zeros_like(of["found"])
+    gather_offsets(of)
+    assert of["found"].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("row", [3, 4, 2**32 - 1])
+def test_rows_that_are_not_there_are_refused(row: int) -> None:
+    of = arguments()
+    of["rows"][1] = row
+    both_refuse(of)
 
 
 @pytest.mark.parametrize(
-    ("column", "num_threads"),
+    "cuts", [[1, 1, 3], [0, 4, 3], [0, 1, 4], [0, 1, 2], [0, 2, 1], [0, -1, 3], [0, 2**62, 3]]
+)
+def test_cuts_that_do_not_rise_from_0_to_all_rows_are_refused(cuts: list[int]) -> None:
+    both_refuse(arguments() | {"cuts": np.array(cuts)})
+
+
+@pytest.mark.parametrize("item", range(3), ids=["values", "lists", "offsets"])
+@pytest.mark.parametrize("start", [-1, 97, 2**62, 2**63 - 1])
+def test_parts_beyond_their_output_are_refused(item: int, start: int) -> None:
+    of = arguments()
+    of["starts"][item, 1] = start
+    with pytest.raises(ValueError, match="room"):
+        gather_columns(of)
+
+
+FAR = (-(2**63), -1, 2**31, 2**61, 2**62, 2**63 - 1)
+OUTSIDE = {
+    "values_in": (*FAR, 2),
+    "values_at": (*FAR, 1, 8, 72, 73),
+    "num_values": (*FAR, 10),
+    "offsets_in": (*FAR, 2),
+    "offsets_at": (*FAR, 1, 4, 16, 17),
+    "offset_width": (*FAR, 0, 1, 5, 8, 16, 2**32 + 4),
+    "rows": (*FAR, 4),
+}
+
+
+@pytest.mark.parametrize(("name", "number"), [(k, v) for k, each in OUTSIDE.items() for v in each])
+def test_lists_that_lie_outside_of_their_buffers_are_refused(name: str, number: int) -> None:
+    of = arguments()
+    of["numbers"][LISTS, PIECE.index(name)] = number
+    both_refuse(of)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
     [
-        (((), 8, np.zeros(1, np.int64), np.zeros(1, np.int64)), 1),
-        (((bytes(8),), 0, np.zeros(1, np.int64), np.zeros(1, np.int64)), 1),
-        (((bytes(8),), 8, np.zeros(2, np.int64), np.zeros(1, np.int64)), 1),
-        (((bytes(8),), 8, np.zeros(1, np.int64), np.zeros(1, np.int64), bytes(8)), 1),
-        (((bytes(8),), 8, bytes(8), bytearray(8), bytes(8), bytes(16), bytes(16)), 1),
-        (((bytes(8),), 8, bytes(8), bytearray(8), bytes(4), bytes(16), bytes(8)), 1),
-        (((bytes(8),), 8, np.zeros(1, np.int64), np.zeros(1, np.int64)), 0),
-        (((bytes(8),), 8, np.zeros(1, np.int64), np.zeros(1, np.int64)), 65),
+        *(("values_in", number) for number in (*FAR, 2)),
+        *(("values_at", number) for number in (*FAR, 49, 72, 73)),
+        *(("num_values", number) for number in (*FAR, 2, 10)),
+        *(("rows", number) for number in (*FAR, 4)),
     ],
 )
-def test_columns_that_do_not_fit_are_refused_and_those_before_them_let_go(
-    column: Any, num_threads: int
-) -> None:
-    whole = (bytes(8),), 8, bytes(8), bytearray(8)
+def test_values_that_lie_outside_of_their_buffers_are_refused(name: str, number: int) -> None:
+    of = arguments()
+    of["numbers"][VALUES, PIECE.index(name)] = number
     with pytest.raises(ValueError, match="expected rows that there are"):
-        kernels.gather_columns(
-            (whole, column), np.zeros(1, np.uint32), 0, False, np.array([0, 1]), num_threads
-        )
-    whole[3].clear()  # BufferError if it was held.
+        gather_columns(of)
 
 
-def test_what_is_no_column_is_refused() -> None:
-    rows, cuts = np.zeros(1, np.uint32), np.array([0, 1])
-    with pytest.raises(ValueError, match="expected columns as tuples"):
-        kernels.gather_columns((1,), rows, 0, False, cuts, 1)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *(("column", number) for number in (*FAR, 2)),
+        *(("width", number) for number in (*FAR, 0, 9)),
+    ],
+)
+def test_columns_that_are_not_there_or_of_other_widths_are_refused(name: str, number: int) -> None:
+    for column in (VALUES, LISTS):
+        of = arguments()
+        of["columns"][column, GATHERED.index(name)] = number
+        with pytest.raises(ValueError, match="expected rows that there are"):
+            gather_columns(of)
+    with pytest.raises(ValueError, match="expected rows that there are"):
+        gather_offsets(of)
+
+
+@pytest.mark.parametrize(
+    ("column", "name", "number"),
+    [
+        *((VALUES, "of_row", number) for number in (*FAR, 2)),
+        (VALUES, "of_row", 0),  # A list, whose place in each part is not given.
+        (LISTS, "of_row", 1),
+        *((VALUES, "to", number) for number in (*FAR, 2)),
+        *((LISTS, "to", number) for number in (*FAR, 2)),
+        *((LISTS, "offsets_to", number) for number in (*FAR, 2)),
+    ],
+)
+def test_columns_that_go_nowhere_or_have_other_rows_are_refused(
+    column: int, name: str, number: int
+) -> None:
+    of = arguments()
+    of["columns"][column, GATHERED.index(name)] = number
+    with pytest.raises(ValueError, match="expected rows that there are"):
+        gather_columns(of)
+
+
+def test_pieces_with_other_columns_are_refused() -> None:
+    of = arguments()
+    whole = (of["buffers"], of["numbers"])
+    for other in (
+        (of["buffers"], of["numbers"][:LISTS]),
+        (of["buffers"][:1], of["numbers"]),
+        ((), of["numbers"]),
+        (of["buffers"], b""),
+    ):
+        both_refuse(of | {"pieces": (whole, other)})
+    both_refuse(of | {"pieces": ()})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"row_bits": -1},
+        {"row_bits": 32},
+        {"cuts": b""},
+        {"columns": np.zeros(9, np.int64), "lists": np.zeros(4, np.int64)},
+        {"found": np.zeros(7, np.int64)},
+        {"found": np.zeros(9, np.int64)},
+        {"found": np.zeros(16, np.int64)},
+        {"found": b""},
+    ],
+    ids=str,
+)
+def test_tables_of_other_lengths_are_refused(changed: dict[str, Any]) -> None:
+    of = arguments() | changed
+    if isinstance(of["found"], bytes):
+        of["found"] = bytearray()
+    both_refuse(of)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"starts": np.zeros((2, 2), np.int64)},
+        {"starts": np.zeros((4, 2), np.int64)},
+        {"starts": np.zeros((3, 1), np.int64)},
+        {"starts": b""},
+        {"num_threads": 0},
+        {"num_threads": 65},
+        {"outs": ()},
+    ],
+    ids=str,
+)
+def test_other_places_for_the_parts_are_refused_and_buffers_let_go(changed: dict[str, Any]) -> None:
+    of = arguments()
+    held = [bytearray(72), bytearray(of["buffers"][1]), bytearray(99), bytearray(40)]
+    of |= {"buffers": tuple(held[:2]), "outs": tuple(held[2:])}
+    with pytest.raises(ValueError, match="expected rows that there are"):
+        gather_columns(of | changed)
+    for buffer in held:
+        buffer.clear()  # BufferError if it was held.
+
+
+def test_what_is_no_piece_and_no_buffer_is_refused_and_those_before_it_let_go() -> None:
+    of, held = arguments(), bytearray(72)
+    whole: Any = ((held, of["buffers"][1]), of["numbers"])
+    for call in (gather_offsets, gather_columns):
+        for piece in (1, (1,), (*whole, 1), (list(whole[0]), whole[1]), (held, of["numbers"])):
+            with pytest.raises(ValueError, match="expected pieces as a tuple of buffers"):
+                call(of | {"pieces": (whole, piece)})
+        for piece in (((held, 1), of["numbers"]), (whole[0], 1)):
+            with pytest.raises(TypeError):
+                call(of | {"pieces": (whole, piece)})
     with pytest.raises(BufferError):
-        kernels.gather_columns((((bytes(8),), 8, bytes(8), bytes(8)),), rows, 0, False, cuts, 1)
+        gather_columns(of | {"pieces": (whole,), "outs": (held, bytes(40))})
+    with pytest.raises(TypeError):
+        gather_columns(of | {"pieces": (whole,), "outs": (held, 1)})
+    held.clear()  # BufferError if it was held.
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 1], [0, 1, 9], [-1, 0, 1]])
 def test_lists_outside_of_their_values_are_refused(offsets: Any) -> None:
     values, offsets = np.arange(3), np.array(offsets, np.int32)
-    rows, cuts = np.array([0, 1], np.uint32), np.array([0, 2])
-    found = np.zeros(2, np.int64), np.zeros(3, np.int64)
+    of = arguments(2) | {"buffers": (values, offsets), "lists": np.array([0, 8, 0, 0, 0])}
+    of["numbers"] = np.array([[0, 0, 3, 1, 0, 4, 2]])
     with pytest.raises(ValueError, match="expected rows that there are"):
-        kernels.gather_offsets((values,), 8, (offsets,), 4, rows, 1, False, cuts, *found)
+        gather_offsets(of)
     new = np.zeros(3, np.int64), np.zeros(9, np.int64)
     with pytest.raises(ValueError, match="expected offsets that never fall"):
         kernels.lists_without_nulls(offsets, 4, b"", 0, values, b"", 0, bytes(8), *new)
 
 
 @pytest.mark.parametrize(
-    ("rows", "firsts", "offsets", "end"),
+    ("rows", "firsts", "offsets", "room"),
     [
-        ([0, 0], [0, 1], [0, 1, 4], 32),  # beyond the values
-        ([0, 0], [-1, 1], [0, 1, 2], 16),
-        ([0, 0], [0, 1], [0, 2, 1], 8),
-        ([0, 0], [0, 1], [1, 2, 3], 24),
-        ([0, 0], [0, 1], [0, 1, 2], 24),  # other bytes than the part has
-        ([0, 2], [0, 1], [0, 1, 2], 16),
+        ([0, 0], [0, 1], [0, 1, 4], 10),  # beyond the values
+        ([0, 0], [-1, 1], [0, 1, 2], 10),
+        ([0, 0], [3, 1], [0, 1, 2], 10),
+        ([0, 0], [2**63 - 1, 1], [0, 1, 2], 10),
+        ([0, 0], [0, 1], [0, 2, 1], 10),
+        ([0, 0], [0, 1], [0, -1, 2], 10),
+        ([0, 0], [0, 1], [1, 2, 3], 10),
+        ([0, 0], [0, 1], [0, 1, 2**62], 10),
+        ([0, 0], [0, 1], [0, 1, 2], 1),  # less room than the part has
+        ([0, 2], [0, 1], [0, 1, 2], 10),
     ],
 )
 def test_lists_that_were_not_looked_up_are_refused(
-    rows: Any, firsts: Any, offsets: Any, end: int
+    rows: Any, firsts: Any, offsets: Any, room: int
 ) -> None:
+    out, end = np.zeros(room, np.int64), np.zeros(3, np.int64)
     with pytest.raises(ValueError, match="expected rows that there are"):
         kernels.gather_columns(
-            (
-                (
-                    (np.arange(3),),
-                    8,
-                    np.array([0]),
-                    np.zeros(10, np.int64),
-                    *map(np.array, (firsts, offsets, [end])),
-                ),
-            ),
+            (((np.arange(3), np.array([0, 1, 3])), np.array([0, 0, 3, 1, 0, 8, 2])),),
+            np.array([0, 8, 0, 0, 1]),
             np.array(rows, np.uint32),
             1,
             False,
             np.array([0, 2]),
+            np.zeros((2, 1), np.int64),
+            np.array([*firsts, *offsets]),
+            (out, end),
             1,
         )
 

@@ -10,13 +10,17 @@ from fuzz.sanitize import build, sanitized
 from tests.programs import run_python
 
 ROOT = Path(__file__).parents[2]
-OFFSET_BYTES = 12
-WRITE = f"""
+OFFSET_BYTES = 12  # of two lists
+WRITE = """
 import ctypes, sys
 import numpy as np
-from fuzz.separate import separate
-[memory] = separate([({OFFSET_BYTES}, 64)], None)
-ctypes.memset(np.frombuffer(memory.offsets, np.uint8).ctypes.data + int(sys.argv[1]), 0, 1)
+from fuzz.separate import COLUMN, separate
+numbers = np.zeros((1, len(COLUMN)), np.int64)
+numbers[0, [COLUMN["repetition"], COLUMN["width"], COLUMN["found"]]] = 1, 8, 8
+offsets, values = separate(numbers, 2, 128, None)
+assert numbers[0, [COLUMN["offsets_in"], COLUMN["values_in"]]].tolist() == [0, 1]
+assert values.nbytes == 64
+ctypes.memset(offsets.ctypes.data + int(sys.argv[1]), 0, 1)
 print("went on")
 """
 

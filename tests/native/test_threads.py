@@ -2,8 +2,8 @@
 addresses.
 
 Reads and writes outside of the buffers are detected with sanitizers (`make sanitize`). A number
-that is read twice is found by `fuzz/fuzz_hash.c` and `fuzz/fuzz_rows.c`, in which each number changes after
-it is read: threads hit so short an interval too rarely.
+that is read twice is found by `fuzz/fuzz_hash.c`, `fuzz/fuzz_rows.c` and `fuzz/fuzz_columns.c`, in which
+each number changes after it is read: threads hit so short an interval too rarely.
 """
 
 import threading
@@ -11,12 +11,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from featstore.native import kernels
+from featstore.native.bounds import COLUMN
+from tests.native.gather_calls import (
+    GATHERED,
+    LISTS,
+    PIECE,
+    arguments,
+    gather_columns,
+    gather_offsets,
+)
 from tests.threads import beside
 
 NUM_ROWS, NUM_CHANGES = 64, 1 << 18
@@ -77,66 +87,86 @@ def test_texts_whose_offsets_another_thread_changes_are_refused_or_hashed_within
     _calls(lambda: kernels.hash_texts(data, offsets, hashes, 42), offsets)
 
 
-ROW_BITS = NUM_ROWS.bit_length() - 1
+def only(numbers: np.ndarray, place: int) -> np.ndarray:
+    """A view of one number."""
+    return numbers.reshape(-1)[place : place + 1]
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-@pytest.mark.parametrize("changed", ["offsets", "rows", "cuts"])
+@pytest.mark.parametrize("changed", ["offsets", "rows", "cuts", "numbers", "lists"])
 def test_lists_whose_places_another_thread_changes_are_looked_up_within_the_buffers(
     dtype: Any, changed: str
 ) -> None:
+    of = arguments(NUM_ROWS, dtype)
+    of |= {"offsets": of["buffers"][1], "lists": of["columns"][LISTS].copy()}
     places = {
-        "offsets": _offsets(dtype),
-        "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.uint32),
-        "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS]),
+        "numbers": only(of["numbers"], len(PIECE) + PIECE.index("num_values")),
+        "lists": only(of["lists"], GATHERED.index("column")),
     }
-    offsets, rows, cuts = places.values()
-    values, width = np.arange(3 * NUM_ROWS), offsets.itemsize
-    firsts, found = np.zeros(NUM_ROWS, np.int64), np.zeros(NUM_ROWS + 2, np.int64)
-    lists = ((values,), 8, (offsets,), width)
+    _calls(lambda: gather_offsets(of), places.get(changed, of[changed]))
+
+
+@pytest.mark.parametrize(
+    "changed", ["rows", "cuts", "firsts", "offsets", "starts", "numbers", "columns"]
+)
+def test_columns_whose_places_another_thread_changes_are_gathered_within_the_buffers(
+    changed: str,
+) -> None:
+    of = arguments(NUM_ROWS)
+    places = {
+        "firsts": of["found"][:NUM_ROWS],
+        "offsets": of["found"][NUM_ROWS:],
+        "numbers": only(of["numbers"], len(PIECE) + PIECE.index("offsets_at")),
+        "columns": only(of["columns"], GATHERED.index("to")),
+        "starts": of["starts"].reshape(-1),
+    }
+    _calls(lambda: gather_columns(of), places[changed] if changed in places else of[changed])
+
+
+FOOTER = np.array([[[0, 1, 2, 100, 100, 0, 100]]])  # of one chunk
+
+
+@pytest.mark.parametrize("changed", ["leaf", "width", "row_groups", "rows"])
+def test_columns_whose_numbers_another_thread_changes_are_planned_by_what_is_there(
+    changed: str,
+) -> None:
+    columns, chunks = np.zeros((1, len(COLUMN)), np.int64), np.zeros((1, 1, 5), np.int64)
+    places = {name: only(columns, COLUMN[name]) for name in ("leaf", "width")}
+    places |= {"row_groups": np.zeros(1, np.int64), "rows": np.array([1])}
+    of_groups = places["row_groups"], places["rows"]
+    if changed == "rows":  # Two of them, whose sum may be too large.
+        of_groups = np.zeros(2, np.int64), np.array([1, 1])
+        places["rows"], chunks = of_groups[1], np.zeros((1, 2, 5), np.int64)
     _calls(
-        lambda: kernels.gather_offsets(*lists, rows, ROW_BITS, False, cuts, firsts, found),
+        lambda: kernels.plan_columns(FOOTER, 1, *of_groups, columns, chunks, False, True),
         places[changed],
     )
 
 
-@pytest.mark.parametrize("changed", ["rows", "firsts", "offsets", "cuts", "starts", "ends"])
-def test_lists_whose_places_another_thread_changes_are_gathered_within_the_buffers(
-    changed: str,
+@pytest.mark.parametrize("changed", ["values_at", "width", "codec", "rows"])
+def test_columns_whose_numbers_another_thread_changes_are_decoded_within_their_buffers(
+    tmp_path: Path, changed: str
 ) -> None:
-    places: dict[str, np.ndarray] = {
-        "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.uint32),
-        "firsts": np.arange(NUM_ROWS) * 3,
-        "offsets": np.concatenate([np.arange(NUM_ROWS // 2 + 1) * 3] * 2),
-        "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS]),
-        "starts": np.array([0, NUM_ROWS // 2 * 24]),
-        "ends": np.array([NUM_ROWS // 2 * 24, NUM_ROWS * 24]),
-    }
-    rows, firsts, offsets, cuts, starts, ends = places.values()
-    values, out = np.arange(3 * NUM_ROWS), np.zeros(3 * NUM_ROWS, np.int64)
-    column = ((values,), 8, starts, out, firsts, offsets, ends)
-    _calls(
-        lambda: kernels.gather_columns((column,), rows, ROW_BITS, False, cuts, 1), places[changed]
-    )
+    """A file that ends before the chunk begins: nothing is found."""
+    (tmp_path / "file").write_bytes(b"")
+    columns, chunks = np.zeros((1, len(COLUMN)), np.int64), np.zeros((1, 1, 5), np.int64)
+    columns[0, [COLUMN["width"], COLUMN["found"]]] = 8, 2
+    chunks[0, 0] = 0, 9, 0, 2, 99
+    memory, room = np.zeros(2, np.int64), bytearray(99)
+    places = {name: only(columns, COLUMN[name]) for name in ("values_at", "width")}
+    rows = np.array([2, 0]) if changed == "rows" else np.array([2])
+    chunks = np.tile(chunks, (1, len(rows), 1))
+    places |= {"codec": only(chunks, 2), "rows": rows}
+    with (tmp_path / "file").open("rb") as file:
 
+        def call() -> None:
+            columns[0, COLUMN["found"]] = 2
+            how = 1, b"\0", True, None, False
+            arguments: Any = (chunks, rows, b"", columns, (memory,), room, *how)
+            kernels.decode_columns(file.fileno(), *arguments)
 
-@pytest.mark.parametrize("changed", ["rows", "cuts", "starts"])
-def test_values_whose_places_another_thread_changes_are_gathered_within_the_buffers(
-    changed: str,
-) -> None:
-    places = {
-        "rows": np.random.default_rng(1).permutation(NUM_ROWS).astype(np.uint32),
-        "cuts": np.array([0, NUM_ROWS // 2, NUM_ROWS]),
-        "starts": np.array([0, NUM_ROWS // 2 * 8]),
-    }
-    rows, cuts, starts = places.values()
-    values, out = np.arange(NUM_ROWS), np.zeros(NUM_ROWS, np.int64)
-    _calls(
-        lambda: kernels.gather_columns(
-            (((values,), 8, starts, out),), rows, ROW_BITS, False, cuts, 1
-        ),
-        places[changed],
-    )
+        _calls(call, places[changed])
+    assert not memory.any()
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -164,17 +194,13 @@ def odd(array: np.ndarray) -> memoryview:
     """The same bytes at an odd address."""
     room: Any = np.zeros(array.nbytes + 8, np.uint8)
     first = 1 + (-room.ctypes.data) % 8
-    room[first : first + array.nbytes] = array.view(np.uint8)
+    room[first : first + array.nbytes] = array.reshape(-1).view(np.uint8)
     return memoryview(room)[first : first + array.nbytes]
 
 
 def test_what_is_read_may_lie_at_any_address() -> None:
-    offsets, rows, cuts = (
-        np.array([0, 1, 3, 3], np.int32),
-        np.array([2, 0, 1], np.uint32),
-        np.array([0, 3]),
-    )
-    values, start, end = np.array([7, 8, 9]), np.array([0]), np.array([24])
+    offsets, cuts = np.array([0, 1, 3, 3], np.int32), np.array([0, 3])
+    values = np.array([7, 8, 9])
     hashes, same = np.zeros(3, np.uint64), np.zeros(3, np.uint64)
     kernels.hash_texts(b"abc", offsets, hashes, 1)
     kernels.hash_texts(b"abc", odd(offsets), same, 1)
@@ -185,17 +211,17 @@ def test_what_is_read_may_lie_at_any_address() -> None:
     kernels.sign_rows((values,), hashes, 1, False)
     kernels.sign_rows((odd(values),), same, 1, False)
     assert (hashes == same).all()
-    out = np.zeros(3, np.int64)
-    column: tuple[Any, ...] = ((odd(values),), 8, odd(start), out)
-    kernels.gather_columns((column,), odd(rows), 2, False, odd(cuts), 1)
-    assert out.tolist() == [9, 7, 8]
-    firsts, new_offsets = np.zeros(3, np.int64), np.zeros(4, np.int64)
-    lists = ((odd(values),), 8, (odd(offsets),), 4)
-    kernels.gather_offsets(*lists, odd(rows), 2, False, odd(cuts), firsts, new_offsets)
-    assert (firsts.tolist(), new_offsets.tolist()) == ([3, 0, 1], [0, 0, 1, 3])
-    column = (*column, odd(firsts), odd(new_offsets), odd(end))
-    kernels.gather_columns((column,), odd(rows), 2, False, odd(cuts), 1)
-    assert out.tolist() == [7, 8, 9]
+    of = arguments()
+    found, memory = np.zeros_like(of["found"]), odd(np.zeros(12, np.int64))
+    of |= {name: odd(of[name]) for name in ("numbers", "columns", "rows", "cuts", "starts")}
+    of |= {"buffers": tuple(map(odd, of["buffers"])), "lists": odd(arguments()["columns"][LISTS])}
+    gather_offsets(of | {"found": found})
+    assert found.tolist() == of["found"].tolist()
+    gather_columns(of | {"found": odd(found), "outs": (memory, of["outs"][1])})
+    written = np.frombuffer(bytes(memory), np.int64)
+    assert written.tolist() == [2, 1, 0, 6, 7, 8, 3, 4, 5, 0, 1, 2]
+    assert of["outs"][1].tolist() == [0, 3, 0, 3, 6]
+    out, new_offsets = np.zeros(3, np.int64), np.zeros(4, np.int64)
     kernels.rebase_offsets(odd(offsets), 4, odd(cuts), new_offsets)
     assert new_offsets.tolist() == [0, 1, 3, 3]
     kernels.lists_without_nulls(
@@ -210,7 +236,7 @@ def test_what_is_read_may_lie_at_any_address() -> None:
 
 def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
     three, offsets = np.zeros(3, np.int64), np.array([0, 1, 2, 3], np.int32)
-    rows, cuts = np.array([0, 1, 2], np.uint32), np.array([0, 3])
+    cuts = np.array([0, 3])
     four, bits = np.zeros(4, np.int64), np.zeros(8, np.bool_)
     with pytest.raises(ValueError, match="aligned hashes"):
         kernels.hash_texts(b"abc", offsets, odd(three), 1)
@@ -223,10 +249,16 @@ def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
     for table, firsts in ((odd(four), four), (four, odd(four))):
         with pytest.raises(ValueError, match="aligned room"):
             kernels.count_ids(three, b"", table, 0, firsts)
+    of = arguments()
     with pytest.raises(ValueError, match="of offsets aligned"):
-        kernels.gather_offsets((three,), 8, (offsets,), 4, rows, 2, False, cuts, three, odd(four))
+        gather_offsets(of | {"found": odd(of["found"])})
     with pytest.raises(ValueError, match="of offsets aligned"):
-        kernels.gather_offsets((three,), 8, (offsets,), 4, rows, 2, False, cuts, odd(three), four)
+        gather_columns(of | {"outs": (of["outs"][0], odd(of["outs"][1]))})
+    columns, chunks = np.zeros((1, len(COLUMN)), np.int64), np.zeros(5, np.int64)
+    one = np.zeros(1, np.int64)
+    for to, chunks_to in ((odd(columns), chunks), (columns, odd(chunks))):
+        with pytest.raises(ValueError, match="aligned room"):
+            kernels.plan_columns(FOOTER, 1, one, one, to, chunks_to, False, False)
     with pytest.raises(ValueError, match="aligned room"):
         kernels.rebase_offsets(offsets, 4, cuts, odd(four))
     with pytest.raises(ValueError, match="aligned room"):

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -69,23 +70,34 @@ def test_a_copy_and_a_move_share_nothing_and_leave_out_what_lies_behind(columns:
     assert same(long, columns)
 
 
-@pytest.mark.parametrize("shuffle", [None, {"window_rows": 40}])
-def test_batches_that_are_laid_out_alike_share_their_places_in_one_buffer(
-    table_url: str, shuffle: Any
+def test_gathered_batches_that_are_laid_out_alike_share_their_places_in_one_buffer(
+    table_url: str,
 ) -> None:
-    slots = ["row", "pair", "half"]
+    slots, shuffle = ["row", "pair", "half"], {"window_rows": 40}
     with FeatureLoader(table_url, slots=slots, batch_size=20, shuffle=shuffle) as loader:
-        batches = iter(loader)
-        packed = []
-        for _ in range(4):
-            columns = next(batches).columns
-            packed.append(pack(columns))
-            assert same(packed[-1], columns)
-        assert all(len(found.buffers) == 1 for found in packed)
-        assert packed[0].places is packed[1].places
-    by_dtype = [array for array in arrays(packed[0]) if array.dtype == np.int64]
-    [buffer] = packed[0].buffers
-    assert by_dtype[0].ctypes.data % 64 == buffer.data_ptr() % 64
+        columns = [batch.columns for batch in islice(loader, 2)]
+        packed = [pack(each) for each in columns]
+        assert all(map(same, packed, columns))
+    assert packed[0].places is packed[1].places
+    for found in packed:
+        [buffer] = found.buffers
+        ids, floats = (
+            next(array for array in arrays(found) if array.dtype == dtype)
+            for dtype in (np.int64, np.float32)
+        )
+        assert ids.ctypes.data % 64 == floats.ctypes.data % 64 == buffer.data_ptr() % 64
+
+
+def test_batches_without_lists_that_are_laid_out_alike_share_their_places() -> None:
+    first, second = (
+        pack(TensorColumns({(SLOT, "a"): torch.arange(3) + n, (SLOT, "b"): torch.rand(3, 2)}))
+        for n in range(2)
+    )
+    assert first.places is second.places
+    assert [array.tolist() for array in (arrays(first)[0], arrays(second)[0])] == [
+        [0, 1, 2],
+        [1, 2, 3],
+    ]
 
 
 def test_tensors_that_are_no_contiguous_arrays_are_packed_too() -> None:

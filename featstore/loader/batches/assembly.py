@@ -5,8 +5,9 @@ rows gathered into the memory of their batches.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow as pa
 from featstore.loader.batches.bad_files import Skip, is_bad_file
 from featstore.loader.batches.batch_slices import BatchAligner
 from featstore.loader.batches.blocks import Block, ColumnDemand
-from featstore.loader.batches.drawn_rows import DrawnRows, ShareRows, copied
+from featstore.loader.batches.drawn_rows import DrawnRows, copied
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.mixtures import Mixture, WindowShare
 from featstore.loader.batches.progress import BlockSource
@@ -28,7 +29,7 @@ from featstore.loader.request.decode import (
 )
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import Array
-from featstore.reading.gather import ColumnBuffers, Places, places_of
+from featstore.reading.gather import ColumnBuffers, Places, ShareRows, places_of
 from featstore.reading.reader import Rows
 from featstore.tensors.buffer_pool import BufferPools
 from featstore.tensors.column_arrays import Keys
@@ -242,15 +243,13 @@ class Assembler:
     def _add(self, shares: Sequence[WindowShare], draws: Array) -> DrawnRows:
         """The rows that wait, and after them those of the shares."""
         rest, taken = self._rest, list[ShareRows]()
-        drawn = DrawnRows(
-            list(rest.sources),
-            rest.draws,
-            rest.passes,
-            list(rest.ended),
-            pieces=list(rest.pieces),
-            piece_rows=list(rest.piece_rows),
-            extras=list(rest.extras),
-            ascends=rest.ascends,
+        drawn = replace(
+            rest,
+            sources=[*rest.sources],
+            ended=[*rest.ended],
+            pieces=[*rest.pieces],
+            piece_rows=[*rest.piece_rows],
+            extras=[*rest.extras],
         )
         for share in shares:
             converted, source = self._converted(share.window), _source(share)
@@ -318,15 +317,14 @@ class Assembler:
             for of_batch in columns:
                 of_batch.made()
         blocks = []
-        for begin, of_batch, part in zip(cuts, columns, parts, strict=False):
+        for (begin, cut), of_batch, part in zip(pairwise(cuts), columns, parts, strict=False):
             sources, draws = part.delivered()
-            size = of_batch.packed.num_rows
             blocks.append(
                 Block.of(
                     of_batch,
                     sources,
-                    num_rows=size,
-                    extras=extras.slice(begin, size) if extras.num_columns else extras,
+                    num_rows=cut - begin,
+                    extras=extras.slice(begin, cut - begin) if extras.num_columns else extras,
                     draws=draws,
                     demand=self._demand,
                 )
@@ -339,14 +337,12 @@ class Assembler:
         """
         if len(before.pieces) >= _MOST_WAITING:
             before = DrawnRows()
-        self._rest = DrawnRows(
-            drawn.sources,
-            drawn.draws,
-            drawn.passes,
-            drawn.ended,
+        self._rest = replace(
+            drawn,
             pieces=before.pieces,
             piece_rows=before.piece_rows,
             extras=before.extras,
+            ascends=True,
         )
         begin = sum(before.piece_rows)
         if num_rows := len(drawn.places) - begin:

@@ -5,22 +5,25 @@ which splits they come.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from featstore.loader.batches.progress import BlockSource
 from featstore.loader.request.decode import NO_EXTRAS
-from featstore.native import kernels
 from featstore.reading.buffers import Array
-from featstore.reading.gather import ColumnBuffers, Kind, Places, require_numbered, row_bits_of
+from featstore.reading.gather import (
+    ColumnBuffers,
+    Kind,
+    Places,
+    ShareRows,
+    drawn_places,
+    sources_of_parts,
+)
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.gathering import gather_batches
 from featstore.tensors.packed import PackedColumns, array_of, tensor_of
 
-# The rows of a share, as of `kernels.place_rows`.
-ShareRows = tuple[Any, int, int, Any, int]
 _NO_DRAWS, _NO_PLACES = np.zeros(0, np.int32), np.zeros(0, np.uint32)
 
 
@@ -33,7 +36,8 @@ class DrawnRows:
         draws: The source of each: int32 (num_drawn,), -1 for one that is left out with its split.
         passes: Which of them are delivered: bool (num_drawn,); None: all.
         ended: Claims that end without rows, each with the place of the row before its end.
-        places: Where those lie that are delivered, as of `Places.rows`: uint32 (num_delivered,).
+        places: Where those lie that are delivered, as of `Places.rows`: uint32 (num_delivered,),
+            written by `place`.
         row_bits: As of `Places`.
         pieces: The columns of each piece, all of the same kinds.
         piece_rows: How many rows each piece has.
@@ -101,17 +105,12 @@ class DrawnRows:
         Raises:
             OverflowError: As of `require_numbered`.
         """
-        waiting, num_before = np.array(self.piece_rows[:num_waiting], np.int64), len(self.draws)
-        self.row_bits = row_bits_of(self.piece_rows or [0])
-        require_numbered(len(self.piece_rows), self.row_bits)
-        places, passes = np.empty(waiting.sum() + len(draws), np.uint32), np.empty(len(draws), bool)
-        self.draws = np.concatenate([self.draws, np.empty(len(draws), np.int32)])
-        of_draws = self.draws[num_before:]
-        num_placed = kernels.place_rows(
-            draws, shares, waiting, self.row_bits, places, of_draws, passes
+        num_before = len(self.draws)
+        self.places, self.row_bits, sources, passes = drawn_places(
+            draws, shares, self.piece_rows, num_waiting
         )
-        self.places = places[:num_placed]
-        if self.passes is not None or num_placed < len(places):
+        self.draws = np.concatenate([self.draws, sources])
+        if self.passes is not None or not passes.all():
             before = np.ones(num_before, bool) if self.passes is None else self.passes
             self.passes = np.concatenate([before, passes])
 
@@ -121,20 +120,21 @@ class DrawnRows:
 
         Args:
             cuts: Where the parts end among the rows that are delivered; the last one with them.
-                Other rows come with the part before the next one that is delivered.
+                Rows that are left out come with the next one that is delivered.
         """
         ends = np.array(cuts)
         if self.passes is not None:
             ends = np.flatnonzero(self.passes)[ends - 1] + 1
         ends[-1] = len(self.draws)
-        found, counts = np.empty((len(self.draws), 2), np.int32), np.empty(len(ends), np.int64)
-        count = kernels.number_sources(self.draws, ends, len(self.sources), found, counts)
-        numbers, taken, first = iter(found[:count].tolist()), [0] * len(self.sources), 0
-        for end, count in zip(ends.tolist(), counts.tolist(), strict=True):
+        found, counts = sources_of_parts(self.draws, ends, len(self.sources))
+        numbers, rows, first = iter(found), [source.first_row for source in self.sources], 0
+        for end, count in zip(ends.tolist(), counts, strict=True):
             part = DrawnRows([], self.draws[first:end])
             for number, num_rows in islice(numbers, count):
-                begin, taken[number] = taken[number], taken[number] + num_rows
-                part.sources.append(_between(self.sources[number], begin, taken[number]))
+                source, row = self.sources[number], rows[number]
+                rows[number] = row + num_rows
+                is_last = source.is_last and rows[number] == source.end_row
+                part.sources.append(BlockSource(source.claim, row, rows[number], is_last))
             if self.passes is not None:
                 part.passes = self.passes[first:end]
             if self.ended:
@@ -156,12 +156,6 @@ class DrawnRows:
             draws = draws[self.passes]
         found = (*sources, *(source for source, _ in self.ended))
         return found, draws if len(found) > 1 else None
-
-
-def _between(source: BlockSource, begin: int, end: int) -> BlockSource:
-    """Some of the rows of a source, all of which are drawn."""
-    first, end = source.first_row + begin, source.first_row + end
-    return BlockSource(source.claim, first, end, source.is_last and end == source.end_row)
 
 
 def copied(packed: PackedColumns, pool: BufferPool) -> PackedColumns:

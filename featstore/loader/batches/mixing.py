@@ -11,14 +11,8 @@ from itertools import islice
 import numpy as np
 
 from featstore.loader.batches.memory_budget import Budget
-from featstore.loader.batches.mixtures import (
-    Mixture,
-    OpenStreams,
-    Splits,
-    WindowShare,
-    WindowStream,
-    next_window,
-)
+from featstore.loader.batches.mixtures import Mixture, Splits, WindowShare, next_window
+from featstore.loader.batches.open_streams import OpenStreams, WindowStream
 from featstore.loader.batches.stats import Stats
 from featstore.loader.plan.shuffle import RowOrder, round_size
 
@@ -28,9 +22,9 @@ _LOG = logging.getLogger(__name__)
 # measured.
 _MIXTURES_PER_WINDOW, _LEAST_MIXED_ROWS = 2, 32_768
 # A mixture of fewer rows is not handed on while the next split can be read at once: it takes as
-# many calls as one of thousands, and most of the time where splits have one row. Chosen, not
-# measured.
-_FEW_ROWS = 256
+# many calls as one of thousands. Of more, a slow worker would claim small splits that others could
+# deliver. Chosen, not measured.
+_FEW_ROWS = 32
 
 
 @dataclass(frozen=True, kw_only=True)

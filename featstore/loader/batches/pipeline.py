@@ -46,7 +46,8 @@ class StageQueue(Generic[Item]):
                 self._items.append(item)
                 self._changed.notify_all()
             del item  # The waiting producer must not keep what the consumer has taken.
-            self._changed.wait_for(lambda: self._is_closed or len(self._items) <= self._ahead)
+            while len(self._items) > self._ahead and not self._is_closed:
+                self._changed.wait()
             return not self._is_closed
 
     def end(self, error: BaseException | None = None) -> None:
@@ -63,7 +64,8 @@ class StageQueue(Generic[Item]):
             BaseException: The producer ended with an error.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._has_ended or bool(self._items))
+            while not (self._items or self._has_ended or self._is_closed):
+                self._changed.wait()
             if self._is_closed:
                 raise StateError(
                     "this iteration was closed before its end, by close(), an error or a newer "

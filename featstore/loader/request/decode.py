@@ -129,15 +129,16 @@ class WindowColumns(Mapping[Key, Values]):
     def in_buffers(self) -> ColumnBuffers:
         """The columns as they are gathered."""
         delivery, buffers = self._delivery, list(self._decoded.buffers)
-        kinds, more = list(delivery.kinds), list[tuple[int, ...]]()
-        numbers = np.empty((len(kinds), 7), np.int64)
+        kinds, more = list[Kind](), list[tuple[int, ...]]()
+        numbers = np.empty((len(delivery.kinds), 7), np.int64)
         numbers[delivery.at] = self._decoded.in_buffers(delivery.places)
-        at = [number for number, kind in enumerate(kinds) if kind is None]
-        for number, (key, values) in zip(at, self._made.items(), strict=True):
-            add_column(values, self._num_rows, buffers, more)
-            kinds[number] = kind_of(key, values)
-        if at:
-            numbers[at] = more
+        for kind, key in zip(delivery.kinds, delivery.columns, strict=True):
+            if kind is None:
+                add_column(self._made[key], self._num_rows, buffers, more)
+                kind = kind_of(key, self._made[key])
+            kinds.append(kind)
+        if more:
+            numbers[[number for number, kind in enumerate(delivery.kinds) if kind is None]] = more
         return ColumnBuffers(tuple(kinds), tuple(buffers), numbers, self._num_rows)
 
 

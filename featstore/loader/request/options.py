@@ -46,7 +46,8 @@ class SlotRequest:
     @property
     def is_as_stored(self) -> bool:
         """Whether values are delivered as they are stored."""
-        return self.buckets is self.max_len is self.pad is self.dtype is None
+        options = (self.buckets, self.max_len, self.pad, self.dtype)
+        return all(option is None for option in options)
 
     @property
     def is_jagged(self) -> bool:

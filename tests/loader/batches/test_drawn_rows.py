@@ -7,8 +7,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.drawn_rows import DrawnRows, ShareRows
+from featstore.loader.batches.drawn_rows import DrawnRows
 from featstore.loader.batches.progress import BlockSource
+from featstore.reading.gather import ShareRows, buffers_of
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import SLOT, Key
 from tests.loader.batches.conftest import claim_on
@@ -33,7 +34,7 @@ def drawn_rows(draws: list[int], passes: list[bool]) -> DrawnRows:
             # A split without rows ends with the row before its end.
             shares.append((b"", 0, 0, b"", -1))
             drawn.ended.append((of_split, max(0, len(draws) - 1)))
-    drawn.pieces, drawn.piece_rows = [{ROW: rows}], [40]
+    drawn.pieces, drawn.piece_rows = [buffers_of({ROW: np.arange(40)}, 40)], [40]
     drawn.extras = [pa.table({"row": rows})]
     drawn.place(0, np.array(draws, np.uint16), tuple(shares))
     return drawn
@@ -86,7 +87,7 @@ def test_a_piece_that_is_added_comes_before_rows_that_are_drawn_with_its_extra_c
     [packed] = drawn.columns([0, 2], pool, pool, begin=1)
     extras = drawn.extra_columns(begin=1)
     rest = DrawnRows([source(4, 2)], np.zeros(2, np.int32))
-    rest.add(packed, 2, extras)
+    rest.add(packed, drawn.pieces[0].kinds, 2, extras)
     rest.pieces += drawn.pieces
     rest.piece_rows += drawn.piece_rows
     rest.extras += drawn.extras

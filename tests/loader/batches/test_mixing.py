@@ -650,6 +650,21 @@ def test_the_order_of_rows_does_not_depend_on_which_files_were_there_early(
     assert mixture(lambda: next(answers)) == mixture(lambda: False)
 
 
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_splits_of_one_row_join_a_mixture_of_few_rows_if_they_can_be_read_at_once(
+    tmp_path: Path, is_ready: bool
+) -> None:
+    files = [
+        data_file(tmp_path / f"{index}.parquet", pa.table({"row": [index]})) for index in range(80)
+    ]
+    work = iter(map(work_on, files, range(len(files))))
+    mixtures = list(mixed(work, width=3, is_ready=lambda: is_ready))
+    sizes = [len(mixture.shares) for mixture in mixtures]
+    # The last one has the rows that are left when no split follows.
+    assert sizes == ([32, 32, 16] if is_ready else [1] * 78 + [2])
+    assert sorted(row for row, _ in drawn(mixtures)) == list(range(80))
+
+
 @pytest.mark.parametrize("skips", [False, True])
 def test_a_split_that_cannot_be_opened_ahead_takes_no_rows_before_it_along(
     six_files: list[DataFile], skips: bool

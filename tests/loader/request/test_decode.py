@@ -1,24 +1,37 @@
 """Rows as read to the columns of a block: who passes, what a missing label does, constants."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from featstore.base.errors import MissingValueError
 from featstore.base.schema import SlotSchema
 from featstore.loader.batches.stats import Stats
-from featstore.loader.request.decode import block_columns, block_extras, passing
+from featstore.loader.request.decode import (
+    WindowColumns,
+    block_columns,
+    block_extras,
+    passing,
+    size_bytes_of,
+)
 from featstore.loader.request.matching import Partition
 from featstore.loader.request.request import Negatives, Request, resolve
+from featstore.reading.gather import places_of
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
+from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT
+from featstore.tensors.gathering import gather_batches
+from featstore.tensors.packed import UnpackedColumns
 from tests.loader.conftest import data_file
+from tests.slot_values import assert_equal
 
 TABLE = pa.table(
     {
@@ -121,6 +134,79 @@ def test_drawn_negatives_weigh_as_much_as_those_that_they_stand_for(tmp_path: Pa
     request = asked(labels=[label(1)], negatives=negatives)
     columns = block_columns(read(tmp_path, request), request, Counter(), defaultdict(float))
     assert np.asarray(columns[WEIGHT, "negatives"]).tolist() == [1, 1, 4, 4]
+
+
+LISTS = pa.table(
+    {
+        "id": pa.array([5, None, 7, 8], pa.int64()),
+        "tags": pa.array([[1, 2, 3], None, [], [4]], pa.list_(pa.int64())),
+        "cut": pa.array([[1, 2, 3], None, [], [4]], pa.list_(pa.int64())),
+        "share": pa.array([0.5, None, 2, 3], pa.float32()),
+        "click": pa.array([1, 0, 0, 1], pa.float64()),
+    }
+)
+ALL: Any = {
+    "slots": ["id", "tags", "share", {"name": "cut", "max_len": 2}],
+    "labels": ["click"],
+}
+
+
+@contextmanager
+def windows(path: Path, request: Request, **how: Any) -> Iterator[Any]:
+    """Reads windows of a file of two row groups by the kernels, if `as_values`, or by Arrow."""
+    pq.write_table(LISTS, path / "a.parquet", row_group_size=2, **how)
+
+    def read_window(row_groups: list[int], *, as_values: bool, order: Any = None) -> WindowColumns:
+        reader = RowGroupReader(file, request.selection, as_values=as_values)
+        rows = reader.read(row_groups, order)
+        assert ("tags" in rows.decoded) is (as_values and rows.num_rows > 0)
+        return block_columns(rows, request, Counter(), defaultdict(float))
+
+    with OpenFile(path / "a.parquet", "a.parquet") as file:
+        yield read_window
+
+
+def gathered(columns: WindowColumns, num_rows: int) -> Any:
+    """All rows of a window, last first."""
+    places = places_of(np.arange(num_rows)[::-1], [num_rows], np.array([0, num_rows]))
+    pool = BufferPool()
+    [packed] = gather_batches([columns.in_buffers()], places, pool, pool)
+    return UnpackedColumns(packed)
+
+
+@pytest.mark.parametrize("row_groups", [[0], [1, 0], [0, 1]])
+@pytest.mark.parametrize("order", [None, [1, 0], [1]])
+# With another encoding a column is Arrow's to read, and the others are not.
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BINARY_PACKED"])
+def test_columns_as_they_are_decoded_are_those_that_are_converted(
+    tmp_path: Path, row_groups: list[int], order: list[int] | None, encoding: str
+) -> None:
+    request = resolve(SlotSchema.from_arrow(LISTS.schema), **ALL)
+    how = {"use_dictionary": False, "column_encoding": {"id": encoding}}
+    chosen = None if order is None else np.array(order)
+    with windows(tmp_path, request, **how) as read_window:
+        for _ in range(2):  # How the columns are delivered is worked out once.
+            found = read_window(row_groups, as_values=True, order=chosen)
+            converted = read_window(row_groups, as_values=False, order=chosen)
+            assert list(found) == list(converted)
+            assert len(found) == 5
+            assert found.num_lists == converted.num_lists == 2
+            assert found.size_bytes == sum(size_bytes_of(values) for values in found.values())
+            for key, values in converted.items():
+                assert_equal(found[key], values)
+            num_rows = len(converted[SLOT, "id"])
+            ours, theirs = gathered(found, num_rows), gathered(converted, num_rows)
+            assert list(ours) == list(theirs) == list(found)
+            for key, values in theirs.items():
+                assert_equal(ours[key], values)
+            assert_equal(ours[SLOT, "id"], converted[SLOT, "id"][::-1])
+
+
+def test_an_order_of_no_rows_has_none(tmp_path: Path) -> None:
+    request = resolve(SlotSchema.from_arrow(LISTS.schema), **ALL)
+    with windows(tmp_path, request) as read_window:
+        found = read_window([0, 1], as_values=True, order=np.arange(0))
+        assert [len(values) for values in found.values()] == [0] * 5
 
 
 def test_extras_have_nan_as_null_and_a_partition_key_in_each_row(tmp_path: Path) -> None:

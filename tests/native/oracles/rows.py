@@ -1,13 +1,12 @@
-"""Rows gathered by numpy: as by the functions of these names in `featstore.reading.gather`."""
+"""Rows gathered by numpy, and offsets rebased."""
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import prod
 
 import numpy as np
 
-from featstore.reading.buffers import Array, Ragged
-from featstore.reading.gather import GatheredColumn, Places
+from featstore.reading.buffers import Array, Ragged, Values
+from featstore.reading.gather import Places
 
 
 def rows_in_piece(places: Places) -> Array:
@@ -16,43 +15,40 @@ def rows_in_piece(places: Places) -> Array:
 
 
 def rebased(offsets: Array, cuts: Array, out: Array) -> None:
+    """As by the function of this name in `featstore.reading.gather`."""
     parts = [offsets[first : end + 1] for first, end in pairwise(cuts.tolist())]
     np.concatenate([np.subtract(part, part[0], dtype=np.int64) for part in parts], out=out)
 
 
-def gather_offsets(pieces: Sequence[Ragged], places: Places, firsts: Array, out: Array) -> None:
-    lengths = np.empty(len(places), np.int64)
+def firsts_of_lists(pieces: Sequence[Ragged], places: Places) -> Array:
+    """Where each of the lists begins in its piece: int64 (num_rows,)."""
+    firsts = np.empty(len(places), np.int64)
     for number, lists in enumerate(pieces):
         of_piece = places.pieces == number
-        rows = rows_in_piece(places)[of_piece]
-        firsts[of_piece], lengths[of_piece] = lists.offsets[rows], np.diff(lists.offsets)[rows]
-    parts = [np.cumsum(lengths[first:end]) for first, end in pairwise(places.cuts.tolist())]
-    np.concatenate([np.concatenate([np.zeros(1, np.int64), part]) for part in parts], out=out)
+        firsts[of_piece] = lists.offsets[rows_in_piece(places)[of_piece]]
+    return firsts
 
 
-def gather_column(column: GatheredColumn, places: Places) -> None:
-    numbers, of_pieces, out = places.pieces, rows_in_piece(places), column.out
-    parts = list(enumerate(pairwise(places.cuts.tolist())))
-    if column.found is None:
-        pieces = [piece for piece in column.pieces if not isinstance(piece, Ragged)]
-        rows = np.empty((len(places), prod(pieces[0].shape[1:])), out.dtype)
-        for number, values in enumerate(pieces):
-            of_piece = numbers == number
-            rows[of_piece] = values.reshape(-1, rows.shape[1])[of_pieces[of_piece]]
-        for part, (first, end) in parts:
-            out[column.starts[part] : column.ends[part]] = rows[first:end].reshape(-1)
-        return
-    firsts, offsets = column.found
-    values_of = [piece.values for piece in column.pieces if isinstance(piece, Ragged)]
-    for part, (first, end) in parts:
-        lengths = np.diff(offsets[first + part : end + part + 1])
-        lists = [
-            values_of[piece][begin : begin + length]
-            for piece, begin, length in zip(
-                numbers[first:end], firsts[first:end], lengths, strict=True
-            )
-        ]
-        out[column.starts[part] : column.ends[part]] = np.concatenate([out[:0], *lists])
+def gathered(pieces: Sequence[Values], places: Places) -> list[Values]:
+    """The rows of each part: their values one after the other, or lists with offsets from 0."""
+    rows = [
+        _row(pieces[number], row)
+        for number, row in zip(places.pieces.tolist(), rows_in_piece(places).tolist(), strict=True)
+    ]
+    return [_joined(pieces[0], rows[first:end]) for first, end in pairwise(places.cuts.tolist())]
+
+
+def _row(values: Values, row: int) -> Array:
+    if isinstance(values, Ragged):
+        return values.values[int(values.offsets[row]) : int(values.offsets[row + 1])]
+    return np.ravel(values[row])
+
+
+def _joined(like: Values, rows: Sequence[Array]) -> Values:
+    if isinstance(like, Ragged):
+        offsets = np.cumsum([0, *map(len, rows)])
+        return Ragged(np.concatenate([like.values[:0], *rows]), offsets)
+    return np.concatenate([like.reshape(-1)[:0], *rows])
 
 
 def pack_parts(parts: Sequence[Array], layout: Array, out: Array) -> None:
