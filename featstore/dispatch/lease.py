@@ -272,16 +272,16 @@ def claim_again(
     )
 
 
-def renew(mine: Lease, work: int = 0) -> Lease:
-    """The holder is alive, and has done `work` things so far."""
+def renew(mine: Lease, work: int = 0, **changes: Any) -> Lease:
+    """The holder is alive, has done `work` things so far, and changes these fields."""
     # A beat with every write makes each value unique, so that a compare-and-set of an older record
     # cannot succeed.
-    return replace(mine, beat=mine.beat + 1, work=max(mine.work, work))
+    return replace(mine, beat=mine.beat + 1, work=max(mine.work, work), **changes)
 
 
 def start(mine: Lease, work: int = 0) -> Lease:
     """The holder is about to read rows of the claim."""
-    return replace(renew(mine, work), started=True)
+    return renew(mine, work, started=True)
 
 
 def reserve(mine: Lease, through: int, work: int = 0, *, pace: int = 0) -> Lease:
@@ -289,7 +289,7 @@ def reserve(mine: Lease, through: int, work: int = 0, *, pace: int = 0) -> Lease
     before, or fewer. It must not have delivered what it no longer reserves.
     """
     reserved = max(mine.rows, min(through, mine.limit))
-    return replace(renew(mine, work), reserved=reserved, pace=pace or mine.pace)
+    return renew(mine, work, reserved=reserved, pace=pace or mine.pace)
 
 
 def advance(mine: Lease, num_rows: int, work: int = 0) -> Lease:
@@ -297,7 +297,7 @@ def advance(mine: Lease, num_rows: int, work: int = 0) -> Lease:
     back.
     """
     rows = max(mine.rows, num_rows)
-    return replace(renew(mine, work), rows=rows, reserved=max(mine.reserved, rows))
+    return renew(mine, work, rows=rows, reserved=max(mine.reserved, rows))
 
 
 def release(mine: Lease) -> Lease:
