@@ -274,11 +274,11 @@ def claim_again(
     )
 
 
-def renew(mine: Lease, work: int = 0, **changed: Any) -> Lease:
-    """The holder is alive, and has done `work` things so far. With it fields may change."""
+def renew(mine: Lease, work: int = 0, **changes: Any) -> Lease:
+    """The holder is alive, has done `work` things so far, and changes these fields."""
     # A beat with every write makes each value unique, so that a compare-and-set of an older record
     # cannot succeed.
-    return replace(mine, beat=mine.beat + 1, work=max(mine.work, work), **changed)
+    return replace(mine, beat=mine.beat + 1, work=max(mine.work, work), **changes)
 
 
 def start(mine: Lease, work: int = 0) -> Lease:

@@ -111,6 +111,23 @@ def test_rows_are_made_without_a_call_of_the_store_only_as_far_as_they_stay_rese
     assert holdings.num_delivering == 1
 
 
+def test_a_batch_is_made_without_a_call_of_the_store_only_if_all_its_claims_are_reserved() -> None:
+    store, holdings = _held()
+    other = Claim(index=1, split=Split(path="b", num_rows=100), fence=1)
+    mine = leases.claim(Extent(split="b#0-", start_row=0, end=100), worker="w", nonce="n")
+    store.set(KEYS.part((1, 0)), mine.encode())
+    holdings.take((1, 0), mine)
+    for index, through in ((0, 60), (1, 30)):
+        assert holdings.change(
+            store, (index, 0), 1, lambda mine, work, to=through: leases.reserve(mine, to, work)
+        )
+    assert holdings.make([(CLAIM, 20), (other, 30)])
+    assert not holdings.make([(CLAIM, 40), (other, 31)])
+    assert holdings.num_delivering == 2
+    holdings.change(store, PART, 1, lambda mine, _: leases.release(mine))
+    assert not holdings.make([(other, 30), (CLAIM, 20)]), "it has ended"
+
+
 NUM_ROWS = 200
 ACTIONS = st.tuples(st.sampled_from(["make", "acknowledge", "cut", "renew"]), st.integers(1, 40))
 
