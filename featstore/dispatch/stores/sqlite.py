@@ -40,8 +40,8 @@ _SCHEMA = (
 )
 _GET = "SELECT value FROM entries WHERE key = ?"
 _SET = "INSERT INTO entries VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-_ADD = """INSERT INTO entries VALUES (?1, CAST(?2 AS TEXT))
-    ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + ?2 AS TEXT)
+_ADD = """INSERT INTO entries VALUES (:key, CAST(:amount AS TEXT))
+    ON CONFLICT (key) DO UPDATE SET value = CAST(CAST(value AS INTEGER) + :amount AS TEXT)
     RETURNING CAST(value AS INTEGER)"""
 
 
@@ -176,7 +176,7 @@ def put(connection: sqlite3.Connection, key: str, value: str) -> None:
 
 
 def add(connection: sqlite3.Connection, key: str, amount: int) -> int:
-    return int(connection.execute(_ADD, (key, amount)).fetchone()[0])
+    return int(connection.execute(_ADD, {"key": key, "amount": amount}).fetchone()[0])
 
 
 def compare_put(connection: sqlite3.Connection, key: str, expected: str, desired: str) -> str:
