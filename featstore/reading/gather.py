@@ -184,7 +184,7 @@ def rebased(offsets: Array, cuts: Array, out: Array) -> None:
     kernels.rebase_offsets(offsets, offsets.itemsize, cuts, out)
 
 
-class Kind(NamedTuple):
+class ColumnKind(NamedTuple):
     """What is alike in all pieces of a column.
 
     Attributes:
@@ -205,11 +205,11 @@ class Kind(NamedTuple):
         return 0 if self.is_list else prod(self.row_shape)
 
 
-def kind_of(key: Any, values: Values) -> Kind:
+def kind_of(key: Any, values: Values) -> ColumnKind:
     """The kind of a column with these values."""
     if isinstance(values, Ragged):
-        return Kind(key, values.values.dtype, (), True)
-    return Kind(key, values.dtype, values.shape[1:], False)
+        return ColumnKind(key, values.values.dtype, (), True)
+    return ColumnKind(key, values.dtype, values.shape[1:], False)
 
 
 class ColumnBuffers(NamedTuple):
@@ -225,7 +225,7 @@ class ColumnBuffers(NamedTuple):
         num_rows: How many rows each column has.
     """
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ColumnKind, ...]
     buffers: tuple[Any, ...]
     numbers: Array
     num_rows: int
@@ -255,7 +255,7 @@ def add_column(
         numbers.append((number, 0, values.size, 0, 0, 0, num_rows))
 
 
-class Gathering:
+class RowGathering:
     """Gathers rows of pieces, which have columns of the same kinds.
 
     Args:

@@ -14,9 +14,9 @@ from featstore.base.intervals import aligned
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import (
     ColumnBuffers,
-    Gathering,
-    Kind,
+    ColumnKind,
     Places,
+    RowGathering,
     join_offsets,
 )
 from featstore.tensors.buffer_pool import BufferPool
@@ -34,7 +34,7 @@ _OFFSETS = np.dtype(np.int64)
 _MOST_LAYOUTS = 16  # A loader has one of full batches, and one of what is left over.
 
 
-class _Layout:
+class _BatchLayout:
     """How columns of some kinds are laid out in batches: in one buffer per dtype, each column's
     values before its offsets.
 
@@ -42,11 +42,11 @@ class _Layout:
         kinds: The columns' kinds.
 
     Attributes:
-        outs: As of `Gathering`.
+        outs: As of `RowGathering`.
         dtypes: The dtype of each buffer.
     """
 
-    def __init__(self, kinds: tuple[Kind, ...]) -> None:
+    def __init__(self, kinds: tuple[ColumnKind, ...]) -> None:
         self._kinds = kinds
         items = [
             (number, part)
@@ -83,7 +83,7 @@ class _Layout:
         return counts
 
     def starts(self, counts: Array) -> tuple[Array, list[Array]]:
-        """Where each item of each part begins in its buffer, in bytes, as of `Gathering.gather`;
+        """Where each item of each part begins in its buffer, in bytes, as of `RowGathering.gather`;
         and for each buffer the element at which each part begins: int64 (num_parts + 1,).
         """
         starts, bases = np.empty_like(counts), list[Array]()
@@ -124,7 +124,7 @@ class _Layout:
         return places
 
 
-_layout_of = lru_cache(maxsize=_MOST_LAYOUTS)(_Layout)
+_layout_of = lru_cache(maxsize=_MOST_LAYOUTS)(_BatchLayout)
 
 
 def gather_batches(
@@ -144,7 +144,7 @@ def gather_batches(
         num_threads: In how many threads.
     """
     layout = _layout_of(pieces[0].kinds)
-    gathering, part_rows = Gathering(pieces, places, layout.outs), places.part_rows
+    gathering, part_rows = RowGathering(pieces, places, layout.outs), places.part_rows
     memory = scratch.take(8 * gathering.scratch_size)
     offsets = gathering.find_lists(memory[: 8 * gathering.scratch_size].view(np.int64))
     counts = layout.counts(part_rows, offsets[:, np.cumsum(part_rows + 1) - 1])

@@ -322,7 +322,7 @@ def test_batches_on_a_gpu_hold_what_they_should_while_memory_is_reused(
 
 @needs_gpu
 def test_a_batch_goes_to_the_gpu_as_one_copy_of_pinned_memory(table_url: str) -> None:
-    with loader_for(table_url) as loader, torch.profiler.profile() as profile:
+    with loader_for(table_url) as loader, torch.profiler.profile(acc_events=True) as profile:
         for _ in loader.to_device("cuda"):
             pass
     copies = [event for event in profile.events() if "Memcpy HtoD (Pinned" in event.name]

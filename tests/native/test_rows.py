@@ -13,7 +13,7 @@ from featstore.loader.request.decode import bucketed
 from featstore.native import kernels
 from featstore.reading import gather
 from featstore.reading.buffers import Ragged, Values, slot_values
-from featstore.reading.gather import ColumnBuffers, Gathering, buffers_of, places_of, rebased
+from featstore.reading.gather import ColumnBuffers, RowGathering, buffers_of, places_of, rebased
 from tests.native.gather_calls import (
     GATHERED,
     LISTS,
@@ -114,7 +114,7 @@ def test_columns_of_any_kind_are_gathered_as_by_numpy(
     outs = np.zeros((len(kinds), 2), np.int64)
     outs[:, 0], outs[lists, 1] = to[: len(kinds)], to[len(kinds) :]
 
-    gathering = Gathering(pieces, places, outs)
+    gathering = RowGathering(pieces, places, outs)
     scratch = np.empty(gathering.scratch_size, np.int64)
     found = gathering.find_lists(scratch)
     assert found.tolist() == [np.concatenate(each).tolist() for each in offsets]
@@ -135,7 +135,7 @@ def test_threads_share_the_columns(num_threads: int, num_columns: int) -> None:
     written = tuple(np.zeros(4, np.int64) for _ in range(num_columns))
     outs = np.stack([np.arange(num_columns), np.zeros(num_columns, np.int64)], axis=1)
     starts = np.full((num_columns, 1), 8)
-    Gathering([piece], places, outs).gather(starts, written, num_threads)
+    RowGathering([piece], places, outs).gather(starts, written, num_threads)
     found = [out.tolist() for out in written]
     assert found == [[0, number + 2, number, number + 1] for number in range(num_columns)]
 
@@ -143,7 +143,7 @@ def test_threads_share_the_columns(num_threads: int, num_columns: int) -> None:
 def test_no_parts_have_no_rows() -> None:
     piece = buffers_of({"a": np.arange(3), "b": Ragged(np.arange(3), np.arange(4))}, 3)
     places = places_of(np.arange(0), [3], np.array([0]))
-    gathering = Gathering([piece], places, np.zeros((2, 2), np.int64))
+    gathering = RowGathering([piece], places, np.zeros((2, 2), np.int64))
     gathering.find_lists(np.empty(gathering.scratch_size, np.int64))
     gathering.gather(np.zeros((3, 0), np.int64), (np.zeros(0, np.int64),), 1)
 

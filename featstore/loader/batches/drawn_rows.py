@@ -14,7 +14,7 @@ from featstore.loader.request.decode import NO_EXTRAS
 from featstore.reading.buffers import Array
 from featstore.reading.gather import (
     ColumnBuffers,
-    Kind,
+    ColumnKind,
     Places,
     ShareRows,
     drawn_places,
@@ -57,7 +57,7 @@ class DrawnRows:
     ascends: bool = True
 
     def add(
-        self, packed: PackedColumns, kinds: tuple[Kind, ...], num_rows: int, extras: pa.Table
+        self, packed: PackedColumns, kinds: tuple[ColumnKind, ...], num_rows: int, extras: pa.Table
     ) -> None:
         """Adds a piece, all rows of which are delivered after the others, in their order."""
         buffers = tuple(map(array_of, packed.buffers))

@@ -24,7 +24,7 @@ from featstore.loader.request.request import (
 from featstore.native import kernels
 from featstore.ops import hashing
 from featstore.reading.buffers import Array, Ragged, Values, scalar_floats, truncate
-from featstore.reading.gather import ColumnBuffers, Kind, add_column, kind_of
+from featstore.reading.gather import ColumnBuffers, ColumnKind, add_column, kind_of
 from featstore.reading.pages import DecodedColumns
 from featstore.reading.reader import Rows
 from featstore.reading.tables import marks_to_nulls, nan_to_null
@@ -79,7 +79,7 @@ class _Delivery(NamedTuple):
     columns: Mapping[Key, str | None]
     places: Array
     at: Array
-    kinds: Sequence[Kind | None]
+    kinds: Sequence[ColumnKind | None]
     converted: tuple[SlotRequest, ...]
 
 
@@ -129,7 +129,7 @@ class WindowColumns(Mapping[Key, Values]):
     def in_buffers(self) -> ColumnBuffers:
         """The columns as they are gathered."""
         delivery, buffers = self._delivery, list(self._decoded.buffers)
-        kinds, more = list[Kind](), list[tuple[int, ...]]()
+        kinds, more = list[ColumnKind](), list[tuple[int, ...]]()
         numbers = np.empty((len(delivery.kinds), 7), np.int64)
         numbers[delivery.at] = self._decoded.in_buffers(delivery.places)
         for kind, key in zip(delivery.kinds, delivery.columns, strict=True):
