@@ -246,6 +246,8 @@ class Assembler:
         drawn = replace(
             rest,
             sources=[*rest.sources],
+            draws=[*rest.draws],
+            passes=[*rest.passes],
             ended=[*rest.ended],
             pieces=[*rest.pieces],
             piece_rows=[*rest.piece_rows],
@@ -260,7 +262,7 @@ class Assembler:
             if source.is_empty:
                 taken.append((b"", 0, 0, b"", -1))
                 if source.is_last:
-                    drawn.ended.append((source, max(0, len(rest.draws) + len(draws) - 1)))
+                    drawn.ended.append((source, max(0, rest.num_drawn + len(draws) - 1)))
                 continue
             places, rows = converted.places, slice(share.begin, share.end)
             passes = b"" if converted.passes is None else converted.passes[rows]

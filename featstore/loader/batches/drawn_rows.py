@@ -24,7 +24,7 @@ from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.gathering import gather_batches
 from featstore.tensors.packed import PackedColumns, array_of, tensor_of
 
-_NO_DRAWS, _NO_PLACES = np.zeros(0, np.int32), np.zeros(0, np.uint32)
+_NO_PLACES = np.zeros(0, np.uint32)
 
 
 @dataclass(eq=False)
@@ -34,7 +34,9 @@ class DrawnRows:
     Attributes:
         sources: Where they come from: rows of streams, each of which is drawn.
         draws: The source of each: int32 (num_drawn,), -1 for one that is left out with its split.
-        passes: Which of them are delivered: bool (num_drawn,); None: all.
+            In parts, as they were drawn: where few rows pass the filters, a batch waits for
+            thousands of mixtures, and each would copy those before it.
+        passes: Which of them are delivered, in the same parts: bool (num_drawn,).
         ended: Claims that end without rows, each with the place of the row before its end.
         places: Where those lie that are delivered, as of `Places.rows`: uint32 (num_delivered,),
             written by `place`.
@@ -46,8 +48,8 @@ class DrawnRows:
     """
 
     sources: list[BlockSource] = field(default_factory=list)
-    draws: Array = field(default_factory=lambda: _NO_DRAWS)
-    passes: Array | None = None
+    draws: list[Array] = field(default_factory=list)
+    passes: list[Array] = field(default_factory=list)
     ended: list[tuple[BlockSource, int]] = field(default_factory=list)
     places: Array = field(default_factory=lambda: _NO_PLACES)
     row_bits: int = 0
@@ -105,14 +107,15 @@ class DrawnRows:
         Raises:
             OverflowError: As of `require_numbered`.
         """
-        num_before = len(self.draws)
         self.places, self.row_bits, sources, passes = drawn_places(
             draws, shares, self.piece_rows, num_waiting
         )
-        self.draws = np.concatenate([self.draws, sources])
-        if self.passes is not None or not passes.all():
-            before = np.ones(num_before, bool) if self.passes is None else self.passes
-            self.passes = np.concatenate([before, passes])
+        self.draws.append(sources)
+        self.passes.append(passes)
+
+    @property
+    def num_drawn(self) -> int:
+        return sum(map(len, self.draws))
 
     def parts(self, cuts: Sequence[int]) -> "Iterator[DrawnRows]":
         """The rows that are drawn in parts, without their columns. To be called once, since it
@@ -122,21 +125,19 @@ class DrawnRows:
             cuts: Where the parts end among the rows that are delivered; the last one with them.
                 Rows that are left out come with the next one that is delivered.
         """
-        ends = np.array(cuts)
-        if self.passes is not None:
-            ends = np.flatnonzero(self.passes)[ends - 1] + 1
-        ends[-1] = len(self.draws)
-        found, counts = sources_of_parts(self.draws, ends, len(self.sources))
+        ends, draws, passes = np.array(cuts), _joined(self.draws), _joined(self.passes)
+        if not passes.all():
+            ends = np.flatnonzero(passes)[ends - 1] + 1
+        ends[-1] = len(draws)
+        found, counts = sources_of_parts(draws, ends, len(self.sources))
         numbers, rows, first = iter(found), [source.first_row for source in self.sources], 0
         for end, count in zip(ends.tolist(), counts, strict=True):
-            part = DrawnRows([], self.draws[first:end])
+            part = DrawnRows([], [draws[first:end]], [passes[first:end]])
             for number, num_rows in islice(numbers, count):
                 source, row = self.sources[number], rows[number]
                 rows[number] = row + num_rows
                 is_last = source.is_last and rows[number] == source.end_row
                 part.sources.append(BlockSource(source.claim, row, rows[number], is_last))
-            if self.passes is not None:
-                part.passes = self.passes[first:end]
             if self.ended:
                 part.ended = [(one, at - first) for one, at in self.ended if first <= at < end]
             first = end
@@ -146,16 +147,22 @@ class DrawnRows:
         """The sources of a block of those that are delivered and, if there are several, the source
         of each row.
         """
-        sources, draws = self.sources, self.draws
-        if self.passes is not None:
-            passes = [self.passes[draws == number] for number in range(len(sources))]
+        [draws], [passes], sources = self.draws, self.passes, self.sources
+        if not passes.all():
+            # Sorted once: there may be thousands of sources.
+            ends = np.cumsum(np.bincount(draws + 1, minlength=len(sources) + 1))
+            _, *of_sources = np.split(passes[np.argsort(draws, kind="stable")], ends[:-1])
             sources = [
                 source if of.all() else source._replace(places=np.flatnonzero(of))
-                for source, of in zip(sources, passes, strict=True)
+                for source, of in zip(sources, of_sources, strict=True)
             ]
-            draws = draws[self.passes]
+            draws = draws[passes]
         found = (*sources, *(source for source, _ in self.ended))
         return found, draws if len(found) > 1 else None
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def copied(packed: PackedColumns, pool: BufferPool) -> PackedColumns:

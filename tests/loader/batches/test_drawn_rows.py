@@ -1,5 +1,6 @@
 """Rows that are drawn: which of them each batch has, and what is left after it."""
 
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_what_is_left_of_the_sources_begins_where_the_batches_ended(
     taken = data.draw(st.integers(1, len(draws) - 1))
     _, left = drawn.parts([taken, len(draws)])
     splits = [one.claim.index for one in left.sources]
-    assert [splits[number] for number in left.draws] == draws[taken:]
+    assert [splits[number] for number in left.draws[0]] == draws[taken:]
     for one in left.sources:
         num_before, num_rows = (of.count(one.claim.index) for of in (draws[:taken], draws))
         assert (one.first_row, one.end_row) == (num_before, num_rows)
@@ -86,14 +87,14 @@ def test_a_piece_that_is_added_comes_before_rows_that_are_drawn_with_its_extra_c
     drawn, pool = drawn_rows([0, 1, 2, 0], [True, False, True, True]), BufferPool()
     [packed] = drawn.columns([0, 2], pool, pool, begin=1)
     extras = drawn.extra_columns(begin=1)
-    rest = DrawnRows([source(4, 2)], np.zeros(2, np.int32))
+    rest = DrawnRows([source(4, 2)], [np.zeros(2, np.int32)], [np.ones(2, bool)])
     rest.add(packed, drawn.pieces[0].kinds, 2, extras)
     rest.pieces += drawn.pieces
     rest.piece_rows += drawn.piece_rows
     rest.extras += drawn.extras
     rest.sources.append(source(5, 3))
     rest.place(1, np.zeros(3, np.uint16), ((np.array([1, 3, 2], np.uint32), 6, 1, b"", 1),))
-    assert rest.draws.tolist() == [0, 0, 1, 1, 1]
+    assert np.concatenate(rest.draws).tolist() == [0, 0, 1, 1, 1]
     one, other = rest.columns([0, 3, 5], pool, pool)
     assert [batch.made()[ROW].tolist() for batch in (one, other)] == [[2, 3, 1], [3, 2]]  # type: ignore[union-attr]
     assert rest.extra_columns()["row"].to_pylist() == [2, 3, 1, 3, 2]
@@ -105,3 +106,25 @@ def test_of_no_rows_there_is_nothing() -> None:
     assert not len(drawn.places)
     assert drawn.delivered() == ((), None)
     assert drawn.extra_columns().num_columns == 0
+
+
+def test_rows_that_wait_are_not_copied_when_others_are_drawn() -> None:
+    drawn = drawn_rows([0, 1, 2], [True, False, True])
+    [before], [passed] = drawn.draws, drawn.passes
+    drawn.place(0, np.zeros(1, np.uint16), ((np.zeros(1, np.uint32), 6, 0, b"", 0),))
+    assert drawn.draws[0] is before
+    assert drawn.passes[0] is passed
+    assert drawn.num_drawn == 4
+
+
+def test_a_batch_of_few_rows_of_thousands_of_windows_looks_at_each_row_once() -> None:
+    num_sources, num_rows = 20_000, 50
+    draws = np.repeat(np.arange(num_sources, dtype=np.int32), num_rows)
+    passes = np.arange(len(draws)) % num_rows == 7
+    sources = [source(index, num_rows) for index in range(num_sources)]
+    drawn, begin = DrawnRows(sources, [draws], [passes]), time.process_time()
+    found, of_rows = drawn.delivered()
+    assert time.process_time() - begin < 1.5  # 5 s and more if each source looked at all rows.
+    assert all(one.places is not None and one.places.tolist() == [7] for one in found)
+    assert of_rows is not None
+    assert of_rows.tolist() == list(range(num_sources))
