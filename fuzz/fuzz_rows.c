@@ -64,12 +64,15 @@ static void gathered(Part* of, const uint8_t* head, int kernel, int width, int o
 static void ordered(Part* of, int is_list, int width) {
   const volatile uint8_t stop = 0;
   const int64_t num_values = of[VALUES].size / width, num_rows = is_list ? of[OFFSETS].size / 4 - 1 : num_values;
-  if (num_rows < 0 || of[ROWS].size / 4 < num_rows) return;
-  const Ordered rows = {(const uint32_t*)of[ROWS].at, num_rows, num_rows, width, is_list ? (const int32_t*)of[OFFSETS].at : NULL,
+  const int64_t num_asked = of[ROWS].size / 4, count = num_asked < num_rows ? num_asked : num_rows;
+  if (num_rows < 0) return;
+  const Ordered rows = {(const uint32_t*)of[ROWS].at, count, num_rows, width, is_list ? (const int32_t*)of[OFFSETS].at : NULL,
                         (const char*)of[VALUES].at, num_values};
-  int32_t* offsets = calloc((size_t)num_rows + 1, 4);
+  int32_t* offsets = calloc((size_t)count + 1, 4);
   char* out = malloc((size_t)(num_values * width) + 1);
-  if (write_ordered(&rows, offsets, out, &stop) >= 0 && is_list && offsets[num_rows] != num_values) abort();
+  const int64_t written = write_ordered(&rows, offsets, out, &stop);
+  if (written > num_values || (written >= 0 && is_list && offsets[count] != written)) abort();
+  if (written >= 0 && count == num_rows && written != num_values) abort();
   free(offsets);
   free(out);
 }

@@ -358,7 +358,9 @@ def values_of(column: Column) -> Values:
 
 def _contiguous(values: Values) -> Values:
     if isinstance(values, Ragged):
-        return Ragged(*map(np.ascontiguousarray, (values.values, values.offsets)))
+        # Those of a column whose first rows a transform has cut off begin above 0.
+        of_rows = values.values[values.offsets[0] :]
+        return Ragged(np.ascontiguousarray(of_rows), np.ascontiguousarray(values.offsets))
     return values if values.flags.c_contiguous else np.ascontiguousarray(values)
 
 

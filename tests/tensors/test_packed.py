@@ -111,6 +111,15 @@ def test_tensors_that_are_no_contiguous_arrays_are_packed_too() -> None:
     assert [row.tolist() for row in found[SLOT, "c"]] == [[0], [], [2, 4, 6]]
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_lists_whose_offsets_begin_above_0_keep_their_values(dtype: Any) -> None:
+    """As of a column whose first rows a transform has cut off."""
+    jagged = Jagged(torch.arange(10), torch.tensor([2, 4, 4, 7], dtype=dtype))
+    column: Any = pack(TensorColumns({(SLOT, "a"): jagged})).made()[SLOT, "a"]
+    assert [row.tolist() for row in column] == [row.tolist() for row in jagged]
+    assert column.offsets.tolist() == [0, 2, 2, 5]
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from([torch.int64, torch.float32, torch.bfloat16]), st.integers(0, 9)),
