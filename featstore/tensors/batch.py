@@ -93,7 +93,9 @@ class Columns(Protocol):
         """The columns as `PackedColumns`, if that is how they lie; otherwise None."""
 
     def arrays(self) -> Mapping[Key, Values]:
-        """All columns on the CPU as contiguous arrays; offsets may begin above 0."""
+        """All columns on the CPU as contiguous arrays. Offsets may begin above 0, and the values are
+        those from the first one on.
+        """
 
     def packed(self) -> "Columns":
         """A copy of the columns in few buffers, which share no memory with anything."""
