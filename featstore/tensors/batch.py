@@ -93,8 +93,8 @@ class Columns(Protocol):
         """The columns as `PackedColumns`, if that is how they lie; otherwise None."""
 
     def arrays(self) -> Mapping[Key, Values]:
-        """All columns on the CPU as contiguous arrays. Offsets may begin above 0, and the values are
-        those from the first one on.
+        """All columns on the CPU as contiguous arrays. Offsets may begin above 0; values begin with
+        those of the first list.
         """
 
     def packed(self) -> "Columns":
