@@ -72,6 +72,7 @@ def main() -> int:
         "no:cacheprovider",
         "-p",
         "fuzz.separate",
+        f"--hypothesis-profile={'few' if arguments.small else 'featstore'}",
         *tests,
     ]
     campaign = [sys.executable, "-c", CAMPAIGN, str(num_mutants), str(arguments.seed)]

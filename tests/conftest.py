@@ -32,6 +32,7 @@ from tests.known_skips import pytest_sessionfinish as pytest_sessionfinish
 # here, not 5 or 10.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 settings.register_profile("featstore", deadline=None)
+settings.register_profile("few", deadline=None, max_examples=20)  # with sanitizers, in CI
 settings.register_profile("campaign", deadline=None, max_examples=2_000)  # `make faults`
 settings.load_profile("featstore")
 
