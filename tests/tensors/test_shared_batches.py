@@ -1,8 +1,8 @@
 """Batches between processes: one shared-memory buffer each."""
 
+import gc
 import multiprocessing
 import os
-import gc
 import pickle
 import resource
 import signal
