@@ -159,12 +159,14 @@ def test_ranks_that_take_rows_from_each_other_make_equally_many_steps_of_whole_b
     tail: str,
     options: dict[str, Any],
 ) -> None:
-    """Tail `drop` leaves out what two ranks have reserved when the third has nothing left: two or
+    """Whole but where a rank has no rows left: it has fewer only until it takes some of another's.
+    Tail `drop` leaves out what two ranks have reserved when the third has nothing left: two or
     three batches each, at 5,000 rows a second or less.
     """
     reserving(0.005)
     options = {**options, "tail": tail, "weight": "half"}
-    loaders, iterations = begun(3, short_table, f"sqlite://{tmp_path}/s.sqlite", **options)
+    store = f"sqlite://{tmp_path}/s.sqlite"
+    loaders, iterations = begun(3, short_table, store, **options)
     steps, together = [list[list[int]]() for _ in range(3)], threading.Barrier(3)
 
     def train(rank: int) -> None:
@@ -184,7 +186,7 @@ def test_ranks_that_take_rows_from_each_other_make_equally_many_steps_of_whole_b
     if tail != "join":
         assert len({len(of_rank) for of_rank in steps}) == 1
     short = [len(rows) for of_rank in steps for rows in of_rank if 0 < len(rows) < BATCH_ROWS]
-    assert len(short) <= 6
+    assert len(short) <= len(leases_in(store))  # A rank runs out of rows once for each claim.
     assert all(len(rows) <= BATCH_ROWS for of_rank in steps for rows in of_rank)
 
 
