@@ -6,6 +6,7 @@ is told apart, as the training loop asks for them.
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,18 @@ def interpreter_share(
             share of 10 % has a standard deviation of half a percent.
     """
     shuffle = None if shuffle_rows is None else {"window_rows": shuffle_rows}
-    with FeatureLoader(
-        table, slots=columns[:-1], labels=columns[-1:], batch_size=batch_size, shuffle=shuffle
-    ) as loader:
+    made = partial(
+        FeatureLoader,
+        table,
+        slots=columns[:-1],
+        labels=columns[-1:],
+        batch_size=batch_size,
+        shuffle=shuffle,
+    )
+    with made() as loader:
         tensors = [tensors_share(loader) for _ in range(2)][-1]  # The first epoch warms up.
+    # Another one: where a loop has asked for tensors, they are made ahead of it from then on.
+    with made() as loader:
         return {
             **judged(reported(lambda: iter(loader), cpu_s), most),
             "tensors": tensors,

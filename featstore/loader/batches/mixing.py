@@ -21,9 +21,7 @@ _LOG = logging.getLogger(__name__)
 # open windows, with two mixtures for each of them; but many rows for each call. Chosen, not
 # measured.
 _MIXTURES_PER_WINDOW, _LEAST_MIXED_ROWS = 2, 32_768
-# A mixture of fewer rows is not handed on while the next split can be read at once: it takes as
-# many calls as one of thousands. Of more, a slow worker would claim small splits that others could
-# deliver. Chosen, not measured.
+# Rows that are as many calls as thousands, whatever the size of a batch. Chosen, not measured.
 _FEW_ROWS = 32
 
 
@@ -38,12 +36,16 @@ class MixTerms:
         section_of: The positions of the plan with which a position may be mixed.
         num_sharing: How many workers share the splits of a section. Each opens its part of them at
             most, and at least one.
+        batch_rows: Rows of a batch. A mixture of fewer is not handed on while the next split can be
+            read at once, since its batch waits for those rows. Of more, a slow worker would claim
+            small splits that others could deliver.
     """
 
     order: RowOrder
     width: int
     section_of: Callable[[int], range]
     num_sharing: int = 1
+    batch_rows: int = 1
 
 
 def read_mixed(
@@ -132,7 +134,7 @@ class _Mixer:
         """Whether the next split may be mixed with those that are open, and its first window is
         read. Opens and reads it if few rows are drawn.
         """
-        are_few = self._streams.num_drawn < _FEW_ROWS
+        are_few = self._streams.num_drawn < max(_FEW_ROWS, self._terms.batch_rows)
         if not (self._coming or (are_few and self._opens_ahead())):
             return False
         stream = self._coming[0]

@@ -201,6 +201,7 @@ class SliceSource:
             width=job.num_open,
             section_of=job.section_of(epoch),
             num_sharing=self._num_sharing,
+            batch_rows=job.batch_size,
         )
         return read_mixed(splits, terms, budget, self._stats)
 
