@@ -7,17 +7,12 @@ is told apart, as the training loop asks for them.
 import time
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import featstore
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
 from loader_parts.profile import library_of, part_of, reported, shares_of
-from loader_parts.python_profile import python_profile
 from loader_parts.reading import columns_of
-
-_PACKAGE = Path(featstore.__file__).parent
 
 
 def interpreter_share(
@@ -29,7 +24,7 @@ def interpreter_share(
     most: float,
     cpu_s: float,
 ) -> dict[str, Any]:
-    """The share, and the CPU time by library, by part, and by Python function.
+    """The share, and the CPU time by library and by part.
 
     Args:
         table: What is read.
@@ -37,7 +32,7 @@ def interpreter_share(
         batch_size: Rows of a batch.
         shuffle_rows: Rows of a window, or None for the order of the files.
         most: What the share may be.
-        cpu_s: CPU seconds that each of the two profiles looks at. Of 4, with 1,000 samples each, a
+        cpu_s: CPU seconds that the profile looks at. Of 4, with 1,000 samples each, a
             share of 10 % has a standard deviation of half a percent.
     """
     shuffle = None if shuffle_rows is None else {"window_rows": shuffle_rows}
@@ -56,7 +51,6 @@ def interpreter_share(
         return {
             **judged(reported(lambda: iter(loader), cpu_s), most),
             "tensors": tensors,
-            "functions": python_profile(lambda: iter(loader), cpu_s, _PACKAGE),
         }
 
 
