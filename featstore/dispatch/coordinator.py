@@ -177,44 +177,67 @@ class Coordinator(Closing):
         return self._held.make(rows)
 
     def reserve(self, claim: Claim, through: int) -> int | None:
-        """Reserves rows of a claim, which another worker can then not take. Batches are made of
+        """As of `reserve_all`, of one claim."""
+        [row] = self.reserve_all([(claim, through)])
+        return row
+
+    def reserve_all(self, rows: Iterable[tuple[Claim, int]]) -> list[int | None]:
+        """Reserves rows of claims, which other workers can then not take. Batches are made of
         reserved rows only.
 
-        Takes one write to the store if they are not reserved yet. It then reserves ahead what the
-        loop will deliver in the next `reserve_s`, as of `LoopPace.ahead`: of a fast loop's first
-        batches few ask.
+        Takes one write to the store for each claim of which they are not reserved yet. It then
+        reserves ahead what the loop will deliver in the next `reserve_s`, as of `LoopPace.ahead`:
+        of a fast loop's first batches few ask.
 
         Args:
-            claim: The claim.
-            through: The row up to which to reserve.
+            rows: Claims, each with the row up to which to reserve.
 
         Returns:
-            The row up to which this worker may deliver: less than `through` if the rest was cut
-            off. None if the lease was taken over, or is complete.
+            Of each claim the row up to which this worker may deliver: less than asked for if the
+            rest was cut off. None if the lease was taken over, or is complete.
         """
         self._require_usable()
-        part = _part(claim)
-        mine = self._held.get(part, claim.fence)
-        if mine is None:
-            return None
-        through = min(through, mine.limit)
-        if self._held.make([(claim, through)]):
-            return through
+        granted, due = list[int | None](), dict[int, tuple[Claim, int]]()
+        has_more = False
+        for number, (claim, through) in enumerate(rows):
+            mine = self._held.get(_part(claim), claim.fence)
+            granted.append(None if mine is None else min(through, mine.limit))
+            if mine is not None and not self._held.make([(claim, min(through, mine.limit))]):
+                due[number] = claim, min(through, mine.limit)
+                has_more |= through < mine.limit
+        if due:
+            ahead = self._begin_reserving(due.values(), has_more=has_more)
+        for number, (claim, through) in due.items():
+            granted[number] = self._reserve(claim, through, through + ahead)
+        return granted
+
+    def _begin_reserving(self, rows: Iterable[tuple[Claim, int]], *, has_more: bool) -> int:
+        """How many rows of each claim to reserve beyond these. They are kept from now on.
+
+        Args:
+            rows: As of `reserve_all`.
+            has_more: Whether any claim has rows beyond these. Otherwise nothing is counted, since
+                that looks at all leases, of which a worker holds thousands where splits are small.
+        """
         self._held.worked()
         self._pace.begin(now := self._clock.now_s())
         num_rows = 0.0
-        if (
-            through < mine.limit
-        ):  # Of a small split nothing is left. Both counts look at all leases.
+        if has_more:
             num_rows = self._pace.ahead(self._held.num_made_rows, self._terms.reserve_s, now)
-        self._held.keep(part, claim.fence, through)  # Before the write: see `Holdings`.
-        ahead = math.ceil(num_rows / max(1, self._held.num_delivering)) if num_rows else 0
+        for claim, through in rows:  # Before the write: see `Holdings`.
+            self._held.keep(_part(claim), claim.fence, through)
+        return math.ceil(num_rows / max(1, self._held.num_delivering)) if num_rows else 0
+
+    def _reserve(self, claim: Claim, through: int, wanted: int) -> int | None:
+        """Reserves the rows of a claim before `wanted`. Returns up to which row those before
+        `through` are reserved now, as of `reserve_all`.
+        """
         mine = self._held.change(
             self._store,
-            part,
+            _part(claim),
             claim.fence,
             lambda mine, work: leases.reserve(
-                mine, max(mine.reserved, through + ahead), work, pace=self._rows_per_s
+                mine, max(mine.reserved, wanted), work, pace=self._rows_per_s
             ),
         )
         return None if mine is None else min(through, mine.reserved)

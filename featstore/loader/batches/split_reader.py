@@ -31,8 +31,8 @@ _LOG = logging.getLogger(__name__)
 _MIN_SLICE_ROWS = 1_024
 # Small row groups are read together, up to these rows and bytes, since each read takes some
 # microseconds for every column, and a hand-over between threads. Windows of 131,072 rows took 20 %
-# less time than of 32,768 on two cores, 10 % less on one (benchmarks/loader.md, the DLRM shape). The
-# first of a split has fewer, since somebody may wait for it.
+# less time than of 32,768 on two cores, 10 % less on one (benchmarks/loader.md, the DLRM shape).
+# The first of a split has fewer, since somebody may wait for it.
 MOST_ROWS, _MOST_BYTES, _WINDOWS_IN_BUDGET = 1 << 17, 64 << 20, 8
 _MOST_FIRST_ROWS = 1 << 13
 

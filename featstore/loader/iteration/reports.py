@@ -130,8 +130,10 @@ class Reports:
         if coordinator.make(rows):
             return _NO_LIMITS
         limits = dict[int, int]()
-        for number, (claim, through) in enumerate(rows):
-            row = self.reserve_rows(claim, through)
+        found = coordinator.reserve_all(rows)
+        for number, ((claim, through), row) in enumerate(zip(rows, found, strict=True)):
+            if row is None:
+                self._delivery.lose(claim.key)
             if row is None or row < through:
                 limits[number] = _LOST if row is None else row
         if limits:

@@ -48,7 +48,10 @@ class Cutting:
         """Whether rows need not be asked for."""
         return False
 
-    def reserve(self, claim: Claim, through: int) -> int | None:
+    def reserve_all(self, rows: Iterable[tuple[Claim, int]]) -> list[int | None]:
+        return [self._reserve(claim, through) for claim, through in rows]
+
+    def _reserve(self, claim: Claim, through: int) -> int | None:
         made = self.made.setdefault(claim.key, claim.start_row)
         limit = self.limits.setdefault(claim.key, claim.end_row)
         taken = next(self._takes, None)
