@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import InputError, SelectionError, nearest
@@ -31,6 +32,7 @@ from featstore.explore.views import duckdb_view, polars_view
 from featstore.explore.whatis import named_label_profile, named_profile, named_rows
 from featstore.extraction.units.unit_statistics import gather_rows
 from featstore.loader.plan.column_sizes import ColumnSizes
+from featstore.reading.buffers import rows_left
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
@@ -124,7 +126,9 @@ class Table:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of the snapshot, from metadata."""
+        """The number of rows of the snapshot, from metadata, without deleted ones. Where a table
+        does not tell how many rows of a file are deleted, they are loaded.
+        """
         return self.snapshot.num_rows
 
     def __repr__(self) -> str:
@@ -212,8 +216,8 @@ class Table:
             The rows in the table's order.
         """
         rng, schema = random.Random(seed), selected_schema(self.schema, slots)
-        files = spread_with_rows(self.snapshot.data_files, lambda file: file.num_rows, num_rows)
-        ends = list(itertools.accumulate(file.num_rows for file in files))
+        files = spread_with_rows(self.snapshot.data_files, lambda file: file.num_left, num_rows)
+        ends = list(itertools.accumulate(file.num_left for file in files))
         total = ends[-1] if ends else 0
         rows = rng.sample(range(total), min(num_rows, total))
         wanted = Counter(bisect_right(ends, row) for row in rows)
@@ -223,8 +227,15 @@ class Table:
         with NamedErrors(self.url):
             parts = [
                 _drawn(
-                    functools.partial(read_tables, base, schema, file.partition, groups),
-                    base.row_group_rows,
+                    functools.partial(
+                        read_tables,
+                        base,
+                        schema,
+                        file.partition,
+                        groups,
+                        deleted=file.deleted_rows(),
+                    ),
+                    _left_in_row_groups(file, base),
                     wanted[place],
                     rng,
                 )
@@ -572,7 +583,10 @@ class Table:
         names_out = _arrow_schema(schema).names
         with NamedErrors(self.url):
             for file, base, groups in self._opened(files, read):
-                for table in read_tables(base, read, file.partition, groups):
+                tables = read_tables(
+                    base, read, file.partition, groups, deleted=file.deleted_rows()
+                )
+                for table in tables:
                     rows = table if where is None else table.filter(where.mask(table))
                     # Columns that only the predicate needs are dropped here.
                     yield from rows.select(names_out).combine_chunks().to_batches()
@@ -627,6 +641,13 @@ def matching_files(files: FileList, where: Where | None) -> FileList:
     return files.at_places([where.matches_partition(p) is not False for p in files.places])
 
 
+def _left_in_row_groups(file: DataFile, base: OpenFile) -> list[int]:
+    """The rows of each row group of an open file that are not deleted."""
+    left = rows_left(file.deleted_rows(), 0, base.num_rows)
+    of_row_groups = np.split(left, np.cumsum(base.row_group_rows)[:-1])
+    return [int(np.count_nonzero(each)) for each in of_row_groups]
+
+
 def _drawn(
     read: Callable[[Sequence[int]], Iterable[pa.Table]],
     row_group_rows: Sequence[int],
@@ -637,7 +658,7 @@ def _drawn(
 
     Args:
         read: Reads row groups.
-        row_group_rows: The rows of each row group.
+        row_group_rows: The rows of each row group that are not deleted.
         num_rows: How many rows. The file has them.
         rng: Chooses row groups and rows.
     """

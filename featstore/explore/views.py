@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.base.errors import missing_extra
+from featstore.base.errors import InputError, missing_extra
+from featstore.base.redaction import redact
 from featstore.base.schema import Slot, SlotKind
 from featstore.files.storage import absolute, canonical, filesystem, local_path, scheme
 from featstore.table.layout import partition_path
@@ -71,7 +72,17 @@ class _Part:
 
 
 def _parts(snapshot: Snapshot) -> list[_Part]:
-    """The data files, gathered by partition and by the columns that slot groups' files override."""
+    """The data files, gathered by partition and by the columns that slot groups' files override.
+
+    Raises:
+        InputError: Rows are deleted by row masks, which these engines would deliver.
+    """
+    if snapshot.data_files.has_masks:
+        raise InputError(
+            f"{redact(snapshot.url)}: expected data files whose rows are all there, found row "
+            "masks (deletion vectors), which a view of the files cannot apply: use to_arrow(), or "
+            "the engine's own reader of the table"
+        )
     owned = _owned_columns(snapshot)
     grouped: dict[object, list[DataFile]] = {}
     for file in snapshot.data_files:

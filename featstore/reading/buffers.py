@@ -44,6 +44,21 @@ class Ragged:
 Values = Array | Ragged
 
 
+def rows_left(deleted: Array | None, first: int, end: int) -> Array:
+    """Which rows of a file, from the first to the end, are not deleted: bool (end - first,).
+
+    Args:
+        deleted: The deleted rows of the file, ascending: int64 (num_deleted,); None: none.
+        first: The first row.
+        end: The row after the last.
+    """
+    left = np.ones(end - first, bool)
+    if deleted is not None:
+        begin, stop = np.searchsorted(deleted, [first, end])
+        left[deleted[begin:stop] - first] = False
+    return left
+
+
 def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
     """The column as int64 ids or float32 values in the slot's shape, without nulls: views of the
     column where possible.

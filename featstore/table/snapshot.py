@@ -17,7 +17,7 @@ from featstore.base.errors import DataFileError
 from featstore.base.schema import SlotSchema
 from featstore.table.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
 from featstore.table.metadata import to_json
-from featstore.table.row_masks import RowMask
+from featstore.table.row_masks import RowMask, deleted_rows
 from featstore.table.table_rules import TableRules
 
 Partition: TypeAlias = Mapping[str, str | None]
@@ -48,6 +48,22 @@ class TableFile:
     version: str = ""
     crc32: int | None = None
     mask: RowMask | None = None
+
+    def deleted_rows(self) -> Numbers | None:
+        """Loads the positions of the deleted rows, as of `row_masks.deleted_rows`; None if the file
+        has no mask.
+        """
+        return None if self.mask is None else deleted_rows(self.mask, self.path, self.num_rows)
+
+    @property
+    def num_left(self) -> int:
+        """How many rows are not deleted. Deleted ones are loaded if the table does not tell how
+        many there are.
+        """
+        if self.mask is not None and self.mask.num_deleted is not None:
+            return self.num_rows - self.mask.num_deleted
+        deleted = self.deleted_rows()
+        return self.num_rows - (0 if deleted is None else len(deleted))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +126,7 @@ class DataFile(TableFile):
 
 
 class PartitionTotal(NamedTuple):
-    """How many files a partition has, and their rows and bytes."""
+    """How many files a partition has, their rows that are not deleted, and their bytes."""
 
     partition: Partition
     num_files: int
@@ -129,7 +145,7 @@ class FileList(Sequence[DataFile]):
     Attributes:
         columns: By name, each with one value per file: `path` and `version`, `size_bytes` and
             `num_rows`; `crc32` if any is known (-1: unknown); `url` unless each is `root` and path;
-            `mask` if any file has one: as JSON, relative to `root` (empty: none).
+            `mask` unless no file has one: as JSON, relative to `root` (empty: none).
         root: See `columns`.
         place: int32 (num_files,), the index of each file's partition in `places`.
         places: The partitions, of which not all need have a file.
@@ -261,6 +277,29 @@ class FileList(Sequence[DataFile]):
         """A column of numbers: int64 (num_files,)."""
         return np.from_dlpack(self.columns[name]).astype(np.int64)
 
+    @cached_property
+    def _masked(self) -> list[int]:
+        """The indices of the files that have a mask."""
+        if "mask" not in self.columns:
+            return []
+        sizes: Numbers = np.from_dlpack(pc.binary_length(self.columns["mask"]))
+        return np.flatnonzero(sizes).tolist()
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether rows of any file are deleted."""
+        return bool(self._masked)
+
+    @property
+    def rows_left(self) -> Numbers:
+        """The rows of each file that are not deleted: int64 (num_files,). Where the table does not
+        tell how many are, they are loaded.
+        """
+        left = self.values("num_rows")
+        for index in self._masked:
+            left[index] = self[index].num_left
+        return left
+
     @property
     def num_parts(self) -> Numbers:
         """How many files hold the rows of each file, see `DataFile.parts`: (num_files,)."""
@@ -280,7 +319,7 @@ class FileList(Sequence[DataFile]):
         sums = np.zeros((len(self.places), 3), np.int64)
         of_files = [
             np.ones(len(self), np.int64),
-            self.values("num_rows"),
+            self.rows_left,
             self.values("size_bytes"),
         ]
         np.add.at(sums, self.place, np.stack(of_files, axis=1))
@@ -434,8 +473,8 @@ class Snapshot:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of all files."""
-        return int(self.data_files.values("num_rows").sum())
+        """The number of rows of all files, without deleted ones."""
+        return int(self.data_files.rows_left.sum())
 
     @property
     def size_bytes(self) -> int:

@@ -7,13 +7,12 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md#table-features
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
@@ -28,7 +27,6 @@ _HARMLESS = frozenset(
 )
 # Versions without a list of features, which stand for one that delta-rs does not commit to.
 _LEGACY = {5: "column mapping", 6: "identity columns"}
-_VECTORS = "deletionVectors"
 _MAPPING = "delta.columnMapping.mode"
 _MAX_READER_VERSION, _MAX_WRITER_VERSION = 3, 7
 # Properties that ask something of every commit, and what they are called.
@@ -80,7 +78,7 @@ def rules_of(table: DeltaTable) -> TableRules:
     features = (*(protocol.reader_features or ()), *(protocol.writer_features or ()))
     unknown = tuple(_unknown(versions, features))
     return TableRules(
-        reading=_unreadable(table, versions, features, properties),
+        reading=_unreadable(table, versions, properties),
         writing=(*unknown, *_of_properties(properties), *_of_fields(fields)),
         vacuuming=unknown,
     )
@@ -121,7 +119,6 @@ def check_kept(url: str, broken: tuple[str, ...], what: str) -> None:
 def _unreadable(
     table: DeltaTable,
     versions: tuple[int, int],
-    features: Collection[str],
     properties: Mapping[str, str],
 ) -> str:
     # The mode decides, whatever the protocol says: Delta 1.2 to 2.x set no feature.
@@ -135,15 +132,12 @@ def _unreadable(
     for key in table.metadata().partition_columns:
         if pa.types.is_binary(schema.field(key).type):
             return f"the binary partition key {key!r}"
-    return "deletion vectors" if _VECTORS in features and _has_vectors(table) else ""
+    return ""
 
 
-def _has_vectors(table: DeltaTable) -> bool:
-    try:
-        vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
-        return bool(vectors.num_rows)
-    except DeltaError:  # of a vector that cannot be read, so there is one
-        return True
+def may_have_vectors(table: DeltaTable) -> bool:
+    """Whether files of the table may have deletion vectors."""
+    return "deletionVectors" in (table.protocol().reader_features or ())
 
 
 def _unknown(versions: tuple[int, int], features: Iterable[str]) -> Iterator[str]:

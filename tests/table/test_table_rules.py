@@ -17,17 +17,11 @@ from featstore.explore.table import open_table
 from featstore.extraction.deletion import delete_rows
 from featstore.extraction.rewriting import compact
 from featstore.table.vacuum import vacuum
+from tests.masked_tables import masked_table
 
 SPEC = (
     "spec: 1\ninputs: {u: string, k: string}\nslots:\n  - {slot: 1, name: user2, op: hash, of: u}\n"
 )
-VECTOR = {
-    "storageType": "u",
-    "pathOrInlineDv": "vBn[lx{q8@P<9BNH/isA",
-    "offset": 1,
-    "sizeInBytes": 36,
-    "cardinality": 2,
-}
 
 
 def field(
@@ -194,16 +188,19 @@ def test_column_mapping_is_refused_whatever_the_protocol_says(
     assert everything(tmp_path) == before
 
 
-def test_deletion_vectors_are_refused_where_a_file_has_one(tmp_path: Path) -> None:
-    protocol = features("deletionVectors", readers=("deletionVectors",))
-    without = foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long")], protocol)
-    assert open_table(without).to_arrow()["x"].to_pylist() == [1, 2]
-    (tmp_path / "other").mkdir()
-    table = foreign_table(
-        tmp_path / "other", {"x": [1, 2]}, [field("x", "long")], protocol, deletionVector=VECTOR
-    )
-    with pytest.raises(DataFileError, match="deletion vectors, which featstore does not read"):
-        open_table(table)
+def test_a_table_with_deletion_vectors_is_not_written_to(tmp_path: Path) -> None:
+    rows = pa.table({"x": [1, 2, 3]})
+    table = masked_table(tmp_path / "table", {"f.parquet": (rows, [1])})
+    before = everything(tmp_path)
+    acts: list[Any] = [
+        *(lambda url, act=act: act(tmp_path, url) for act in WRITERS.values()),
+        vacuum,
+    ]
+    for act in acts:
+        with pytest.raises(InputError, match="the table feature deletionVectors"):
+            act(table)
+    assert everything(tmp_path) == before
+    assert open_table(table).to_arrow()["x"].to_pylist() == [1, 3]
 
 
 def test_a_file_that_is_gone_is_told_of_where_the_log_has_no_row_counts(tmp_path: Path) -> None:

@@ -34,7 +34,12 @@ NO_EXTRAS = pa.table({})
 
 
 def passing(
-    rows: Rows, first_row: int, request: Request, partition: Partition, counts: Counter[str]
+    rows: Rows,
+    first_row: int,
+    request: Request,
+    partition: Partition,
+    counts: Counter[str],
+    left: Array | None = None,
 ) -> Array:
     """Which rows get into batches: bool (num_rows,). The others are counted in `counts`.
 
@@ -44,12 +49,15 @@ def passing(
         request: What is delivered.
         partition: The file's partition.
         counts: Counts by name, as of `Stats`.
+        left: Which of the rows are not deleted: bool (num_rows,). Others do not pass, and are not
+            counted. None: all.
     """
-    mask = np.ones(rows.num_rows, bool)
+    mask = np.ones(rows.num_rows, bool) if left is None else left
     if request.where is not None and not partition.is_decided:
         found = request.where.mask(_where_table(rows, request, partition)).combine_chunks()
-        mask = np.asarray(found.cast(pa.uint8())).astype(bool)
-        counts["rows_filtered"] += int(np.count_nonzero(~mask))
+        is_match = np.asarray(found.cast(pa.uint8())).astype(bool)
+        counts["rows_filtered"] += int(np.count_nonzero(mask & ~is_match))
+        mask = mask & is_match
     for label in request.labels:
         if label.null == DROP:
             _, valid = scalar_floats(rows.other(label.field))
