@@ -17,6 +17,7 @@ from featstore.base.errors import DataFileError
 from featstore.base.schema import SlotSchema
 from featstore.table.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
 from featstore.table.metadata import to_json
+from featstore.table.row_masks import RowMask
 from featstore.table.table_rules import TableRules
 
 Partition: TypeAlias = Mapping[str, str | None]
@@ -37,6 +38,7 @@ class TableFile:
             modification time in the table's log, or for plain Parquet the modification time or
             ETag in the store. Empty before the commit.
         crc32: The CRC-32 of the file's bytes, or None if no commit that was read records it.
+        mask: The file's deleted rows; None if there are none. `num_rows` includes them.
     """
 
     path: str
@@ -45,6 +47,7 @@ class TableFile:
     num_rows: int
     version: str = ""
     crc32: int | None = None
+    mask: RowMask | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +123,13 @@ class FileList(Sequence[DataFile]):
     """Data files in Arrow columns. The object of a file is made when it is asked for.
 
     A file takes the bytes of its path and 24 more, and 8 for its CRC-32 if one of them is known.
-    Files of 4 GiB or more, versions that differ in each file, and URLs that do not end in the path
-    take more.
+    Files of 4 GiB or more, versions that differ in each file, URLs that do not end in the path, and
+    masks take more.
 
     Attributes:
         columns: By name, each with one value per file: `path` and `version`, `size_bytes` and
-            `num_rows`; `crc32` if any is known (-1: unknown); `url` unless each is `root` and path.
+            `num_rows`; `crc32` if any is known (-1: unknown); `url` unless each is `root` and path;
+            `mask` if any file has one: as JSON, relative to `root` (empty: none).
         root: See `columns`.
         place: int32 (num_files,), the index of each file's partition in `places`.
         places: The partitions, of which not all need have a file.
@@ -288,12 +292,16 @@ class FileList(Sequence[DataFile]):
 
     @property
     def digest(self) -> str:
-        """A hex digest of `path, size, rows` of the files, without those of slot groups; see
-        `files_digest`.
+        """A hex digest of `path, size, rows` of the files, and of their masks, without those of
+        slot groups; see `files_digest`.
         """
         columns = self.columns
+        masks = [columns["mask"]] if "mask" in columns else []
         return sha256_of(
-            lines(columns["path"], "\t", columns["size_bytes"], "\t", columns["num_rows"], "\n")
+            lines(
+                *(columns["path"], "\t", columns["size_bytes"], "\t", columns["num_rows"]),
+                *(*masks, "\n"),
+            )
         )
 
     @cached_property
@@ -365,6 +373,8 @@ def _packed(files: Sequence[TableFile]) -> tuple[str, dict[str, pa.Array]]:
         columns["crc32"] = numbers(-1 if file.crc32 is None else file.crc32 for file in files)
     if any(file.url != f"{root}{file.path}" for file in files):
         columns["url"] = texts(file.url for file in files)
+    if any(file.mask for file in files):
+        columns["mask"] = texts(file.mask.to_json(root) if file.mask else "" for file in files)
     return root, columns
 
 
@@ -376,6 +386,7 @@ def _fields(row: Mapping[str, Any], root: str) -> dict[str, Any]:
         "path": path,
         "url": text_of(row["url"]) if "url" in row else f"{root}{path}",
         "crc32": None if crc32 < 0 else crc32,
+        "mask": RowMask.from_json(text_of(mask), root) if (mask := row.get("mask")) else None,
     }
 
 
@@ -409,7 +420,7 @@ class Snapshot:
     @cached_property
     def digest(self) -> str:
         """A hex digest that two snapshots share exactly if they hold the same files (path, size,
-        rows), those of slot groups included.
+        rows, mask), those of slot groups included.
         """
         files = self.data_files
         of_groups = [
@@ -460,7 +471,7 @@ def by_partition(items: Iterable[_Of]) -> dict[str, list[_Of]]:
 
 
 def files_digest(files: Iterable[DataFile]) -> str:
-    """The sha256, in hex, over the sorted lines `path, size, rows`, tab-separated. Files of slot
-    groups are not part of it.
+    """The sha256, in hex, over the sorted lines `path, size, rows`, tab-separated, each with the
+    file's mask if it has one. Files of slot groups are not part of it.
     """
     return (files if isinstance(files, FileList) else FileList.of(files)).digest

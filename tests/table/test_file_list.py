@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError
+from featstore.table.row_masks import MaskRecord, RowMask
 from featstore.table.snapshot import DataFile, FileList, GroupFile
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=8)
@@ -16,6 +17,20 @@ VERSIONS = st.one_of(
     st.integers(0, 10**20).map(str), st.sampled_from(["", "007", "²", "-1", '"etag"']), NAMES
 )
 CRC32S = st.none() | st.integers(0, 2**32 - 1)
+RECORDS = st.builds(
+    MaskRecord,
+    kind=NAMES,
+    url=NAMES.map(lambda name: f"s3://table/{name}")
+    | st.sampled_from(["", "/other/é", "s3://b/a"]),
+    first=st.integers(0, 2**62),
+    num_bytes=st.integers(0, 2**62),
+    text=NAMES,
+)
+MASKS = st.none() | st.builds(
+    RowMask,
+    records=st.lists(RECORDS, min_size=1, max_size=3).map(tuple),
+    num_deleted=st.none() | st.integers(0, 2**62),
+)
 
 
 @st.composite
@@ -31,6 +46,7 @@ def lists(draw: Any) -> list[DataFile]:
             "num_rows": draw(st.integers(0, 2**62)),
             "version": draw(VERSIONS),
             "crc32": draw(CRC32S),
+            "mask": draw(MASKS),
         }
 
     partitions = st.sampled_from([{}, {"dt": "1"}, {"dt": None}, {"dt": "1", "hour": "2"}])
