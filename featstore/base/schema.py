@@ -6,6 +6,7 @@ schema (nullable).
 """
 
 import enum
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,8 @@ MEANING = b"featstore.meaning"
 NUM_INDICES = b"featstore.num_indices"
 SHARE_SLOT = b"featstore.share_slot"
 TRUNCATE = b"featstore.truncate"
-FIELD_ID = b"PARQUET:field_id"
+FIELD_ID = b"PARQUET:field_id"  # of a column in a data file
+BY_ID = b"featstore.by_id"  # only in memory: of a column that is found in data files by its id
 # Only in memory: some files of a directory hold the column with values of another kind.
 OF_TWO_KINDS = b"featstore.of_two_kinds"
 
@@ -52,6 +54,38 @@ class Role(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FieldId:
+    """How data files hold a column of a table whose columns have permanent ids. Its text is JSON.
+
+    Attributes:
+        number: The id.
+        names: The names of the column in files that have no ids at all. Such files cannot be read
+            if it has none.
+        default: The value in files without the column, as text that Arrow casts to the column's
+            type; None for null.
+    """
+
+    number: int
+    names: tuple[str, ...] = ()
+    default: str | None = None
+
+    def __str__(self) -> str:
+        return json.dumps([self.number, self.names, self.default])
+
+    @classmethod
+    def parse(cls, text: str) -> "FieldId":
+        """That of which this is the text."""
+        number, names, default = json.loads(text)
+        return cls(number=number, names=tuple(names), default=default)
+
+    @classmethod
+    def of(cls, field: pa.Field) -> "FieldId | None":
+        """That of a column of a table, by its metadata."""
+        text = (field.metadata or {}).get(BY_ID)
+        return None if text is None else cls.parse(text.decode())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Slot:
     """A named feature column with a permanent number.
 
@@ -70,6 +104,7 @@ class Slot:
         meaning: The first 16 hex digits of the slot's hash in the spec's lock file. None in files
             of earlier versions.
         truncate: Which end of longer lists the spec keeps, `head` or `tail`. None if it cuts none.
+        field_id: Set if data files hold the column under a permanent id.
 
     Raises:
         ValueError: The shape has more than one dimension, or a width below 1.
@@ -85,6 +120,7 @@ class Slot:
     op_path: str | None = None
     meaning: str | None = None
     truncate: str | None = None
+    field_id: FieldId | None = None
 
     def __post_init__(self) -> None:
         if len(self.shape) > 1 or any(width is not None and width < 1 for width in self.shape):
@@ -118,6 +154,16 @@ class Slot:
         A missing list has the mark as its single element.
         """
         return 0 if self.kind is SlotKind.ID else math.nan
+
+    @property
+    def absent(self) -> int | float:
+        """The value in files without the column: the mark of a missing one unless the table has a
+        default.
+        """
+        if self.field_id is None or self.field_id.default is None:
+            return self.missing
+        value: int | float = pa.scalar(self.field_id.default).cast(self.arrow_type()).as_py()
+        return value
 
     def arrow_type(self, *, nullable: bool = False) -> pa.DataType:
         """The column's Arrow type.
@@ -193,6 +239,7 @@ _OPTIONS: Mapping[str, tuple[bytes, Callable[[str], Any]]] = {
     "num_indices": (NUM_INDICES, int),
     "share_slot": (SHARE_SLOT, int),
     "truncate": (TRUNCATE, str),
+    "field_id": (BY_ID, FieldId.parse),
 }
 
 
@@ -350,7 +397,8 @@ class SlotSchema:
 
 
 def _with_role(column: pa.Field, role: Role) -> pa.Field:
-    return column.with_nullable(True).with_metadata({ROLE: role.encode()})
+    by_id = {key: text for key, text in (column.metadata or {}).items() if key == BY_ID}
+    return column.with_nullable(True).with_metadata({ROLE: role.encode(), **by_id})
 
 
 def _role(column: pa.Field, partition_keys: set[str]) -> Role:

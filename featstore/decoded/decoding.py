@@ -17,6 +17,7 @@ from featstore.base.errors import (
     StagingError,
 )
 from featstore.base.redaction import redact
+from featstore.base.schema import FieldId
 from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
 from featstore.decoded.decoded_file import (
     DecodedFile,
@@ -148,6 +149,10 @@ def name_of_entry(file: DataFile, selection: Selection) -> str:
     }
     if file.mask is not None:
         columns["mask"] = file.mask.to_json()
+    # Ids and defaults, which tables of other formats lack.
+    fields = (*(slot.to_field() for slot in selection.slots), *selection.others)
+    if by_id := sorted((f.name, str(found)) for f in fields if (found := FieldId.of(f))):
+        columns["by_id"] = by_id
     return entry_name(file.url, file.size_bytes, json.dumps(columns, sort_keys=True))
 
 

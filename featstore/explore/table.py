@@ -52,19 +52,22 @@ from featstore.statistics.stale_groups import ERROR, reading, require_fresh
 from featstore.statistics.statistics_file import StoredStatistics, find_statistics
 from featstore.statistics.table_check import TableCheckReport, check_snapshot, checked_columns
 from featstore.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
-from featstore.table.delta import Commit, history
-from featstore.table.open import open_snapshot
+from featstore.table.delta import Commit
+from featstore.table.open import history_of, open_snapshot
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 
 def open_table(
-    url: str | Path, version: int | None = None, *, stale_groups: str = ERROR
+    url: str | Path, version: int | str | None = None, *, stale_groups: str = ERROR
 ) -> "Table":
     """Opens a table.
 
     Args:
-        url: A Delta table, or a directory or glob of Parquet files. Local or remote.
-        version: A version of a Delta table; by default the newest.
+        url: A Delta table, or a directory or glob of Parquet files. Local or remote. Or an Iceberg
+            table: `iceberg://CATALOG/NAMESPACE.TABLE` of a catalog of pyiceberg's configuration, or
+            `iceberg+URL` of a metadata file.
+        version: A version of a Delta table, or the id of a snapshot, or the name of a tag or
+            branch, of an Iceberg table; by default the newest.
         stale_groups: What happens if a slot group that is read is stale, because its base files
             were replaced: `error`, or `missing` to read its slots as missing there.
 
@@ -106,7 +109,7 @@ class Table:
 
     @property
     def version(self) -> int | None:
-        """The Delta version, or None for plain Parquet."""
+        """The Delta version, the id of the Iceberg snapshot, or None for plain Parquet."""
         return self.snapshot.version
 
     @property
@@ -150,9 +153,9 @@ class Table:
         """The commits, newest first, with the metadata that featstore stored in each.
 
         Returns:
-            The commits. The list is empty for plain Parquet.
+            The commits; of an Iceberg table the snapshots. The list is empty for plain Parquet.
         """
-        return [] if self.version is None else history(self.url)
+        return history_of(self.snapshot)
 
     def data_files(self, where: str | None = None) -> tuple[DataFile, ...]:
         """The data files that may hold matching rows, judged by partition values alone.

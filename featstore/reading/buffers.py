@@ -82,9 +82,9 @@ def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
 
 
 def missing_values(slot: Slot, num_rows: int) -> Values:
-    """A column of missing values, for a file that does not have the slot."""
+    """A column of missing values, or of the table's default, for a file without the slot."""
     width = slot.width or 1
-    marks = np.full(num_rows * width, slot.missing, dtype=_dtype(slot))
+    marks = np.full(num_rows * width, slot.absent, dtype=_dtype(slot))
     if slot.is_list:
         return Ragged(marks, np.arange(num_rows + 1, dtype=np.int64))
     return marks.reshape(num_rows, width) if slot.shape else marks

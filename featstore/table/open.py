@@ -1,24 +1,45 @@
-"""Opens a URL as a snapshot: a Delta table, or a directory, glob or file of Parquet."""
+"""Opens a URL as a snapshot: a table of Delta or Iceberg, or a directory, glob or file of
+Parquet.
+"""
 
-from featstore.base.errors import TableNotFoundError
+from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
-from featstore.table.delta import files_at, is_delta, open_delta, open_delta_or_none
+from featstore.table.delta import (
+    Commit,
+    files_at,
+    history,
+    is_delta,
+    open_delta,
+    open_delta_or_none,
+)
 from featstore.table.groups import with_groups
+from featstore.table.iceberg import history_of_iceberg, is_iceberg, open_iceberg
 from featstore.table.parquet_dir import open_parquet_dir
 from featstore.table.snapshot import FileList, Snapshot
 from featstore.table.table_rules import check_kept
 
 
-def open_snapshot(url: str, version: int | None = None) -> Snapshot:
+def open_snapshot(url: str, version: int | str | None = None) -> Snapshot:
     """Opens the snapshot at `url`, slot groups included.
 
     Args:
-        url: A Delta table, or a directory, glob or file of Parquet.
-        version: A version of a Delta table; by default the newest.
+        url: A Delta table, an Iceberg table (see `open_iceberg`), or a directory, glob or file of
+            Parquet.
+        version: A version of a Delta table, or a snapshot, tag or branch of an Iceberg table; by
+            default the newest.
 
     Raises:
         TableNotFoundError: There is no table, or not in this version.
     """
+    if is_iceberg(url):
+        return open_iceberg(url, version)
+    if isinstance(version, str):
+        if not version.isdecimal():
+            raise TableNotFoundError(
+                f"{redact(url)}: expected the number of a version, found {version!r}: only Iceberg "
+                f"tables have tags and branches"
+            )
+        version = int(version)
     if is_delta(url):
         return with_groups(open_delta(url, version))
     if version is not None:
@@ -30,12 +51,12 @@ def open_snapshot(url: str, version: int | None = None) -> Snapshot:
 
 
 def open_without_files(url: str) -> Snapshot:
-    """The newest snapshot at `url`, without data files if `data_files_of` can list them again.
+    """The newest snapshot at `url`, without data files if it takes less time.
 
-    Those of Delta tables with slot groups can, too, but the groups' schemas are in their logs.
+    Files of Delta tables with slot groups, and of Iceberg tables, are needed for the schema.
     """
     if not is_delta(url):
-        return open_parquet_dir(url)
+        return open_snapshot(url)
     head = open_delta(url, with_files=False)
     return head if not head.group_versions else open_snapshot(url, head.version)
 
@@ -43,12 +64,12 @@ def open_without_files(url: str) -> Snapshot:
 def data_files_of(snapshot: Snapshot) -> FileList:
     """The snapshot's data files.
 
-    Those of a Delta table are read from its log again. A plain directory has no versions, so its
+    Those of a table with versions are read again. A plain directory has no versions, so its
     files are those that the snapshot holds.
     """
     if snapshot.version is None:
         return snapshot.data_files
-    if snapshot.group_versions:
+    if snapshot.group_versions or is_iceberg(snapshot.url):
         return open_snapshot(snapshot.url, snapshot.version).data_files
     return files_at(snapshot.url, snapshot.version)
 
@@ -62,8 +83,14 @@ def open_for_writing(url: str, what: str) -> Snapshot | None:
         what: What is to be done, for the error.
 
     Raises:
-        InputError: The table has a rule, set by another writer, that featstore does not keep.
+        InputError: The table has a rule, set by another writer, that featstore does not keep, or
+            is one of Iceberg.
     """
+    if is_iceberg(url):
+        raise InputError(
+            f"{redact(url)}: {what}: expected a Delta table, found one of Iceberg, which featstore "
+            f"only reads; nothing was done: take the path of a table of your own"
+        )
     base = open_delta_or_none(url)
     if base is None:
         return None
@@ -81,3 +108,10 @@ def open_existing(url: str, what: str, expected: str = "a Delta table") -> Snaps
     if found is None:
         raise TableNotFoundError(f"no table at {redact(url)}: expected {expected}")
     return found
+
+
+def history_of(snapshot: Snapshot) -> list[Commit]:
+    """The commits of a snapshot's table, newest first; none for plain Parquet."""
+    if is_iceberg(snapshot.url):
+        return history_of_iceberg(snapshot.url)
+    return [] if snapshot.version is None else history(snapshot.url)

@@ -435,7 +435,7 @@ class Snapshot:
 
     Attributes:
         url: The URL of the table.
-        version: The Delta version, or None for plain Parquet.
+        version: The Delta version, the id of the Iceberg snapshot, or None for plain Parquet.
         schema: The schema of the whole table, slot groups included. A file may lack some of its
             slots.
         data_files: The data files, sorted by path.

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from featstore.base.schema import SlotKind
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import as_type
-from featstore.reading.file_columns import FileColumns
+from featstore.reading.file_columns import FileColumns, absent_value
 from featstore.reading.open_file import OpenFile
 from featstore.selection.predicate import Flags, Range, Ranges
 
@@ -31,10 +31,10 @@ def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa
     for slot in request.where_slots:
         file, name = _place(parts, slot.name, of="slots")
         if not slot.shape:
-            range_ = _range(file, name, slot.arrow_type(), rows)
+            range_ = _range(file, name, slot.to_field(), rows)
             found[slot.name] = _with_zero_as_null(range_) if slot.kind is SlotKind.ID else range_
     for field in request.where_others:
-        found[field.name] = _range(*_place(parts, field.name, of="others"), field.type, rows)
+        found[field.name] = _range(*_place(parts, field.name, of="others"), field, rows)
     for field in request.partition_keys.values():
         if field.name in request.where.columns:
             found[field.name] = _constant(constants(field), len(rows))
@@ -51,7 +51,7 @@ def _place(parts: Parts, name: str, *, of: str) -> tuple[OpenFile, str | None]:
 
 
 def _range(
-    file: OpenFile, name: str | None, type_: pa.DataType, rows: Sequence[int]
+    file: OpenFile, name: str | None, field: pa.Field, rows: Sequence[int]
 ) -> Range | None:
     """The column's range in each row group; None for a type whose statistics cannot be used.
 
@@ -59,7 +59,7 @@ def _range(
     always be null.
     """
     if name is None:
-        return _constant(pa.scalar(None, type_), len(rows))
+        return _constant(absent_value(field), len(rows))
     stored = file.schema.field(name).type
     if not _has_bounds(stored):  # False for nested types, too.
         return None
@@ -68,7 +68,7 @@ def _range(
     statistics = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
     try:
         low, high = (
-            as_type(pa.chunked_array([_bounds(statistics, side, stored)]), type_).combine_chunks()
+            as_type(pa.chunked_array([_bounds(statistics, side, stored)]), field.type).combine_chunks()
             for side in ("min", "max")
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
