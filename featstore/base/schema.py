@@ -30,6 +30,8 @@ SHARE_SLOT = b"featstore.share_slot"
 TRUNCATE = b"featstore.truncate"
 FIELD_ID = b"PARQUET:field_id"  # of a column in a data file
 BY_ID = b"featstore.by_id"  # only in memory: of a column that is found in data files by its id
+# Delta's key: the name that data files have for a column, or for a member of a struct.
+STORED_NAME = b"delta.columnMapping.physicalName"
 # Only in memory: some files of a directory hold the column with values of another kind.
 OF_TWO_KINDS = b"featstore.of_two_kinds"
 
@@ -58,14 +60,14 @@ class FieldId:
     """How data files hold a column of a table whose columns have permanent ids. Its text is JSON.
 
     Attributes:
-        number: The id.
+        number: The id; None if names alone count, whatever ids files have.
         names: The names of the column in files that have no ids at all. Such files cannot be read
             if it has none.
         default: The value in files without the column, as text that Arrow casts to the column's
             type; None for null.
     """
 
-    number: int
+    number: int | None = None
     names: tuple[str, ...] = ()
     default: str | None = None
 
@@ -248,6 +250,31 @@ def slot_number(field: pa.Field) -> int | None:
     metadata = field.metadata or {}
     number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
     return None if number is None else int(number)
+
+
+def without_places(columns: pa.Schema) -> pa.Schema:
+    """The columns without what says where data files of a table hold them: other files that are
+    written of their rows have their names.
+    """
+    return pa.schema([_without_place(column) for column in columns])
+
+
+def _without_place(column: pa.Field) -> pa.Field:
+    type_, metadata = column.type, column.metadata or {}
+    if pa.types.is_struct(type_):
+        type_ = pa.struct(map(_without_place, type_))
+    elif pa.types.is_map(type_):
+        type_ = pa.map_(_without_place(type_.key_field), _without_place(type_.item_field))
+    elif pa.types.is_list(type_):
+        type_ = pa.list_(_without_place(type_.value_field))
+    left = {key: text for key, text in metadata.items() if key not in (BY_ID, STORED_NAME)}
+    return column.with_type(type_).with_metadata(left or None)
+
+
+def stored_name(member: pa.Field) -> str:
+    """The name that data files have for a member of a struct."""
+    stored = (member.metadata or {}).get(STORED_NAME)
+    return str(member.name if stored is None else stored.decode())
 
 
 def _value_and_shape(type_: pa.DataType) -> tuple[pa.DataType, tuple[int | None, ...]]:

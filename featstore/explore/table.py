@@ -18,7 +18,7 @@ from featstore.base.errors import InputError, SelectionError, nearest
 from featstore.base.intervals import spread, spread_with_rows
 from featstore.base.named_errors import NamedErrors
 from featstore.base.redaction import redact
-from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema
+from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema, without_places
 from featstore.base.table_result import nullable_integers
 from featstore.base.text_table import html_table
 from featstore.decoded.file_sources import FileSource, SourcesAhead, files_in_place
@@ -675,7 +675,7 @@ def _drawn(
 
 
 def _arrow_schema(schema: SlotSchema) -> pa.Schema:
-    return schema.to_arrow(nullable=True, partition_keys=True)
+    return without_places(schema.to_arrow(nullable=True, partition_keys=True))
 
 
 def _with_columns(selected: SlotSchema, full: SlotSchema, names: Iterable[str]) -> SlotSchema:

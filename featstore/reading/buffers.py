@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.schema import Slot, SlotKind
+from featstore.base.schema import Slot, SlotKind, stored_name
 from featstore.native import kernels
-from featstore.native.column_types import is_list
+from featstore.native.column_types import is_list, is_same
 from featstore.ops.arrays import microseconds, nulls_of, values_of
 from featstore.ops.lists import offsets_from, positions_of
 
@@ -214,7 +214,7 @@ def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     Raises:
         ArrowInvalid: A value does not fit the type.
     """
-    if column.type == type_:
+    if is_same(column.type, type_):
         return column
     return pa.chunked_array([converted(chunk, type_) for chunk in column.chunks], type_)
 
@@ -222,7 +222,7 @@ def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
 def converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """As `as_type`, of an array."""
     found = array.type
-    if found == type_:
+    if is_same(found, type_):
         return array
     if pa.types.is_null(found):
         return pa.nulls(len(array), type_)
@@ -268,8 +268,8 @@ def _over(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
 def _structs(array: pa.Array, type_: pa.StructType) -> pa.Array:
     own = {field.name for field in array.type}
     members = [
-        converted(array.field(field.name), field.type)
-        if field.name in own
+        converted(array.field(stored_name(field)), field.type)
+        if stored_name(field) in own
         else pa.nulls(len(array), field.type)
         for field in type_
     ]

@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from featstore.base.errors import DataFileError, not_once
-from featstore.base.schema import FIELD_ID, ROLE, FieldId, Role, Slot, SlotKind, slot_number
+from featstore.base.schema import (
+    FIELD_ID,
+    ROLE,
+    FieldId,
+    Role,
+    Slot,
+    SlotKind,
+    slot_number,
+    stored_name,
+)
 from featstore.native.column_types import is_list, is_of_kind
 from featstore.native.file_schema import FileSchema
 
@@ -243,12 +252,12 @@ def _of_id(
             a struct have other ids.
     """
     where = f"{file_name}: column {expected.name!r}"
-    if not file_schema.by_id:
+    if field_id.number is None or not file_schema.by_id:
         if not field_id.names:
             raise DataFileError(
                 f"{where}: expected a file with field ids, found one without, and the table says "
-                "no name by which to find the column in it: set the table's property "
-                "schema.name-mapping.default, or write the file again"
+                "no name by which to find the column in it: write the file again, or set the "
+                "property schema.name-mapping.default of a table of Iceberg"
             )
         named = [name for name in field_id.names if name in file_schema.by_name]
         if len(named) > 1:
@@ -278,15 +287,17 @@ def _of_id(
 def _other_member(found: pa.DataType, expected: pa.DataType) -> str | None:
     """The name of a member of a struct, at any depth, that is not the same by name as by id."""
     if pa.types.is_struct(found) and pa.types.is_struct(expected):
-        ids, names = ({_id(member): member.name for member in type_} for type_ in (found, expected))
-        by_name = {member.name: _id(member) for member in found}
+        names = {_id(member): member.name for member in found}
+        by_name = {member.name: member for member in found}
+        pairs = []
         for member in expected:
-            if ids.get(_id(member), member.name) != member.name or (
-                member.name in by_name and by_name[member.name] != _id(member)
-            ):
+            name = stored_name(member)
+            if names.get(_id(member), name) != name:
                 return str(member.name)
-        shared = [name for name in names.values() if name in by_name]
-        pairs = [(found.field(name).type, expected.field(name).type) for name in shared]
+            if (of_name := by_name.get(name)) is not None:
+                if _id(of_name) != _id(member):
+                    return str(member.name)
+                pairs.append((of_name.type, member.type))
     elif pa.types.is_map(found) and pa.types.is_map(expected):
         pairs = [(found.key_type, expected.key_type), (found.item_type, expected.item_type)]
     elif is_list(found) and is_list(expected):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.base.schema import Slot, SlotKind, SlotSchema, without_places
 from featstore.ops.arrays import values_of
 from featstore.ops.lists import flat, mark_missing
 from featstore.reading.aligned import aligned_reader
@@ -45,7 +45,7 @@ def read_tables(
     keys = {field.name for field in schema.partition_keys}
     others = tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
     reader = aligned_reader(file, groups, Selection(slots=schema.slots, others=others))
-    target = schema.to_arrow(nullable=True, partition_keys=True)
+    target = without_places(schema.to_arrow(nullable=True, partition_keys=True))
     first_rows = [0, *itertools.accumulate(file.row_group_rows)]
     for index in range(len(file.row_group_rows)) if row_groups is None else row_groups:
         left = rows_left(deleted, first_rows[index], first_rows[index + 1])

@@ -33,6 +33,7 @@ from featstore.files.looks import is_directory_at
 from featstore.files.retry import current_policy
 from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
+from featstore.table.column_mapping import mapped
 from featstore.table.delta_vectors import masks_at
 from featstore.table.evolution import check_foreign, merge_schemas
 from featstore.table.layout import LOG_DIR, is_delta_scheme, overwrite_filters, partition_path
@@ -630,9 +631,9 @@ def _group_versions(url: str, table: DeltaTable) -> dict[str, int]:
 
 
 def _slot_schema(table: DeltaTable) -> SlotSchema:
-    return SlotSchema.from_arrow(
-        pa.schema(table.schema().to_arrow()), table.metadata().partition_columns
-    )
+    metadata = table.metadata()
+    schema = mapped(pa.schema(table.schema().to_arrow()), metadata.configuration)
+    return SlotSchema.from_arrow(schema, metadata.partition_columns)
 
 
 @_raises_store_errors

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.errors import DataFileError
-from featstore.base.schema import SlotSchema
+from featstore.base.errors import DataFileError, InputError
+from featstore.base.redaction import redact
+from featstore.base.schema import FieldId, SlotSchema
 from featstore.table.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
 from featstore.table.metadata import to_json
 from featstore.table.row_masks import RowMask, deleted_rows
@@ -489,6 +490,29 @@ class Snapshot:
     def in_partitions(self, partitions: Iterable[Partition]) -> FileList:
         """The data files of the given partitions."""
         return self.data_files.in_partitions(partitions)
+
+
+def require_plain_files(snapshot: Snapshot, what: str) -> None:
+    """Checks that whoever reads the data files by themselves, with columns by name, finds the
+    table's rows.
+
+    Args:
+        snapshot: The table.
+        what: What does, for the error.
+
+    Raises:
+        InputError: Rows are deleted by row masks, or files hold columns under other names.
+    """
+    columns = snapshot.schema.to_arrow(nullable=True)
+    found = ["row masks, whose deleted rows would return"] if snapshot.data_files.has_masks else []
+    if any(FieldId.of(column) is not None for column in columns):
+        found.append("columns that files hold under other names or by ids")
+    if found:
+        raise InputError(
+            f"{redact(snapshot.url)}: {what}: expected data files that say by themselves which "
+            f"rows and columns the table has, found {' and '.join(found)}; read it with to_arrow(), or "
+            f"with an engine that knows the table's format"
+        )
 
 
 class OfPartition(Protocol):

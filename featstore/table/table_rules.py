@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
+from featstore.table.column_mapping import mapping_text, unknown_mapping
 
 # Features that delta-rs commits to, and that ask nothing of a writer unless a property or a field,
 # which are looked at, makes use of them.
@@ -27,7 +28,6 @@ _HARMLESS = frozenset(
 )
 # Versions without a list of features, which stand for one that delta-rs does not commit to.
 _LEGACY = {5: "column mapping", 6: "identity columns"}
-_MAPPING = "delta.columnMapping.mode"
 _MAX_READER_VERSION, _MAX_WRITER_VERSION = 3, 7
 # Properties that ask something of every commit, and what they are called.
 _PROPERTIES = {
@@ -76,7 +76,7 @@ def rules_of(table: DeltaTable) -> TableRules:
     fields = json.loads(table.schema().to_json())["fields"]
     versions = (protocol.min_reader_version, protocol.min_writer_version)
     features = (*(protocol.reader_features or ()), *(protocol.writer_features or ()))
-    unknown = tuple(_unknown(versions, features))
+    unknown = (*_unknown(versions, features), *filter(None, [mapping_text(properties)]))
     return TableRules(
         reading=_unreadable(table, versions, properties),
         writing=(*unknown, *_of_properties(properties), *_of_fields(fields)),
@@ -121,10 +121,8 @@ def _unreadable(
     versions: tuple[int, int],
     properties: Mapping[str, str],
 ) -> str:
-    # The mode decides, whatever the protocol says: Delta 1.2 to 2.x set no feature.
-    mode = properties.get(_MAPPING, "none").lower()
-    if mode != "none":
-        return f"column mapping ({_MAPPING} = {mode})"
+    if found := unknown_mapping(properties, versions[0]):
+        return found
     if versions[0] > _MAX_READER_VERSION:
         return f"reader version {versions[0]}, newer than {_MAX_READER_VERSION}"
     # Their text in a log has no one form: each engine escapes bytes in its own way.

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import MissingValueError
+from featstore.base.schema import without_places
 from featstore.loader.request.matching import Partition, partition_value
 from featstore.loader.request.options import FIRST, RIGHT, SlotRequest
 from featstore.loader.request.request import (
@@ -244,7 +245,7 @@ def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table
         else rows.other(field)
         for field in request.extras
     ]
-    schema = pa.schema([field.remove_metadata() for field in request.extras])
+    schema = without_places(pa.schema([field.remove_metadata() for field in request.extras]))
     table = pa.table([nan_to_null(column) for column in columns], schema=schema)
     slots = [request.schema[name] for name in schema.names if name in request.schema]
     return pa.table(marks_to_nulls(table, slots).columns, schema=schema)
