@@ -14,9 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.base.errors import missing_extra
+from featstore.base.errors import InputError, missing_extra
+from featstore.base.redaction import redact
 from featstore.base.schema import Slot, SlotKind
 from featstore.files.storage import absolute, canonical, filesystem, local_path, scheme
+from featstore.table.iceberg import is_iceberg
 from featstore.table.layout import partition_path
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile, Snapshot, TableFile
@@ -32,6 +34,7 @@ def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
         import duckdb
     except ModuleNotFoundError as error:
         raise missing_extra("Table.duckdb()", error) from error
+    _require_names(snapshot)
     connection = duckdb.connect() if connection is None else connection
     if local_path(snapshot.url) is None and not connection.filesystem_is_registered(
         scheme(canonical(snapshot.url))
@@ -46,12 +49,23 @@ def polars_view(snapshot: Snapshot) -> Any:
         import polars
     except ModuleNotFoundError as error:
         raise missing_extra("Table.polars()", error) from error
+    _require_names(snapshot)
     parts = [_lazy(polars, snapshot, part) for part in _parts(snapshot)]
     return (
         polars.concat(parts)
         if parts
         else polars.LazyFrame(polars.from_arrow(_schema(snapshot).empty_table()))
     )
+
+
+def _require_names(snapshot: Snapshot) -> None:
+    """InputError if columns are found in data files otherwise than by name."""
+    if is_iceberg(snapshot.url):
+        raise InputError(
+            f"{redact(snapshot.url)}: expected a table whose columns are found by name, found one "
+            "of Iceberg, where they are found by id: use to_arrow(), or the engine's own reader of "
+            "Iceberg (polars.scan_iceberg, duckdb's iceberg_scan)"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
