@@ -1,12 +1,19 @@
 """Iceberg tables that pyiceberg writes, in a catalog of its own in sqlite."""
 
+import json
+import math
+import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+
+PATHS = 2147483546  # the field id of paths in a file of position deletes
 
 CATALOG = "test"
 COLUMNS = pa.schema(
@@ -74,8 +81,6 @@ def as_featstore(found: pa.Table) -> pa.Table:
 
 
 def _as_featstore(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    import math
-
     type_ = column.type
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         kept = [
@@ -93,3 +98,146 @@ def _as_featstore(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_large_string(type_):
         return column.cast(pa.string())
     return column
+
+
+def position_deletes(root: Path, rows: list[tuple[str, int]]) -> Any:
+    """A file of position deletes of rows, each by data file and position, as of a manifest."""
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    path = root / f"{uuid.uuid4()}-deletes.parquet"
+    columns = {
+        "file_path": [path for path, _ in rows],
+        "pos": pa.array([at for _, at in rows], pa.int64()),
+    }
+    pq.write_table(pa.table(columns), path)
+    return DataFile.from_args(
+        3,
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"file://{path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=len(rows),
+        file_size_in_bytes=path.stat().st_size,
+        lower_bounds={PATHS: min(columns["file_path"]).encode()},
+        upper_bounds={PATHS: max(columns["file_path"]).encode()},
+    )
+
+
+def deletion_vectors(root: Path, rows: dict[str, list[int]]) -> list[Any]:
+    """Deletion vectors of data files in one Puffin file, as of a manifest.
+    https://iceberg.apache.org/puffin-spec/
+    """
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+    from pyroaring import BitMap64
+
+    path, data, blobs = root / f"{uuid.uuid4()}-deletes.puffin", b"PFA1", []
+    for referenced, positions in rows.items():
+        vector = b"\xd1\xd3\x39\x64" + BitMap64(positions).serialize()
+        blob = len(vector).to_bytes(4, "big") + vector + zlib.crc32(vector).to_bytes(4, "big")
+        blobs.append(
+            {
+                "type": "deletion-vector-v1",
+                "fields": [],
+                "snapshot-id": -1,
+                "sequence-number": -1,
+                "offset": len(data),
+                "length": len(blob),
+                "properties": {
+                    "referenced-data-file": referenced,
+                    "cardinality": str(len(positions)),
+                },
+            }
+        )
+        data += blob
+    footer = json.dumps({"blobs": blobs}).encode()
+    path.write_bytes(
+        data + b"PFA1" + footer + len(footer).to_bytes(4, "little") + bytes(4) + b"PFA1"
+    )
+    return [
+        DataFile.from_args(
+            3,
+            content=DataFileContent.POSITION_DELETES,
+            file_path=f"file://{path}",
+            file_format=FileFormat.PUFFIN,
+            partition=Record(),
+            record_count=len(positions),
+            file_size_in_bytes=path.stat().st_size,
+            referenced_data_file=blob["properties"]["referenced-data-file"],
+            content_offset=blob["offset"],
+            content_size_in_bytes=blob["length"],
+        )
+        for blob, positions in zip(blobs, rows.values(), strict=True)
+    ]
+
+
+def commit_deletes(table: Any, root: Path, files: list[Any], sequence: int | None = None) -> str:
+    """Adds a snapshot with files of deletes to a table without partitions, which pyiceberg does
+    not write, and returns the URL of the new metadata file.
+
+    Args:
+        sequence: The sequence number of the deletes; by default the next one.
+    """
+    from pyiceberg.avro.file import AvroOutputFile
+    from pyiceberg.manifest import (
+        ManifestContent,
+        ManifestEntry,
+        ManifestEntryStatus,
+        ManifestWriterV2,
+        write_manifest_list,
+    )
+    from pyiceberg.serializers import ToOutputFile
+    from pyiceberg.table.refs import SnapshotRef
+    from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+
+    class Writer(ManifestWriterV2):
+        """Of a manifest of deletes, with the fields of format 3."""
+
+        def content(self) -> ManifestContent:
+            return ManifestContent.DELETES
+
+        def new_writer(self) -> Any:
+            return AvroOutputFile[ManifestEntry](
+                output_file=self._output_file,
+                file_schema=self._with_partition(3),
+                record_schema=self._with_partition(3),
+                schema_name="manifest_entry",
+                metadata={**self._meta, "content": "deletes"},
+            )
+
+    old, io, version = table.current_snapshot(), table.io, uuid.uuid4().int % 2**62
+    number = table.metadata.last_sequence_number + 1
+    output = io.new_output(f"file://{root}/{version}-m.avro")
+    with Writer(table.spec(), table.schema(), output, version, "null") as writer:
+        for file in files:
+            entry = ManifestEntry.from_args(
+                3,
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=version,
+                sequence_number=sequence,
+                data_file=file,
+            )
+            writer.add_entry(entry)
+    output = io.new_output(f"file://{root}/{version}-list.avro")
+    with write_manifest_list(2, output, version, old.snapshot_id, number, "null") as listed:
+        listed.add_manifests([*old.manifests(io), writer.to_manifest_file()])
+    snapshot = Snapshot(
+        snapshot_id=version,
+        parent_snapshot_id=old.snapshot_id,
+        sequence_number=number,
+        manifest_list=output.location,
+        summary=Summary(Operation.DELETE),
+        schema_id=old.schema_id,
+    )
+    metadata = table.metadata.model_copy(
+        update={
+            "snapshots": [*table.metadata.snapshots, snapshot],
+            "current_snapshot_id": version,
+            "last_sequence_number": number,
+            "refs": {"main": SnapshotRef(snapshot_id=version, snapshot_ref_type="branch")},
+        }
+    )
+    url = f"file://{root}/{version}.metadata.json"
+    ToOutputFile.table_metadata(metadata, io.new_output(url))
+    return f"iceberg+{url}"

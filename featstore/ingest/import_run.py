@@ -150,8 +150,8 @@ def part_names(files: Sequence[FileEntry]) -> list[str]:
 def _list(job: ImportJob) -> list[FileEntry]:
     if is_iceberg(job.input_url):
         raise InputError(
-            f"{redact(job.input_url)}: expected files of {job.format.name}, found an Iceberg table: "
-            f"extract from it as it is (--input)"
+            f"{redact(job.input_url)}: expected files of {job.format.name}, found an Iceberg "
+            f"table: extract from it as it is (--input)"
         )
     files = list_files(job.input_url, suffix="")
     if not files:
