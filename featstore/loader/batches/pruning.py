@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from featstore.base.schema import SlotKind
 from featstore.loader.request.request import Request
 from featstore.reading.buffers import converted
-from featstore.reading.file_columns import FileColumns, absent_value
+from featstore.reading.field_ids import absent_value
+from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.selection.predicate import Flags, Range, Ranges
 
