@@ -109,7 +109,7 @@ def test_a_file_without_ids_is_read_by_the_names_of_the_column(tmp_path: Path) -
 
 def test_a_file_with_some_ids_or_one_twice_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, with_id("a", pa.int64(), 1), pa.field("b", pa.int64()), a=[1], b=[2])
-    with pytest.raises(DataFileError, match="ids on all columns of the file or on none.*'b' only"):
+    with pytest.raises(DataFileError, match=r"ids on all columns of the file or on none.*'b' only"):
         read(path, column("b", pa.int64(), 2, "b"))
     twice = written(
         tmp_path, with_id("a", pa.int64(), 1), with_id("b", pa.int64(), 1), a=[1], b=[2]
@@ -140,5 +140,5 @@ def test_members_of_structs_are_read_by_name_where_that_is_right(tmp_path: Path)
             column("s", other, 1),
             column("l", pa.list_(with_id("element", other, 5)), 4),
         ):
-            with pytest.raises(DataFileError, match="expected the member '[yz]' of a struct"):
+            with pytest.raises(DataFileError, match=r"expected the member '[yz]' of a struct"):
                 read(path, wanted)
