@@ -158,7 +158,8 @@ class Table:
         return history_of(self.snapshot)
 
     def data_files(self, where: str | None = None) -> tuple[DataFile, ...]:
-        """The data files that may hold matching rows, judged by partition values alone.
+        """The data files that may hold matching rows, judged by partition values, and in an Iceberg
+        table also by the bounds of columns by which it is partitioned or sorted.
 
         Args:
             where: A predicate, such as `"dt >= '2026-11-01'"`.
@@ -641,7 +642,9 @@ def matching_files(files: FileList, where: Where | None) -> FileList:
     if where is None:
         return files
     # None means that the partition values do not decide.
-    return files.at_places([where.matches_partition(p) is not False for p in files.places])
+    files = files.at_places([where.matches_partition(p) is not False for p in files.places])
+    chosen = files.matching(where)
+    return files if chosen is None else files.take(chosen)
 
 
 def _left_in_row_groups(file: DataFile, base: OpenFile) -> list[int]:

@@ -299,7 +299,11 @@ def _nulls(request: Request, sizes: ColumnSizes, table: str) -> list[MissingValu
 def _cache_bytes(staging: Staging | None, snapshot: Snapshot) -> int | None:
     if staging is None or staging.directory is None or staging.mode == "ranges":
         return None
-    return staging.num_budget_bytes if staging.stages(snapshot.url) else None
+    return (
+        staging.num_budget_bytes
+        if staging.stages(next(snapshot.data_files.urls, snapshot.url))
+        else None
+    )
 
 
 def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:

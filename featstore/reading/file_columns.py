@@ -12,18 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from featstore.base.errors import DataFileError, not_once
-from featstore.base.schema import (
-    FIELD_ID,
-    ROLE,
-    FieldId,
-    Role,
-    Slot,
-    SlotKind,
-    slot_number,
-    stored_name,
-)
+from featstore.base.schema import ROLE, FieldId, Role, Slot, SlotKind, slot_number
 from featstore.native.column_types import is_list, is_of_kind
 from featstore.native.file_schema import FileSchema
+from featstore.reading.field_ids import column_of_id
 
 _LOG = logging.getLogger(__name__)
 # A reader has at most two selections, and the files of a table seldom more than two schemas.
@@ -199,7 +191,7 @@ def _slot_column(
     file_schema: FileSchema, slot: Slot, numbered: pa.Field | None, file_name: str
 ) -> str | None:
     if slot.field_id is not None:
-        field = _of_id(file_schema, slot.field_id, slot.to_field(nullable=True), file_name)
+        field = column_of_id(file_schema, slot.field_id, slot.to_field(nullable=True), file_name)
     else:
         field = _field(file_schema, slot.name if numbered is None else numbered.name, file_name)
     if field is None or pa.types.is_null(field.type):
@@ -219,7 +211,7 @@ def _slot_column(
 
 def _other_column(file_schema: FileSchema, expected: pa.Field, file_name: str) -> str | None:
     if (field_id := FieldId.of(expected)) is not None:
-        field = _of_id(file_schema, field_id, expected, file_name)
+        field = column_of_id(file_schema, field_id, expected, file_name)
     else:
         field = _field(file_schema, expected.name, file_name)
     if field is None or pa.types.is_null(field.type):
@@ -240,83 +232,6 @@ def _field(file_schema: FileSchema, name: str, file_name: str) -> pa.Field | Non
     if len(found) > 1:
         raise DataFileError(f"{file_name}: {not_once(name, len(found))}")
     return file_schema.schema.field(found[0]) if found else None
-
-
-def _of_id(
-    file_schema: FileSchema, field_id: FieldId, expected: pa.Field, file_name: str
-) -> pa.Field | None:
-    """The column of this id, or in a file without any id of one of its names; None: there is none.
-
-    Raises:
-        DataFileError: There are several, the file has no ids and the column no names, or members of
-            a struct have other ids.
-    """
-    where = f"{file_name}: column {expected.name!r}"
-    if field_id.number is None or not file_schema.by_id:
-        if not field_id.names:
-            raise DataFileError(
-                f"{where}: expected a file with field ids, found one without, and the table says "
-                "no name by which to find the column in it: write the file again, or set the "
-                "property schema.name-mapping.default of a table of Iceberg"
-            )
-        named = [name for name in field_id.names if name in file_schema.by_name]
-        if len(named) > 1:
-            raise DataFileError(
-                f"{where}: expected one of the names {', '.join(field_id.names)}, found "
-                f"{', '.join(named)}; write the file again without one of them"
-            )
-        return _field(file_schema, named[0], file_name) if named else None
-    found = file_schema.by_id.get(field_id.number, ())
-    if len(found) > 1:
-        raise DataFileError(
-            f"{where}: expected one column of field id {field_id.number}, found {len(found)}; "
-            "write the file again without the others"
-        )
-    if not found:
-        return None
-    field = file_schema.schema.field(found[0])
-    if (other := _other_member(field.type, expected.type)) is not None:
-        raise DataFileError(
-            f"{where}: expected the member {other!r} of a struct as the table has it, found it "
-            "renamed, or another one of its name: members are read by name; leave the column out, "
-            "or write the file again"
-        )
-    return field
-
-
-def _other_member(found: pa.DataType, expected: pa.DataType) -> str | None:
-    """The name of a member of a struct, at any depth, that is not the same by name as by id."""
-    if pa.types.is_struct(found) and pa.types.is_struct(expected):
-        names = {_id(member): member.name for member in found}
-        by_name = {member.name: member for member in found}
-        pairs = []
-        for member in expected:
-            name = stored_name(member)
-            if names.get(_id(member), name) != name:
-                return str(member.name)
-            if (of_name := by_name.get(name)) is not None:
-                if _id(of_name) != _id(member):
-                    return str(member.name)
-                pairs.append((of_name.type, member.type))
-    elif pa.types.is_map(found) and pa.types.is_map(expected):
-        pairs = [(found.key_type, expected.key_type), (found.item_type, expected.item_type)]
-    elif is_list(found) and is_list(expected):
-        pairs = [(found.value_type, expected.value_type)]
-    else:
-        return None
-    return next((other for pair in pairs if (other := _other_member(*pair)) is not None), None)
-
-
-def _id(member: pa.Field) -> bytes | None:
-    return (member.metadata or {}).get(FIELD_ID)
-
-
-def absent_value(column: pa.Field) -> pa.Scalar:
-    """The value of a column of a table in files that lack it: null, or the table's default."""
-    field_id = FieldId.of(column)
-    if field_id is None or field_id.default is None:
-        return pa.scalar(None, column.type)
-    return pa.scalar(field_id.default).cast(column.type)
 
 
 def _is_without_values(type_: pa.DataType, slot: Slot) -> bool:

@@ -13,7 +13,8 @@ from featstore.base.schema import Slot
 from featstore.native.damage import damage_as
 from featstore.ops.arrays import array_of
 from featstore.reading.buffers import Array, Values, as_type, missing_values, slot_values
-from featstore.reading.file_columns import FileColumns, FileLeaf, Selection, absent_value
+from featstore.reading.field_ids import absent_value
+from featstore.reading.file_columns import FileColumns, FileLeaf, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import NOTHING_DECODED, DecodedColumns, PageReader, Take
 

@@ -15,8 +15,8 @@ from featstore.files.retry import thread_pool
 from featstore.native.format import FooterError
 from featstore.statistics.lint_rules import ColumnFacts, FileFacts, Finding, find
 from featstore.table.delta import is_delta, open_delta
-from featstore.table.metadata import KEY
 from featstore.table.iceberg import is_iceberg
+from featstore.table.metadata import KEY
 from featstore.table.open import open_snapshot
 from featstore.table.parquet_dir import list_data_files, read_footer
 

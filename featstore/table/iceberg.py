@@ -8,11 +8,13 @@ https://iceberg.apache.org/spec/
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import (
@@ -26,17 +28,20 @@ from featstore.base.errors import (
 )
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact
-from featstore.base.schema import BY_ID, FIELD_ID, FieldId, SlotSchema
+from featstore.base.schema import BY_ID, FIELD_ID, FieldId, Slot, SlotKind, SlotSchema
 from featstore.files.retry import thread_pool
 from featstore.files.storage import absolute
 from featstore.files.store_errors import as_store_errors
 from featstore.native.column_types import plain_type
 from featstore.native.damage import first_line
+from featstore.selection.predicate import Range
 from featstore.table.delta import Commit
+from featstore.table.iceberg_deletes import Deletes, unreadable
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestEntry
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
@@ -61,6 +66,12 @@ _EMPTY = -1  # the snapshot of a table without any, as metadata files of format 
 _NUM_THREADS = 8
 # Operations after which a range of snapshots still is the rows of its appends.
 _ROWS_STAY = ("append", "replace")
+# The types whose bounds `where` compares, and how they are encoded: of eight bytes, and of four.
+_BOUNDED = (
+    *(pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_date32),
+    pa.types.is_timestamp,
+)
+_BOUNDS_AS = {True: ("<d", "<f"), False: ("<q", "<i")}
 # The types of partition keys, whose values have a text that Arrow reads back.
 _KEYS = (
     *(pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal),
@@ -92,16 +103,16 @@ def is_iceberg(url: str) -> bool:
     return url.startswith(("iceberg://", "iceberg+"))
 
 
-def is_fixed(url: str) -> bool:
-    """Whether an Iceberg table has the same current snapshot whenever it is opened."""
-    return _parse(url).catalog is None
+def is_metadata_file(url: str) -> bool:
+    """Whether a URL names an Iceberg table by a metadata file, which never changes."""
+    return is_iceberg(url) and _parse(url).catalog is None
 
 
 def open_iceberg(url: str, version: int | str | None = None) -> Snapshot:
     """Opens a snapshot of an Iceberg table.
 
-    Columns and their names are those of the table's current schema if the newest snapshot or a
-    branch is opened, and otherwise those of the snapshot.
+    Columns and their names are those of the table's current schema if the current snapshot or a
+    branch is opened, and otherwise those that they were at the snapshot.
 
     Args:
         url: `iceberg://CATALOG/NAMESPACE.TABLE`, of a catalog of pyiceberg's configuration, or
@@ -124,13 +135,42 @@ def open_iceberg(url: str, version: int | str | None = None) -> Snapshot:
     with _as_errors(url):
         table = _load(url, address)
         chosen = _snapshot_of(url, table, wanted)
-        is_current = wanted is None or wanted in table.refs() and _is_branch(table, wanted)
-        if chosen is None or chosen.schema_id is None or is_current:
-            schema = table.schema()
-        else:
-            schema = table.schemas()[chosen.schema_id]
-        entries = [] if chosen is None else list(_entries(url, table, chosen, address.after))
-        return _snapshot(url, table, schema, chosen, entries, address.values)
+        return _opened(url, address, table, chosen, _schema_of(table, chosen, wanted))
+
+
+def _opened(
+    url: str,
+    address: _Address,
+    table: "Table",
+    chosen: "IcebergSnapshot | None",
+    schema: "Schema",
+) -> Snapshot:
+    """A snapshot, by its manifests."""
+    entries, deletes = list["ManifestEntry"](), Deletes()
+    if chosen is not None:
+        entries, deletes = _manifests_of(url, table, chosen, address.after)
+    for entry in entries:
+        _check_entry(url, entry)
+    fields = _columns(url, table, schema)
+    keys = _keys(table, entries, {number: each for each, number in fields})
+    _check_values(url, address.values, keys)
+    root = f"{table.metadata.location.rstrip('/')}/"
+    made = [(_data_file(table, entry, deletes, keys, root), entry.data_file) for entry in entries]
+    found = {
+        file.path: (file, stored)
+        for file, stored in made
+        if address.values.items() <= file.partition.items()
+    }
+    files = FileList.of(file for file, _ in found.values())
+    ranges = _ranges(table, fields, [found[path][1] for path in files.paths])
+    return Snapshot(
+        url=url,
+        version=_EMPTY if chosen is None else chosen.snapshot_id,
+        schema=SlotSchema.from_arrow(
+            pa.schema([each for each, _ in fields]), [key.name for key in keys.values()]
+        ),
+        data_files=replace(files, ranges=ranges),
+    )
 
 
 def history_of_iceberg(url: str) -> list[Commit]:
@@ -198,8 +238,9 @@ def _as_errors(url: str) -> Iterator[None]:
 
 def _load(url: str, address: _Address) -> "Table":
     """The table's metadata."""
+    loaded: Table
     if address.catalog is None:
-        loaded: Table = _tables.StaticTable.from_metadata(address.table)
+        loaded = _tables.StaticTable.from_metadata(address.table)
         return loaded
     # Read anew: pyiceberg reads it once, when it is imported.
     config = _config.Config()
@@ -212,7 +253,7 @@ def _load(url: str, address: _Address) -> "Table":
         )
     with _catalogs.load_catalog(address.catalog, **found) as catalog:
         loaded = catalog.load_table(address.table)
-        return loaded
+    return loaded
 
 
 def _snapshot_of(url: str, table: "Table", wanted: str | None) -> "IcebergSnapshot | None":
@@ -236,29 +277,46 @@ def _is_branch(table: "Table", name: str) -> bool:
     return str(table.refs()[name].snapshot_ref_type) == "branch"
 
 
+def _schema_of(table: "Table", chosen: "IcebergSnapshot | None", wanted: str | None) -> "Schema":
+    """The current schema for the current snapshot and those of branches, otherwise the snapshot's
+    own.
+    """
+    is_branch = wanted in table.refs() and _is_branch(table, str(wanted))
+    if (
+        chosen is None
+        or chosen.schema_id is None
+        or chosen == table.current_snapshot()
+        or is_branch
+    ):
+        return table.schema()
+    return table.schemas()[chosen.schema_id]
+
+
 def _operation(snapshot: "IcebergSnapshot") -> str:
     return "unknown" if snapshot.summary is None else str(snapshot.summary.operation.value)
 
 
-def _entries(
+def _manifests_of(
     url: str, table: "Table", chosen: "IcebergSnapshot", after: str | None
-) -> "Iterator[ManifestEntry]":
-    """The live entries of a snapshot's manifests, or those of files that were appended since
-    another one.
+) -> "tuple[list[ManifestEntry], Deletes]":
+    """The live data files of a snapshot, or those that were appended since another one, and the
+    records of their deleted rows.
     """
-    if after is None:
-        yield from _read(table, chosen.manifests(table.io))
-        return
-    appended = _appended(url, table, chosen, after)
-    manifests = {
-        manifest
-        for each in appended.values()
-        for manifest in each.manifests(table.io)
-        if manifest.added_snapshot_id in appended
-    }
-    for entry in _read(table, manifests):
-        if entry.status == _manifests.ManifestEntryStatus.ADDED and entry.snapshot_id in appended:
-            yield entry
+    deletes, manifests = Deletes(), chosen.manifests(table.io)
+    appended = None if after is None else _appended(url, table, chosen, after)
+    of_data = [each for each in manifests if each.content == _manifests.ManifestContent.DATA]
+    for each in manifests:
+        if each not in of_data:
+            deletes.add(url, table.io, each)
+    if appended is not None:
+        # Files that were rewritten since are in manifests of their snapshots only.
+        found = {each: None for one in appended.values() for each in one.manifests(table.io)}
+        of_data = [each for each in found if each.added_snapshot_id in appended]
+    entries = _read(table, of_data)
+    if appended is None:
+        return list(entries), deletes
+    is_added = _manifests.ManifestEntryStatus.ADDED
+    return [e for e in entries if e.status == is_added and e.snapshot_id in appended], deletes
 
 
 def _read(table: "Table", manifests: Iterable[Any]) -> "Iterator[ManifestEntry]":
@@ -299,58 +357,26 @@ def _appended(
     )
 
 
-def _snapshot(
-    url: str,
-    table: "Table",
-    schema: Any,
-    chosen: "IcebergSnapshot | None",
-    entries: "list[ManifestEntry]",
-    values: Mapping[str, str],
-) -> Snapshot:
-    for entry in entries:
-        _check_entry(url, entry)
-    fields = _columns(url, table, schema)
-    keys = _keys(table, entries, {number: each for each, number in fields})
+def _check_values(url: str, values: Mapping[str, str], keys: Mapping[int, pa.Field]) -> None:
+    """InputError if a URL names what is no partition key."""
     named = [key.name for key in keys.values()]
     if unknown := sorted(values.keys() - {*named}):
         raise InputError(
             f"{redact(url)}: expected {_VERSION}, {_AFTER} or a partition key after '?', found "
             f"{unknown[0]!r}{nearest(unknown[0], [_VERSION, _AFTER, *named])}"
         )
-    root = f"{table.metadata.location.rstrip('/')}/"
-    files = (_data_file(table, entry, keys, root) for entry in entries)
-    wanted = frozenset(values.items())
-    return Snapshot(
-        url=url,
-        version=_EMPTY if chosen is None else chosen.snapshot_id,
-        schema=SlotSchema.from_arrow(pa.schema([each for each, _ in fields]), named),
-        data_files=FileList.of(file for file in files if wanted <= file.partition.items()),
-    )
 
 
 def _check_entry(url: str, entry: "ManifestEntry") -> None:
-    """DataFileError if a file is one that featstore does not read."""
+    """DataFileError if a data file is one that featstore does not read."""
     file = entry.data_file
-    contents, formats = _manifests.DataFileContent, _manifests.FileFormat
-    if file.content == contents.EQUALITY_DELETES:
-        found = "equality deletes"
-    elif file.content == contents.POSITION_DELETES:
-        is_vector = file.file_format == formats.PUFFIN
-        found = "deletion vectors" if is_vector else "position deletes"
-    elif file.file_format != formats.PARQUET:
-        found = f"data files of {file.file_format.value.title()}"
-    elif file.key_metadata is not None:
-        found = "encrypted data files"
-    else:
-        return
-    raise DataFileError(
-        f"{redact(url)} is an Iceberg table with {found}, which featstore does not read: expected "
-        f"a table without, found {redact(file.file_path)}; rewrite its data files with another "
-        "engine, such as Spark's procedure rewrite_data_files"
-    )
+    if file.file_format != _manifests.FileFormat.PARQUET:
+        raise unreadable(url, f"data files of {file.file_format.value.title()}", file.file_path)
+    if file.key_metadata is not None:
+        raise unreadable(url, "encrypted data files", file.file_path)
 
 
-def _columns(url: str, table: "Table", schema: Any) -> list[tuple[pa.Field, int]]:
+def _columns(url: str, table: "Table", schema: "Schema") -> list[tuple[pa.Field, int]]:
     """The columns as Arrow fields, each with its id."""
     mapping = table.name_mapping()
     names = {each.field_id: _names(each) for each in mapping or ()}
@@ -434,7 +460,11 @@ def _values(table: "Table", spec_id: int) -> list[tuple[int, int]]:
 
 
 def _data_file(
-    table: "Table", entry: "ManifestEntry", keys: Mapping[int, pa.Field], root: str
+    table: "Table",
+    entry: "ManifestEntry",
+    deletes: Deletes,
+    keys: Mapping[int, pa.Field],
+    root: str,
 ) -> DataFile:
     file = entry.data_file
     partition = dict[str, str | None]()
@@ -455,4 +485,61 @@ def _data_file(
         size_bytes=file.file_size_in_bytes,
         num_rows=file.record_count,
         partition=partition,
+        mask=deletes.mask_of(entry),
     )
+
+
+def _ranges(
+    table: "Table", fields: list[tuple[pa.Field, int]], files: Sequence[Any]
+) -> dict[str, Range]:
+    """The bounds in files of the columns by which the table is partitioned or sorted: those of
+    others seldom exclude a file, and take memory.
+    """
+    orders = [each.fields for each in (*table.specs().values(), *table.sort_orders().values())]
+    chosen = {each.source_id for fields_of in orders for each in fields_of}
+    schema = pa.schema([column for column, _ in fields])
+    slots = {slot.name: slot for slot in SlotSchema.from_arrow(schema)}
+    return {
+        column.name: range_
+        for column, number in fields
+        if number in chosen
+        and (range_ := _range(column, number, slots.get(column.name), files)) is not None
+    }
+
+
+def _range(column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any]) -> Range | None:
+    """The bounds of a column in files; None for a type in which they cannot be used."""
+    if not any(is_kind(column.type) for is_kind in _BOUNDED) or (slot and slot.shape):
+        return None
+    type_ = column.type if slot is None else slot.arrow_type()
+    ends = (
+        _bounds([(getattr(file, side) or {}).get(number) for file in files], column.type)
+        for side in ("lower_bounds", "upper_bounds")
+    )
+    low, high = (each.cast(type_, safe=False) for each in ends)
+    num_nulls = [(file.null_value_counts or {}).get(number) for file in files]
+    num_values = [(file.value_counts or {}).get(number) for file in files]
+    is_float = pa.types.is_floating(column.type)  # NaN is null, and within no bounds
+    found = Range(
+        low=low,
+        high=high,
+        may_be_null=np.array([is_float or num != 0 for num in num_nulls], bool),
+        may_be_value=np.array(
+            [num is None or num != of for num, of in zip(num_nulls, num_values, strict=True)], bool
+        ),
+    )
+    return found.with_zero_as_null() if slot and slot.kind is SlotKind.ID else found
+
+
+def _bounds(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
+    """Bounds as of manifests, in the type of their column, which may have been widened since."""
+    if pa.types.is_string(type_):
+        return pa.array([None if each is None else each.decode() for each in values], type_)
+    wide, narrow = _BOUNDS_AS[pa.types.is_floating(type_)]
+    numbers = [
+        None if each is None else struct.unpack(wide if len(each) == 8 else narrow, each)[0]
+        for each in values
+    ]
+    if pa.types.is_floating(type_) or pa.types.is_integer(type_):
+        return pa.array(numbers, type_)
+    return pa.array(numbers, pa.int32() if pa.types.is_date(type_) else pa.int64()).view(type_)

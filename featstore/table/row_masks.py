@@ -9,16 +9,21 @@ https://github.com/RoaringBitmap/RoaringFormatSpec#extension-for-64-bit-implemen
 
 import base64
 import functools
+import io
 import json
 import zlib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from featstore.base.errors import DataFileError
 from featstore.base.redaction import redact
 from featstore.files.storage import open_read
+from featstore.native.damage import damage_as, first_line
+from featstore.native.footers import read_checked
 from featstore.table.columns import Numbers
 from featstore.table.layout import is_whole
 
@@ -142,6 +147,24 @@ def _delta_vector(record: MaskRecord, path: str, num_rows: int) -> Numbers:
     return roaring_rows(vector[4:], record, path, num_rows)
 
 
+def _iceberg_positions(record: MaskRecord, path: str, num_rows: int) -> Numbers:
+    """The rows of one data file in a file of Iceberg's position deletes, which may be of several:
+    `record.text` is the name that it has there.
+    """
+
+    def unreadable(error: Exception) -> DataFileError:
+        return damaged(record, path, f"a Parquet file ({first_line(error)})")
+
+    rows = []
+    with io.BytesIO(read_record(record, path)) as data, damage_as(unreadable, path):
+        footer = read_checked(data)
+        file = pq.ParquetFile(data, metadata=footer.arrow_metadata())
+        for batch in file.iter_batches(columns=["file_path", "pos"], use_threads=False):
+            paths, positions = batch.columns
+            rows.append(positions.filter(pc.equal(paths, record.text)).drop_null())
+    return np.concatenate([np.zeros(0, np.int64), *map(np.from_dlpack, rows)])
+
+
 def decode_base85(text: str) -> bytes:
     """The bytes of a text in the alphabet of ZeroMQ, of five characters for each four bytes.
 
@@ -202,4 +225,7 @@ def _place(record: MaskRecord) -> str:
 
 # How the records of each kind are read: called with the record, and the path and the number of rows
 # of the data file; the rows are int64, in any order.
-READERS: Mapping[str, Callable[[MaskRecord, str, int], Numbers]] = {"delta-vector": _delta_vector}
+READERS: Mapping[str, Callable[[MaskRecord, str, int], Numbers]] = {
+    "delta-vector": _delta_vector,
+    "iceberg-positions": _iceberg_positions,
+}

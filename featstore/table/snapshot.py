@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import FieldId, SlotSchema
+from featstore.selection.predicate import Range, Ranges
+from featstore.selection.where import Where
 from featstore.table.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
 from featstore.table.metadata import to_json
 from featstore.table.row_masks import RowMask, deleted_rows
@@ -151,6 +153,8 @@ class FileList(Sequence[DataFile]):
         place: int32 (num_files,), the index of each file's partition in `places`.
         places: The partitions, of which not all need have a file.
         groups: The files of slot groups, by name of the group, sorted.
+        ranges: The bounds in each file of some columns, if the table's metadata tell them; as of
+            row groups.
     """
 
     columns: Mapping[str, pa.Array]
@@ -158,6 +162,7 @@ class FileList(Sequence[DataFile]):
     place: Numbers
     places: Sequence[Partition]
     groups: Mapping[str, "GroupFiles"] = field(default_factory=dict)
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
     @classmethod
     def of(cls, files: Iterable[DataFile] = ()) -> "FileList":
@@ -261,7 +266,18 @@ class FileList(Sequence[DataFile]):
         # A dictionary of few rows is often much smaller.
         taken["version"] = taken["version"].dictionary_decode().dictionary_encode()
         groups = {name: group.take(rows) for name, group in self.groups.items()}
-        return replace(self, columns=taken, place=self.place[rows], groups=groups)
+        ranges = {name: range_.take(rows) for name, range_ in self.ranges.items()}
+        place = self.place[rows]
+        return replace(self, columns=taken, place=place, groups=groups, ranges=ranges)
+
+    def matching(self, where: Where) -> Numbers | None:
+        """The indices of the files in which the bounds of columns do not exclude that a row
+        matches; None for all.
+        """
+        if self.ranges.keys().isdisjoint(where.columns):
+            return None
+        may = where.can_match(Ranges(num_row_groups=len(self), columns=self.ranges))
+        return None if may.all() else np.flatnonzero(may)
 
     def at_places(self, are_taken: Sequence[bool]) -> "FileList":
         """The files of some of the `places`."""
@@ -510,8 +526,8 @@ def require_plain_files(snapshot: Snapshot, what: str) -> None:
     if found:
         raise InputError(
             f"{redact(snapshot.url)}: {what}: expected data files that say by themselves which "
-            f"rows and columns the table has, found {' and '.join(found)}; read it with to_arrow(), or "
-            f"with an engine that knows the table's format"
+            f"rows and columns the table has, found {' and '.join(found)}; read it with "
+            f"to_arrow(), or with an engine that knows the table's format"
         )
 
 

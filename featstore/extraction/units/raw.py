@@ -162,7 +162,9 @@ def find_raw_files(
     return sorted(files, key=lambda file: partition_path(file.partition))
 
 
-def list_input(url: str, *, looks_above: bool = True) -> list[tuple[FileEntry, RawTableRows | None]]:
+def list_input(
+    url: str, *, looks_above: bool = True
+) -> list[tuple[FileEntry, RawTableRows | None]]:
     """Lists the raw files at a URL, of which each file of a table comes with what its rows are;
     `looks_above` as of `list_files`. InputError if they belong to a table that is not read.
     """

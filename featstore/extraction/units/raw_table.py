@@ -46,9 +46,7 @@ class RawTableFile:
         schema_arrow: The table's columns.
     """
 
-    def __init__(
-        self, file: OpenFile, rows: RawTableRows, rows_of: Callable[[float], int]
-    ) -> None:
+    def __init__(self, file: OpenFile, rows: RawTableRows, rows_of: Callable[[float], int]) -> None:
         self.schema_arrow = rows.schema
         self._file, self._partition, self._rows_of = file, rows.partition, rows_of
 

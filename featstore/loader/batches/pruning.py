@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 
 from featstore.base.schema import SlotKind
 from featstore.loader.request.request import Request
-from featstore.reading.buffers import as_type
-from featstore.reading.file_columns import FileColumns, absent_value
+from featstore.reading.buffers import converted
+from featstore.reading.field_ids import absent_value
+from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.selection.predicate import Flags, Range, Ranges
 
@@ -32,7 +33,8 @@ def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa
         file, name = _place(parts, slot.name, of="slots")
         if not slot.shape:
             range_ = _range(file, name, slot.to_field(), rows)
-            found[slot.name] = _with_zero_as_null(range_) if slot.kind is SlotKind.ID else range_
+            is_id = range_ is not None and slot.kind is SlotKind.ID
+            found[slot.name] = range_.with_zero_as_null() if is_id else range_
     for field in request.where_others:
         found[field.name] = _range(*_place(parts, field.name, of="others"), field, rows)
     for field in request.partition_keys.values():
@@ -50,9 +52,7 @@ def _place(parts: Parts, name: str, *, of: str) -> tuple[OpenFile, str | None]:
     return parts[-1][0], None
 
 
-def _range(
-    file: OpenFile, name: str | None, field: pa.Field, rows: Sequence[int]
-) -> Range | None:
+def _range(file: OpenFile, name: str | None, field: pa.Field, rows: Sequence[int]) -> Range | None:
     """The column's range in each row group; None for a type whose statistics cannot be used.
 
     Statistics say nothing about NaN, which is null to `where`, so a floating-point column may
@@ -68,8 +68,7 @@ def _range(
     statistics = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
     try:
         low, high = (
-            as_type(pa.chunked_array([_bounds(statistics, side, stored)]), field.type).combine_chunks()
-            for side in ("min", "max")
+            converted(_bounds(statistics, side, stored), field.type) for side in ("min", "max")
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         return None
@@ -120,22 +119,6 @@ def _bounds(statistics: Sequence[pq.Statistics | None], side: str, type_: pa.Dat
     if not _is_time(type_):
         return pa.array(values, type_)
     return pa.array(values, pa.int32() if pa.types.is_date32(type_) else pa.int64()).view(type_)
-
-
-def _with_zero_as_null(range_: Range | None) -> Range | None:
-    """The range of an id slot, whose missing mark 0 is null to `where`: where 0 lies between the
-    bounds, the slot may be null.
-    """
-    if range_ is None:
-        return None
-    bounds = zip(range_.low.to_pylist(), range_.high.to_pylist(), strict=True)
-    may_be_mark = np.array([low is None or low <= 0 <= high for low, high in bounds], bool)
-    return Range(
-        low=range_.low,
-        high=range_.high,
-        may_be_null=range_.may_be_null | (may_be_mark & range_.may_be_value),
-        may_be_value=range_.may_be_value,
-    )
 
 
 def _constant(value: pa.Scalar, num_row_groups: int) -> Range:
