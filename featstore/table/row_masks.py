@@ -28,7 +28,7 @@ from featstore.table.columns import Numbers
 from featstore.table.layout import is_whole
 
 # The rows of so many files are kept in memory: a file is opened once for each of its splits.
-_NUM_KEPT = 64
+_NUM_KEPT = 16
 _DELTA_MAGIC = 1681511377
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from featstore.base.errors import DataFileError, MissingValueError
 from featstore.dispatch.receipt import receipts
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.train_check import TrainCheck, check
 from featstore.samples.sample_dataset import SampleDataset
 from featstore.table.snapshot import Snapshot
 from tests.loader.conftest import NUM_ROWS, ROWS_PER_FILE, rows_of, rows_table
@@ -133,6 +134,22 @@ def test_a_null_label_of_a_deleted_row_is_no_error(snapshot: Snapshot) -> None:
     }
     with make(with_deleted(snapshot, nulls), labels=["ripe"]) as loader:
         assert rows_of(loader) == [row for row in range(NUM_ROWS) if row % 10]
+
+
+def test_a_check_before_a_run_knows_that_null_labels_may_be_deleted(tmp_path: Path) -> None:
+    rows = pa.table({"x": range(4), "y": pa.array([0.0, None, 1.0, None])})
+    config = tmp_path / "train.yaml"
+    for deleted in ([], [1, 3]):
+        url = masked_table(tmp_path / "table", {"f.parquet": (rows, deleted)})
+        config.write_text(f"table: {url}\nslots: [x]\nlabels: [y]\nbatch_size: 2\n")
+        if not deleted:
+            with pytest.raises(MissingValueError):
+                check(str(config))
+            continue
+        found = check(str(config))
+        assert isinstance(found, TrainCheck)
+        assert found.num_rows == 2
+        assert "is null in 2 of 4" in found.null_labels[0]
 
 
 @pytest.mark.parametrize("read", ["loader", "samples", "decoded"])
