@@ -97,20 +97,29 @@ def test_some_of_its_files_in_any_order_are_a_list_of_these(
 
 @given(lists())
 def test_its_sums_are_those_of_its_files(found: list[DataFile]) -> None:
-    # All of them together fit 64 bits.
+    # All of them together fit 64 bits, and nothing has to be loaded.
     files = [
-        replace(file, size_bytes=file.size_bytes >> 5, num_rows=file.num_rows >> 5)
+        replace(
+            file,
+            size_bytes=file.size_bytes >> 5,
+            num_rows=file.num_rows >> 5,
+            mask=file.mask and file.mask._replace(num_deleted=file.num_rows >> 6),
+        )
         for file in found
     ]
     packed = FileList.of(files)
     assert packed.num_parts.tolist() == [len(file.parts) for file in files]
+    assert packed.has_masks == any(file.mask for file in files)
+    assert packed.rows_left.tolist() == [
+        file.num_rows - (file.mask.num_deleted or 0 if file.mask else 0) for file in files
+    ]
     assert packed.total_bytes.tolist() == [
         sum(part.size_bytes for part in file.parts) for file in files
     ]
     of_day = {tuple(file.partition.items()): [0, 0, 0] for file in files}
     for file in files:
         total = of_day[tuple(file.partition.items())]
-        total[:] = [total[0] + 1, total[1] + file.num_rows, total[2] + file.size_bytes]
+        total[:] = [total[0] + 1, total[1] + file.num_left, total[2] + file.size_bytes]
     assert [(tuple(part.items()), *rest) for part, *rest in packed.totals()] == [
         (part, *total) for part, total in of_day.items()
     ]
