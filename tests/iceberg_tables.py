@@ -44,6 +44,15 @@ def catalog_at(root: Path, patch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield catalog
 
 
+def partitioned(catalog: Any, **transforms: Any) -> Any:
+    """A table without rows, partitioned by transforms of columns."""
+    table = catalog.create_table("db.t", COLUMNS)
+    with table.update_spec() as update:
+        for column, transform in transforms.items():
+            update.add_field(column, transform, f"part_{column}")
+    return table
+
+
 def rows_of(first: int, num_rows: int, schema: pa.Schema = COLUMNS) -> pa.Table:
     """Rows of any columns whose names `COLUMNS` has. Some values are null, missing or NaN."""
     made: dict[str, Any] = {
