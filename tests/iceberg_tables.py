@@ -141,7 +141,8 @@ def deletion_vectors(root: Path, rows: dict[str, list[int]]) -> list[Any]:
     from pyiceberg.typedef import Record
     from pyroaring import BitMap64
 
-    path, data, blobs = root / f"{uuid.uuid4()}-deletes.puffin", b"PFA1", []
+    path, data = root / f"{uuid.uuid4()}-deletes.puffin", b"PFA1"
+    blobs = list[dict[str, Any]]()
     for referenced, positions in rows.items():
         vector = b"\xd1\xd3\x39\x64" + BitMap64(positions).serialize()
         blob = len(vector).to_bytes(4, "big") + vector + zlib.crc32(vector).to_bytes(4, "big")
@@ -200,7 +201,7 @@ def commit_deletes(table: Any, root: Path, files: list[Any], sequence: int | Non
     from pyiceberg.table.refs import SnapshotRef
     from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-    class Writer(ManifestWriterV2):
+    class Writer(ManifestWriterV2):  # type: ignore[misc]  # untyped
         """Of a manifest of deletes, with the fields of format 3."""
 
         def content(self) -> ManifestContent:

@@ -89,7 +89,7 @@ def test_new_partitions_are_followed_and_a_state_is_restored(catalog: Any) -> No
     table = by_day(catalog)
     table.append(rows_of(0, 8))
     follow = {"every_s": 0.02, "until": "day >= '2020-01-05'"}
-    options = {"slots": ["id"], "batch_size": 4, "follow": follow}
+    options: dict[str, Any] = {"slots": ["id"], "batch_size": 4, "follow": follow}
     rows = []
     with featstore.FeatureLoader(URL, **options) as loader:
         for number, batch in enumerate(loader):
