@@ -4,7 +4,7 @@ import json
 import math
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,21 @@ COLUMNS = pa.schema(
 
 
 @contextmanager
-def catalog_at(root: Path, patch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A catalog in a directory, which `iceberg://test/...` names in the block."""
+def catalog_at(
+    root: Path, patch: pytest.MonkeyPatch, more: Mapping[str, str] | None = None
+) -> Iterator[Any]:
+    """A catalog in a directory, which `iceberg://test/...` names in the block.
+
+    Args:
+        more: Properties of the catalog. By default its tables lie beside it.
+    """
     from pyiceberg.catalog.sql import SqlCatalog
 
-    uri = f"sqlite:///{root}/catalog.db"
-    patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__URI", uri)
-    patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__WAREHOUSE", f"file://{root}/warehouse")
-    with SqlCatalog(CATALOG, uri=uri, warehouse=f"file://{root}/warehouse") as catalog:
+    of = {"uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/lake", **(more or {})}
+    for name, value in of.items():
+        variable = name.upper().replace(".", "__")
+        patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__{variable}", value)
+    with SqlCatalog(CATALOG, **of) as catalog:
         catalog.create_namespace_if_not_exists("db")
         yield catalog
 

@@ -12,6 +12,7 @@ from featstore.base.errors import (
     ConfigError,
     DataFileError,
     InputError,
+    StoreError,
     TableNotFoundError,
 )
 from featstore.explore.table import open_table
@@ -390,6 +391,32 @@ def test_what_is_no_iceberg_table_is_told_in_one_line(catalog: Any, tmp_path: Pa
         open_table(f"iceberg+file:{gone}")
     with pytest.raises(InputError, match="delete: expected a Delta table, found one of Iceberg"):
         open_for_writing(URL, "delete")
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "expected"),
+    [
+        (
+            "sqlite:////none/of/this.db",
+            StoreError,
+            "iceberg://test/db.t: the store failed .*unable",
+        ),
+        (
+            "http://127.0.0.1:1",
+            StoreError,
+            "iceberg://test/db.t: 127.0.0.1:1 refuses the connection",
+        ),
+        ("thrift://127.0.0.1:1", ConfigError, "the catalog needs another package .*hive"),
+        ("nothing", ConfigError, "configuration of catalog 'test' is wrong .*catalog type"),
+    ],
+)
+def test_a_catalog_that_cannot_be_asked_is_told_in_one_line(
+    uri: str, error: type[Exception], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__TEST__URI", uri)
+    with pytest.raises(error, match=expected) as raised:
+        open_table(URL)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_plain_table_has_no_tags(tmp_path: Path) -> None:
