@@ -415,8 +415,6 @@ def _columns(url: str, table: "Table", schema: "Schema") -> list[tuple[pa.Field,
     for column, described in zip(_arrow.schema_to_pyarrow(schema), schema.fields, strict=True):
         number = described.field_id
         type_ = plain_type(column.type)
-        # A column of an extension type, which is uuid, is stored as that of its storage.
-        type_ = type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
         by_id = FieldId(
             number=number,
             names=names.get(number, ()),

@@ -1,5 +1,9 @@
+import json
+import uuid
 import warnings
 from collections.abc import Iterator
+from datetime import datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +274,63 @@ def test_a_range_of_snapshots_is_what_was_appended(catalog: Any) -> None:
         open_table(f"{URL}?after={ids[0]}")
     with pytest.raises(InputError, match=r"expected a snapshot that .* came from"):
         open_table(f"{URL}?after={ids[2]}&version={ids[0]}")
+
+
+def test_columns_that_files_lack_have_their_initial_default(catalog: Any, tmp_path: Path) -> None:
+    from pyiceberg.table import StaticTable
+
+    table = catalog.create_table("db.t", COLUMNS)
+    table.append(rows_of(1, 20))
+    metadata = json.loads(table.metadata.model_dump_json(exclude_none=True))
+    defaults = {
+        "long": 7,
+        "double": 0.25,
+        "boolean": True,
+        "string": "x",
+        "date": "2026-11-01",
+        "timestamp": "2026-11-01T12:00:00",
+        "timestamptz": "2026-11-01T12:00:00+00:00",
+        "decimal(9, 2)": "14.20",
+    }
+    metadata["schemas"][-1]["fields"] += [
+        {"id": 100 + at, "name": f"late {type_}", "type": type_, "required": False}
+        | {"initial-default": default}
+        for at, (type_, default) in enumerate(defaults.items())
+    ]
+    path = tmp_path / "late.metadata.json"
+    path.write_text(json.dumps(metadata))
+    expected = StaticTable.from_metadata(str(path)).scan().to_arrow()
+    shown = as_featstore(expected)
+    opened = open_table(f"iceberg+{path}")
+    found = opened.to_arrow().select(shown.schema.names)
+    assert by_text(found.cast(shown.schema)) == by_text(shown)
+    assert found.column("late long").to_pylist() == [7] * 20
+    assert open_table(f"iceberg+{path}").to_arrow(where="`late long` = 7").num_rows == 20
+    assert open_table(f"iceberg+{path}").to_arrow(where="`late double` > 0.3").num_rows == 0
+
+
+OF_ALL_TYPES = {
+    "uuid": (pa.uuid(), [uuid.UUID(int=1).bytes, None]),
+    "fixed": (pa.binary(3), [b"abc", None]),
+    "binary": (pa.binary(), [b"a\x00", None]),
+    "decimal": (pa.decimal128(9, 2), [Decimal("1.25"), None]),
+    "time": (pa.time64("us"), [time(1, 2, 3), None]),
+    "timestamp": (pa.timestamp("us"), [datetime(2026, 11, 1), None]),
+    "struct": (pa.struct([("a", pa.int64()), ("b", pa.string())]), [{"a": 1, "b": "x"}, None]),
+    "map": (pa.map_(pa.string(), pa.int64()), [[("a", 1)], None]),
+    "structs": (pa.list_(pa.struct([("a", pa.int64())])), [[{"a": 1}], None]),
+    "texts": (pa.list_(pa.string()), [["a", "b"], None]),
+    "floats": (pa.list_(pa.float32()), [[0.5], None]),
+}
+
+
+@pytest.mark.parametrize("name", OF_ALL_TYPES)
+def test_columns_of_any_type_are_read_as_pyiceberg_reads_them(name: str, catalog: Any) -> None:
+    type_, values = OF_ALL_TYPES[name]
+    table = catalog.create_table("db.t", pa.schema([("id", pa.int64()), (name, type_)]))
+    table.append(pa.table({"id": [1, 2], name: pa.array(values, type_)}))
+    found, expected = open_table(URL).to_arrow(), table.scan().to_arrow()
+    assert found.column(name).to_pylist() == expected.column(name).to_pylist()
 
 
 def deleted_by(kind: str, root: Path, rows: dict[str, list[int]]) -> list[Any]:
