@@ -4,7 +4,7 @@ import json
 import math
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,32 @@ COLUMNS = pa.schema(
 
 
 @contextmanager
-def catalog_at(root: Path, patch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A catalog in a directory, which `iceberg://test/...` names in the block."""
+def catalog_at(
+    root: Path, patch: pytest.MonkeyPatch, more: Mapping[str, str] | None = None
+) -> Iterator[Any]:
+    """A catalog in a directory, which `iceberg://test/...` names in the block.
+
+    Args:
+        more: Properties of the catalog. By default its tables lie beside it.
+    """
     from pyiceberg.catalog.sql import SqlCatalog
 
-    uri = f"sqlite:///{root}/catalog.db"
-    patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__URI", uri)
-    patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__WAREHOUSE", f"file://{root}/warehouse")
-    with SqlCatalog(CATALOG, uri=uri, warehouse=f"file://{root}/warehouse") as catalog:
+    of = {"uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/lake", **(more or {})}
+    for name, value in of.items():
+        variable = name.upper().replace(".", "__")
+        patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__{variable}", value)
+    with SqlCatalog(CATALOG, **of) as catalog:
         catalog.create_namespace_if_not_exists("db")
         yield catalog
+
+
+def partitioned(catalog: Any, **transforms: Any) -> Any:
+    """A table without rows, partitioned by transforms of columns."""
+    table = catalog.create_table("db.t", COLUMNS)
+    with table.update_spec() as update:
+        for column, transform in transforms.items():
+            update.add_field(column, transform, f"part_{column}")
+    return table
 
 
 def rows_of(first: int, num_rows: int, schema: pa.Schema = COLUMNS) -> pa.Table:
@@ -132,7 +148,8 @@ def deletion_vectors(root: Path, rows: dict[str, list[int]]) -> list[Any]:
     from pyiceberg.typedef import Record
     from pyroaring import BitMap64
 
-    path, data, blobs = root / f"{uuid.uuid4()}-deletes.puffin", b"PFA1", []
+    path, data = root / f"{uuid.uuid4()}-deletes.puffin", b"PFA1"
+    blobs = list[dict[str, Any]]()
     for referenced, positions in rows.items():
         vector = b"\xd1\xd3\x39\x64" + BitMap64(positions).serialize()
         blob = len(vector).to_bytes(4, "big") + vector + zlib.crc32(vector).to_bytes(4, "big")
@@ -191,7 +208,7 @@ def commit_deletes(table: Any, root: Path, files: list[Any], sequence: int | Non
     from pyiceberg.table.refs import SnapshotRef
     from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-    class Writer(ManifestWriterV2):
+    class Writer(ManifestWriterV2):  # type: ignore[misc]  # untyped
         """Of a manifest of deletes, with the fields of format 3."""
 
         def content(self) -> ManifestContent:

@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -30,7 +30,7 @@ from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact
 from featstore.base.schema import BY_ID, FIELD_ID, FieldId, Slot, SlotKind, SlotSchema
 from featstore.files.retry import thread_pool
-from featstore.files.storage import absolute
+from featstore.files.storage import absolute, open_read
 from featstore.files.store_errors import as_store_errors
 from featstore.native.column_types import plain_type
 from featstore.native.damage import first_line
@@ -51,6 +51,7 @@ _catalogs: Any = LazyModule("pyiceberg.catalog")
 _config: Any = LazyModule("pyiceberg.utils.config")
 _exceptions: Any = LazyModule("pyiceberg.exceptions")
 _manifests: Any = LazyModule("pyiceberg.manifest")
+_serializers: Any = LazyModule("pyiceberg.serializers")
 _snapshots: Any = LazyModule("pyiceberg.table.snapshots")
 _tables: Any = LazyModule("pyiceberg.table")
 
@@ -240,7 +241,15 @@ def _load(url: str, address: _Address) -> "Table":
     """The table's metadata."""
     loaded: Table
     if address.catalog is None:
-        loaded = _tables.StaticTable.from_metadata(address.table)
+        files = _OwnFiles()
+        # Not `StaticTable.from_metadata`: it takes clients that the table's properties name.
+        loaded = _tables.StaticTable(
+            identifier=("metadata", address.table),
+            metadata=_serializers.FromInputFile.table_metadata(files.new_input(address.table)),
+            metadata_location=address.table,
+            io=files,
+            catalog=None,
+        )
         return loaded
     # Read anew: pyiceberg reads it once, when it is imported.
     config = _config.Config()
@@ -251,9 +260,31 @@ def _load(url: str, address: _Address) -> "Table":
             f"{nearest(address.catalog, known)}: expected it in .pyiceberg.yaml, or in variables "
             f"PYICEBERG_CATALOG__{address.catalog.upper()}__URI and the like"
         )
-    with _catalogs.load_catalog(address.catalog, **found) as catalog:
+    try:
+        catalog = _catalogs.load_catalog(address.catalog, **found)
+    except ValueError as error:
+        raise ConfigError(
+            f"{redact(url)}: pyiceberg's configuration of catalog {address.catalog!r} is wrong "
+            f"({first_line(error)})"
+        ) from None
+    with catalog:
         loaded = catalog.load_table(address.table)
     return loaded
+
+
+class _OwnFiles:
+    """What pyiceberg reads metadata with where no catalog says how: featstore's own clients."""
+
+    def new_input(self, location: str) -> "_OwnFile":
+        return _OwnFile(location)
+
+
+@dataclass(frozen=True)
+class _OwnFile:
+    location: str
+
+    def open(self, seekable: bool = True) -> BinaryIO:
+        return open_read(self.location)
 
 
 def _snapshot_of(url: str, table: "Table", wanted: str | None) -> "IcebergSnapshot | None":
@@ -384,8 +415,6 @@ def _columns(url: str, table: "Table", schema: "Schema") -> list[tuple[pa.Field,
     for column, described in zip(_arrow.schema_to_pyarrow(schema), schema.fields, strict=True):
         number = described.field_id
         type_ = plain_type(column.type)
-        # A column of an extension type, which is uuid, is stored as that of its storage.
-        type_ = type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
         by_id = FieldId(
             number=number,
             names=names.get(number, ()),

@@ -16,7 +16,7 @@ from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner
 from featstore.spec.model import Spec
 from tests.extraction.conftest import raw_rows
-from tests.iceberg_tables import catalog_at
+from tests.iceberg_tables import catalog_at, commit_deletes, position_deletes
 from tests.parquet_files import put_parquet
 
 pytest.importorskip("pyiceberg")
@@ -44,8 +44,8 @@ def table(catalog: Any) -> Any:
         update.add_field("dt", IdentityTransform(), "dt")
     table.append(first)
     with table.update_schema() as update:
+        update.update_column("was_clicked", LongType())
         update.rename_column("was_clicked", "clicked")
-        update.update_column("clicked", LongType())
         update.move_first("price")
     second = raw_rows(200, 300).append_column("dt", pa.array([DAYS[1]] * 200))
     table.append(second.select(table.schema().as_arrow().names))
@@ -121,6 +121,28 @@ def test_a_range_of_snapshots_is_extracted(
     job = job_of(spec, tmp_path, f"{URL}?after={first}", partition_from_path=("dt",))
     extract_files(job)
     assert extracted(job).equals(expected.filter(pa.compute.equal(expected["dt"], DAYS[1])))
+
+
+def test_deleted_rows_are_not_extracted(spec: Spec, catalog: Any, tmp_path: Path) -> None:
+    rows = raw_rows(300)
+    table = catalog.create_table("db.raw", rows.schema)
+    for first in (0, 200):
+        table.append(rows.slice(first, 200))
+    [path] = [
+        path
+        for path, count in zip(
+            *table.inspect.files().select(["file_path", "record_count"]).to_pydict().values(),
+            strict=True,
+        )
+        if count == 200
+    ]
+    deletes = position_deletes(tmp_path, [(path, at) for at in (0, 7, 199)])
+    url = commit_deletes(table, tmp_path, [deletes])
+    job = job_of(spec, tmp_path, url, partition={"dt": DAYS[0]})
+    extract_files(job)
+    found = featstore.open_table(job.table_url).to_arrow().sort_by("price_log")
+    kept = [at for at in range(300) if at not in (0, 7, 199)]
+    assert found["user"].to_pylist() == rows["user"].take(kept).to_pylist()
 
 
 def test_a_spec_is_previewed_on_a_table(spec: Spec, table: Any) -> None:

@@ -155,4 +155,4 @@ def test_a_log_in_an_iceberg_table_is_told_to_be_queried() -> None:
     source = LogSource(url="iceberg://prod/ads.clicks")
     join = replace(JOIN, impressions=replace(IMPRESSIONS, source=source))
     with pytest.raises(InputError, match=r"prod/ads.clicks is an Iceberg table.*query on it"):
-        list_logs(replace(join, labels=(), lookups=()))
+        list_logs(replace(join, lookups=()))

@@ -9,7 +9,7 @@ import pytest
 
 import featstore
 from featstore.base.errors import ConfigError, InputError
-from tests.iceberg_tables import COLUMNS, catalog_at, rows_of
+from tests.iceberg_tables import COLUMNS, catalog_at, partitioned, rows_of
 
 pytest.importorskip("pyiceberg")
 URL = "iceberg://test/db.t"
@@ -22,11 +22,9 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def by_day(catalog: Any) -> Any:
-    from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import IdentityTransform
 
-    key = PartitionField(source_id=8, field_id=1000, transform=IdentityTransform(), name="day")
-    return catalog.create_table("db.t", COLUMNS, partition_spec=PartitionSpec(key))
+    return partitioned(catalog, day=IdentityTransform())
 
 
 def ids(url: str = URL, **options: Any) -> list[int]:
@@ -80,7 +78,9 @@ def test_where_over_a_partition_key_and_a_column(catalog: Any) -> None:
 def test_samples_by_index(catalog: Any, tmp_path: Path) -> None:
     by_day(catalog).append(rows_of(1, 40))
     staging = {"directory": str(tmp_path / "cache")}
-    with featstore.SampleDataset(URL, slots=["id"], labels=["y"], staging=staging) as samples:
+    with featstore.SampleDataset(
+        URL, slots=["id"], labels=[{"name": "y", "null": 0}], staging=staging
+    ) as samples:
         assert len(samples) == 40
         assert sorted(samples[list(range(40))]["id"].tolist()) == list(range(1, 41))
 
@@ -89,7 +89,7 @@ def test_new_partitions_are_followed_and_a_state_is_restored(catalog: Any) -> No
     table = by_day(catalog)
     table.append(rows_of(0, 8))
     follow = {"every_s": 0.02, "until": "day >= '2020-01-05'"}
-    options = {"slots": ["id"], "batch_size": 4, "follow": follow}
+    options: dict[str, Any] = {"slots": ["id"], "batch_size": 4, "follow": follow}
     rows = []
     with featstore.FeatureLoader(URL, **options) as loader:
         for number, batch in enumerate(loader):
@@ -103,7 +103,7 @@ def test_new_partitions_are_followed_and_a_state_is_restored(catalog: Any) -> No
     with featstore.FeatureLoader(URL, **options) as loader:
         loader.load_state_dict(state)
         rest = [row for batch in loader for row in batch["id"].tolist()]
-    assert sorted(rest) == list(range(12, 20))
+    assert sorted(rest) == list(range(8, 20))
 
 
 def test_a_metadata_file_is_not_followed(catalog: Any) -> None:
@@ -119,5 +119,7 @@ def test_views_that_find_columns_by_name_are_refused(catalog: Any) -> None:
     by_day(catalog)
     table = featstore.open_table(URL)
     for view in (table.duckdb, table.polars):
-        with pytest.raises(InputError, match="found one of Iceberg, where they are found by id"):
+        with pytest.raises(
+            InputError, match="found columns that files hold under other names or by ids"
+        ):
             view()

@@ -1,4 +1,9 @@
+import json
+import uuid
+import warnings
 from collections.abc import Iterator
+from datetime import datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +16,21 @@ from featstore.base.errors import (
     ConfigError,
     DataFileError,
     InputError,
+    StoreError,
     TableNotFoundError,
 )
 from featstore.explore.table import open_table
 from featstore.table.open import open_for_writing, open_snapshot
-from tests.iceberg_tables import COLUMNS, as_featstore, catalog_at, rows_of
+from tests.iceberg_tables import (
+    COLUMNS,
+    as_featstore,
+    catalog_at,
+    commit_deletes,
+    deletion_vectors,
+    partitioned,
+    position_deletes,
+    rows_of,
+)
 
 pytest.importorskip("pyiceberg")
 URL = "iceberg://test/db.t"
@@ -27,7 +42,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield catalog
 
 
-def rows(table: pa.Table) -> list[dict[str, Any]]:
+def by_text(table: pa.Table) -> list[dict[str, Any]]:
     """The rows, in the order of their texts."""
     return sorted(table.to_pylist(), key=repr)
 
@@ -39,7 +54,7 @@ def require_equal(table: Any, url: str, version: int | str | None = None) -> Non
     snapshot_id = None if is_current else opened.version
     expected = as_featstore(table.scan(snapshot_id=snapshot_id).to_arrow())
     found = opened.to_arrow().select(expected.schema.names)
-    assert rows(found.cast(expected.schema)) == rows(expected)
+    assert by_text(found.cast(expected.schema)) == by_text(expected)
     assert opened.num_rows == expected.num_rows
 
 
@@ -70,7 +85,8 @@ def append(table: Any, number: int, data: st.DataObject) -> None:
 def delete(table: Any, number: int, data: st.DataObject) -> None:
     """Deletes rows by writing their files again, as pyiceberg does."""
     if (key := name_of(table, "id")) is not None:
-        table.delete(f"{key} < {data.draw(st.integers(0, 100))}")
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # no such rows
+            table.delete(f"{key} < {data.draw(st.integers(0, 100))}")
 
 
 def divide(table: Any, number: int, data: st.DataObject) -> None:
@@ -142,7 +158,7 @@ STEPS = [append, append, delete, divide, rename, first, widen, add, drop]
 
 
 @settings(
-    max_examples=25,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -197,14 +213,9 @@ def written(table: Any, number: int) -> pa.Table:
 def test_partition_values_are_those_of_identity_transforms_in_the_types_of_their_columns(
     catalog: Any,
 ) -> None:
-    from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import DayTransform, IdentityTransform
 
-    spec = PartitionSpec(
-        PartitionField(source_id=8, field_id=1000, transform=IdentityTransform(), name="day_key"),
-        PartitionField(source_id=9, field_id=1001, transform=DayTransform(), name="at_day"),
-    )
-    table = catalog.create_table("db.t", COLUMNS, partition_spec=spec)
+    table = partitioned(catalog, day=IdentityTransform(), at=DayTransform())
     table.append(rows_of(0, 12))
     opened = open_table(URL)
     assert [(key.name, key.type) for key in opened.schema.partition_keys] == [("day", pa.date32())]
@@ -221,13 +232,9 @@ def test_partition_values_are_those_of_identity_transforms_in_the_types_of_their
 
 
 def test_bounds_in_manifests_leave_out_files(catalog: Any) -> None:
-    from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import DayTransform
 
-    spec = PartitionSpec(
-        PartitionField(source_id=9, field_id=1000, transform=DayTransform(), name="at_day")
-    )
-    table = catalog.create_table("db.t", COLUMNS, partition_spec=spec)
+    table = partitioned(catalog, at=DayTransform())
     table.append(rows_of(0, 100))
     opened = open_table(URL)
     where = "at >= '2020-09-15 00:00:00' and at < '2020-09-16 00:00:00'"
@@ -269,6 +276,150 @@ def test_a_range_of_snapshots_is_what_was_appended(catalog: Any) -> None:
         open_table(f"{URL}?after={ids[2]}&version={ids[0]}")
 
 
+def test_columns_that_files_lack_have_their_initial_default(catalog: Any, tmp_path: Path) -> None:
+    from pyiceberg.table import StaticTable
+
+    table = catalog.create_table("db.t", COLUMNS)
+    table.append(rows_of(1, 20))
+    metadata = json.loads(table.metadata.model_dump_json(exclude_none=True))
+    defaults = {
+        "long": 7,
+        "double": 0.25,
+        "boolean": True,
+        "string": "x",
+        "date": "2026-11-01",
+        "timestamp": "2026-11-01T12:00:00",
+        "timestamptz": "2026-11-01T12:00:00+00:00",
+        "decimal(9, 2)": "14.20",
+    }
+    metadata["schemas"][-1]["fields"] += [
+        {"id": 100 + at, "name": f"late {type_}", "type": type_, "required": False}
+        | {"initial-default": default}
+        for at, (type_, default) in enumerate(defaults.items())
+    ]
+    path = tmp_path / "late.metadata.json"
+    path.write_text(json.dumps(metadata))
+    expected = StaticTable.from_metadata(str(path)).scan().to_arrow()
+    shown = as_featstore(expected)
+    opened = open_table(f"iceberg+{path}")
+    found = opened.to_arrow().select(shown.schema.names)
+    assert by_text(found.cast(shown.schema)) == by_text(shown)
+    assert found.column("late long").to_pylist() == [7] * 20
+    assert open_table(f"iceberg+{path}").to_arrow(where="`late long` = 7").num_rows == 20
+    assert open_table(f"iceberg+{path}").to_arrow(where="`late double` > 0.3").num_rows == 0
+
+
+OF_ALL_TYPES = {
+    "uuid": (pa.uuid(), [uuid.UUID(int=1).bytes, None]),
+    "fixed": (pa.binary(3), [b"abc", None]),
+    "binary": (pa.binary(), [b"a\x00", None]),
+    "decimal": (pa.decimal128(9, 2), [Decimal("1.25"), None]),
+    "time": (pa.time64("us"), [time(1, 2, 3), None]),
+    "timestamp": (pa.timestamp("us"), [datetime(2026, 11, 1), None]),
+    "struct": (pa.struct([("a", pa.int64()), ("b", pa.string())]), [{"a": 1, "b": "x"}, None]),
+    "map": (pa.map_(pa.string(), pa.int64()), [[("a", 1)], None]),
+    "structs": (pa.list_(pa.struct([("a", pa.int64())])), [[{"a": 1}], None]),
+    "texts": (pa.list_(pa.string()), [["a", "b"], None]),
+    "floats": (pa.list_(pa.float32()), [[0.5], None]),
+}
+
+
+@pytest.mark.parametrize("name", OF_ALL_TYPES)
+def test_columns_of_any_type_are_read_as_pyiceberg_reads_them(name: str, catalog: Any) -> None:
+    type_, values = OF_ALL_TYPES[name]
+    table = catalog.create_table("db.t", pa.schema([("id", pa.int64()), (name, type_)]))
+    table.append(pa.table({"id": [1, 2], name: pa.array(values, type_)}))
+    found, expected = open_table(URL).to_arrow(), table.scan().to_arrow()
+    assert found.column(name).to_pylist() == expected.column(name).to_pylist()
+
+
+def deleted_by(kind: str, root: Path, rows: dict[str, list[int]]) -> list[Any]:
+    if kind == "vectors":
+        return deletion_vectors(root, rows)
+    by_file = [[(path, at) for at in found] for path, found in rows.items()]
+    files = by_file if kind == "positions by file" else [[row for of in by_file for row in of]]
+    return [position_deletes(root, each) for each in files]
+
+
+@pytest.mark.parametrize("kind", ["vectors", "positions", "positions by file"])
+def test_deleted_rows_are_those_of_the_manifests_of_deletes(
+    kind: str, catalog: Any, tmp_path: Path
+) -> None:
+    from pyiceberg.table import StaticTable
+
+    table = catalog.create_table("db.t", COLUMNS)
+    for first in (0, 20, 40):
+        table.append(rows_of(first, 20))
+    paths = sorted(table.inspect.files().column("file_path").to_pylist())
+    rows = {paths[0]: [0, 3, 19], paths[2]: list(range(20))}
+    url = commit_deletes(table, tmp_path, deleted_by(kind, tmp_path, rows))
+    opened = open_table(url)
+    with_mask = [file for file in opened.data_files() if file.mask is not None]
+    assert len(with_mask) == (3 if kind == "positions" else 2)  # between the paths of the others
+    expected = as_featstore(
+        StaticTable.from_metadata(url.removeprefix("iceberg+")).scan().to_arrow()
+    )
+    assert expected.num_rows == 37
+    found = opened.to_arrow().select(expected.schema.names)
+    assert by_text(found.cast(expected.schema)) == by_text(expected)
+    assert open_table(URL).num_rows == 60
+
+
+def test_deletes_apply_to_no_newer_files(catalog: Any, tmp_path: Path) -> None:
+    table = catalog.create_table("db.t", COLUMNS)
+    for first in (0, 20):
+        table.append(rows_of(first, 20))
+    newer = table.inspect.files().column("file_path").to_pylist()
+    found = position_deletes(tmp_path, [(path, 0) for path in newer])
+    opened = open_table(commit_deletes(table, tmp_path, [found], sequence=1))
+    assert sorted(file.mask is None for file in opened.data_files()) == [False, True]
+    assert opened.to_arrow().num_rows == 39
+
+
+def test_a_vector_stands_for_all_older_deletes_of_its_file(catalog: Any, tmp_path: Path) -> None:
+    table = catalog.create_table("db.t", COLUMNS)
+    table.append(rows_of(0, 20))
+    [path] = table.inspect.files().column("file_path").to_pylist()
+    files = [position_deletes(tmp_path, [(path, 3)]), *deletion_vectors(tmp_path, {path: [1, 3]})]
+    opened = open_table(commit_deletes(table, tmp_path, files))
+    [file] = opened.data_files()
+    assert file.mask is not None
+    assert [record.kind for record in file.mask.records] == ["delta-vector"]
+    assert opened.to_arrow().num_rows == 18
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"content": 2}, "equality deletes"),
+        ({"file_format": "ORC"}, "position deletes in Orc files"),
+        ({"key_metadata": b"key"}, "encrypted files of deletes"),
+    ],
+)
+def test_deletes_that_are_not_read_are_named(
+    change: dict[str, Any], expected: str, catalog: Any, tmp_path: Path
+) -> None:
+    from pyiceberg.manifest import DataFileContent, FileFormat
+
+    table = catalog.create_table("db.t", COLUMNS)
+    table.append(rows_of(0, 20))
+    [path] = table.inspect.files().column("file_path").to_pylist()
+    deletes = position_deletes(tmp_path, [(path, 3)])
+    places = {
+        "content": (0, DataFileContent),
+        "file_format": (2, FileFormat),
+        "key_metadata": (12, bytes),
+    }
+    for name, value in change.items():
+        place, type_ = places[name]
+        deletes[place] = type_(value)
+    url = commit_deletes(table, tmp_path, [deletes])
+    with pytest.raises(
+        DataFileError, match=rf"is an Iceberg table with {expected}, which.*deletes.parquet"
+    ):
+        open_table(url)
+
+
 def test_files_without_ids_are_read_by_the_names_of_the_table(catalog: Any, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -301,6 +452,32 @@ def test_what_is_no_iceberg_table_is_told_in_one_line(catalog: Any, tmp_path: Pa
         open_table(f"iceberg+file:{gone}")
     with pytest.raises(InputError, match="delete: expected a Delta table, found one of Iceberg"):
         open_for_writing(URL, "delete")
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "expected"),
+    [
+        (
+            "sqlite:////none/of/this.db",
+            StoreError,
+            "iceberg://test/db.t: the store failed .*unable",
+        ),
+        (
+            "http://127.0.0.1:1",
+            StoreError,
+            "iceberg://test/db.t: 127.0.0.1:1 refuses the connection",
+        ),
+        ("thrift://127.0.0.1:1", ConfigError, "the catalog needs another package .*hive"),
+        ("nothing", ConfigError, "configuration of catalog 'test' is wrong .*catalog type"),
+    ],
+)
+def test_a_catalog_that_cannot_be_asked_is_told_in_one_line(
+    uri: str, error: type[Exception], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__TEST__URI", uri)
+    with pytest.raises(error, match=expected) as raised:
+        open_table(URL)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_plain_table_has_no_tags(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ file as the table's readers find them, and partition keys are columns too.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from featstore.reading.file_columns import FileColumns, Selection
@@ -19,11 +20,16 @@ class RawTableRows:
 
     Attributes:
         schema: The columns, in the table's types.
-        partition: The values of the partition keys, as text.
+        file: The file, as the table lists it.
     """
 
     schema: pa.Schema
-    partition: Mapping[str, str | None]
+    file: DataFile
+
+    @property
+    def partition(self) -> Mapping[str, str | None]:
+        """The values of the partition keys, as text."""
+        return self.file.partition
 
 
 def table_rows(snapshot: Snapshot) -> Iterator[tuple[DataFile, RawTableRows]]:
@@ -31,7 +37,7 @@ def table_rows(snapshot: Snapshot) -> Iterator[tuple[DataFile, RawTableRows]]:
     columns = snapshot.schema.with_foreign_kept()
     schema = columns.to_arrow(nullable=True, partition_keys=True)
     for file in snapshot.data_files:
-        yield file, RawTableRows(schema=schema, partition=file.partition)
+        yield file, RawTableRows(schema=schema, file=file)
 
 
 class RawTableFile:
@@ -49,9 +55,10 @@ class RawTableFile:
     def __init__(self, file: OpenFile, rows: RawTableRows, rows_of: Callable[[float], int]) -> None:
         self.schema_arrow = rows.schema
         self._file, self._partition, self._rows_of = file, rows.partition, rows_of
+        self._deleted = rows.file.deleted_rows()
 
     def read(self, columns: Sequence[str], row_groups: range) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of these row groups, with these columns.
+        """Yields the rows of these row groups that are not deleted, with these columns.
 
         Raises:
             DataFileError: The file is damaged, or a column has another type.
@@ -59,13 +66,26 @@ class RawTableFile:
         schema = pa.schema([self.schema_arrow.field(name) for name in columns])
         others = tuple(field for field in schema if field.name not in self._partition)
         reader = RowGroupReader(self._file, Selection(others=others), num_threads=1)
+        first = sum(self._file.row_group_rows[: row_groups.start])
         for row_group in row_groups:
             most_rows = self._rows_of(self._values_per_row(row_group, reader.columns))
             slices = reader.slices(row_group, most_rows)
             for rows in [reader.read([row_group])] if slices is None else slices:
                 arrays = [self._column(rows, field) for field in schema]
                 table = pa.Table.from_arrays(arrays, schema=schema)
-                yield from table.to_batches(max_chunksize=most_rows)
+                yield from self._left(table, first).to_batches(max_chunksize=most_rows)
+                first += rows.num_rows
+
+    def _left(self, table: pa.Table, first: int) -> pa.Table:
+        """The rows, which begin at row `first` of the file, without those that are deleted."""
+        if self._deleted is None:
+            return table
+        begin, end = np.searchsorted(self._deleted, [first, first + table.num_rows])
+        if begin == end:
+            return table
+        is_left = np.ones(table.num_rows, bool)
+        is_left[self._deleted[begin:end] - first] = False
+        return table.filter(pa.array(is_left))
 
     def _column(self, rows: Rows, field: pa.Field) -> pa.ChunkedArray:
         if field.name not in self._partition:

@@ -33,8 +33,9 @@ def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa
         file, name = _place(parts, slot.name, of="slots")
         if not slot.shape:
             range_ = _range(file, name, slot.to_field(), rows)
-            is_id = range_ is not None and slot.kind is SlotKind.ID
-            found[slot.name] = range_.with_zero_as_null() if is_id else range_
+            if range_ is not None and slot.kind is SlotKind.ID:
+                range_ = range_.with_zero_as_null()
+            found[slot.name] = range_
     for field in request.where_others:
         found[field.name] = _range(*_place(parts, field.name, of="others"), field, rows)
     for field in request.partition_keys.values():
