@@ -33,7 +33,6 @@ from featstore.files.looks import is_directory_at
 from featstore.files.retry import current_policy
 from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
-from featstore.table.column_mapping import mapped
 from featstore.table.delta_vectors import masks_at
 from featstore.table.evolution import check_foreign, merge_schemas
 from featstore.table.layout import LOG_DIR, is_delta_scheme, overwrite_filters, partition_path
@@ -48,7 +47,13 @@ from featstore.table.log_files import (
 )
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import DataFile, FileList, Snapshot, files_digest
-from featstore.table.table_rules import check_kept, check_readable, may_have_vectors, rules_of
+from featstore.table.table_rules import (
+    check_kept,
+    check_readable,
+    mapped,
+    may_have_vectors,
+    rules_of,
+)
 
 # The table property with the versions of slot groups by name, as JSON.
 GROUPS = f"{KEY}.groups"

@@ -70,7 +70,7 @@ def mapped_table(
 
 def everywhere(url: str, cache: Path, *names: str) -> dict[str, list[Any]]:
     """Columns of numbers, which all readers find alike."""
-    found = open_table(url).to_arrow().select(names).to_pydict()
+    found: dict[str, list[Any]] = open_table(url).to_arrow().select(names).to_pydict()
     staging = {"directory": str(cache)}
     for options in ({}, {"staging": {**staging, "mode": "ranges"}}, {"staging": staging | DECODED}):
         with FeatureLoader(
@@ -178,7 +178,7 @@ def test_members_of_structs_have_their_own_names(
     columns = [column("x", "long", 1, "p"), column("kept", NESTED, 2, "n")]
     url = mapped_table(tmp_path / "table", mode, columns, pa.table(data, schema=schema))
     is_ = {"a": 5, "b": "x"}
-    expected = [{"one": is_, "many": [is_, None]}, None, {"one": None, "many": []}]
+    expected: list[Any] = [{"one": is_, "many": [is_, None]}, None, {"one": None, "many": []}]
     assert everywhere(url, tmp_path / "cache", "x", "kept")["kept"] == expected
     # What is written of the rows is found by its own names.
     path = tmp_path / "copy.parquet"
