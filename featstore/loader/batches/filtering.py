@@ -41,18 +41,18 @@ class PassingRows:
 
     mask: Array
 
-    def select(self, order: Array | None) -> tuple[Array, Array]:
+    def select(self, order: Array | None) -> tuple[Array | None, Array]:
         """The rows that pass, in the order of delivery.
 
         Args:
             order: The order in which the rows are delivered; None is that in which they were read.
 
         Returns:
-            Their indices among the rows that were read, and their positions in `order`.
+            Their indices among the rows that were read (None: all of them, as they were read), and
+            their positions in `order`.
         """
         if order is None:
-            places = np.flatnonzero(self.mask)
-            return np.arange(len(places)), places
+            return None, np.flatnonzero(self.mask)
         places = np.flatnonzero(self.mask[order])
         return (np.cumsum(self.mask) - 1)[order[places]], places
 
