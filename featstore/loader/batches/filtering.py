@@ -168,15 +168,15 @@ class FilteredReader:
         """
         if mask.all():
             return self._metered(self._rest, row_groups, order), order
-        # Of row groups in which no row passes, nothing more is read.
-        sizes = [self._file.row_group_rows[index] for index in row_groups]
-        groups = np.repeat(np.arange(len(sizes)), sizes)
         passing_rows = np.flatnonzero(mask) if order is None else order[mask[order]]
-        is_read = np.zeros(len(sizes), bool)
-        is_read[groups[passing_rows]] = True
+        # Of row groups in which no row passes, nothing more is read.
+        sizes = np.array([self._file.row_group_rows[index] for index in row_groups])
+        is_read = np.array([part.any() for part in np.split(mask, np.cumsum(sizes)[:-1])])
+        if is_read.all():
+            return self._metered(self._rest, row_groups, passing_rows), passing_rows
         kept = [index for index, is_kept in zip(row_groups, is_read, strict=True) if is_kept]
-        among_read = np.cumsum(is_read[groups]) - 1
-        return self._metered(self._rest, kept, among_read[passing_rows]), passing_rows
+        before = np.repeat(np.cumsum(np.where(is_read, 0, sizes)), sizes)
+        return self._metered(self._rest, kept, passing_rows - before[passing_rows]), passing_rows
 
     def _left(self, row_groups: range) -> Array | None:
         """Which rows of the row groups are not deleted: bool (num_rows,); None: all. The others are
