@@ -163,7 +163,8 @@ def _opened(
         if address.values.items() <= file.partition.items()
     }
     files = FileList.of(file for file, _ in found.values())
-    ranges = _ranges(table, fields, [found[path][1] for path in files.paths])
+    columns = [(column, number) for column, number in fields if number not in keys]
+    ranges = _ranges(table, columns, [found[path][1] for path in files.paths])
     return Snapshot(
         url=url,
         version=_EMPTY if chosen is None else chosen.snapshot_id,
@@ -333,19 +334,18 @@ def _manifests_of(
     """The live data files of a snapshot, or those that were appended since another one, and the
     records of their deleted rows.
     """
-    deletes, manifests = Deletes(), chosen.manifests(table.io)
-    appended = None if after is None else _appended(url, table, chosen, after)
-    of_data = [each for each in manifests if each.content == _manifests.ManifestContent.DATA]
-    for each in manifests:
-        if each not in of_data:
-            deletes.add(url, table.io, each)
-    if appended is not None:
-        # Files that were rewritten since are in manifests of their snapshots only.
-        found = {each: None for one in appended.values() for each in one.manifests(table.io)}
-        of_data = [each for each in found if each.added_snapshot_id in appended]
-    entries = _read(table, of_data)
-    if appended is None:
-        return list(entries), deletes
+    deletes, of_data = Deletes(), []
+    for manifest in chosen.manifests(table.io):
+        if manifest.content == _manifests.ManifestContent.DATA:
+            of_data.append(manifest)
+        else:
+            deletes.add(url, table.io, manifest)
+    if after is None:
+        return list(_read(table, of_data)), deletes
+    appended = _appended(url, table, chosen, after)
+    # Files that were rewritten since are in manifests of their own snapshots only.
+    found = {each: None for one in appended.values() for each in one.manifests(table.io)}
+    entries = _read(table, [each for each in found if each.added_snapshot_id in appended])
     is_added = _manifests.ManifestEntryStatus.ADDED
     return [e for e in entries if e.status == is_added and e.snapshot_id in appended], deletes
 
@@ -519,18 +519,18 @@ def _data_file(
 
 
 def _ranges(
-    table: "Table", fields: list[tuple[pa.Field, int]], files: Sequence[Any]
+    table: "Table", columns: list[tuple[pa.Field, int]], files: Sequence[Any]
 ) -> dict[str, Range]:
-    """The bounds in files of the columns by which the table is partitioned or sorted: those of
+    """The bounds in files of those columns by which the table is partitioned or sorted: those of
     others seldom exclude a file, and take memory.
     """
     orders = [each.fields for each in (*table.specs().values(), *table.sort_orders().values())]
     chosen = {each.source_id for fields_of in orders for each in fields_of}
-    schema = pa.schema([column for column, _ in fields])
+    schema = pa.schema([column for column, _ in columns])
     slots = {slot.name: slot for slot in SlotSchema.from_arrow(schema)}
     return {
         column.name: range_
-        for column, number in fields
+        for column, number in columns
         if number in chosen
         and (range_ := _range(column, number, slots.get(column.name), files)) is not None
     }

@@ -142,8 +142,8 @@ class FileList(Sequence[DataFile]):
     """Data files in Arrow columns. The object of a file is made when it is asked for.
 
     A file takes the bytes of its path and 24 more, and 8 for its CRC-32 if one of them is known.
-    Files of 4 GiB or more, versions that differ in each file, URLs that do not end in the path, and
-    masks take more.
+    Files of 4 GiB or more, versions that differ in each file, URLs that do not end in the path,
+    masks and ranges take more.
 
     Attributes:
         columns: By name, each with one value per file: `path` and `version`, `size_bytes` and

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from torch.utils.data import DataLoader
 
 import featstore
 from featstore.base.errors import ConfigError, InputError
@@ -104,6 +105,31 @@ def test_new_partitions_are_followed_and_a_state_is_restored(catalog: Any) -> No
         loader.load_state_dict(state)
         rest = [row for batch in loader for row in batch["id"].tolist()]
     assert sorted(rest) == list(range(8, 20))
+
+
+def test_new_files_are_followed_in_a_table_without_partition_keys(catalog: Any) -> None:
+    from pyiceberg.transforms import DayTransform
+
+    table = partitioned(catalog, at=DayTransform())
+    table.append(rows_of(0, 8))
+    rows = []
+    with featstore.FeatureLoader(
+        URL, slots=["id"], batch_size=8, follow={"every_s": 0.02}
+    ) as loader:
+        for batch in loader:
+            rows += batch["id"].tolist()
+            if len(rows) == 8:
+                table.append(rows_of(8, 8))
+            if len(rows) == 16:
+                loader.close()
+    assert sorted(rows) == list(range(16))
+
+
+def test_workers_of_a_data_loader_read_it_together(catalog: Any) -> None:
+    by_day(catalog).append(rows_of(1, 40))
+    with featstore.FeatureLoader(URL, slots=["id"], batch_size=7) as loader:
+        workers = DataLoader(loader, batch_size=None, num_workers=2)
+        assert sorted(row for batch in workers for row in batch["id"].tolist()) == [*range(1, 41)]
 
 
 def test_a_metadata_file_is_not_followed(catalog: Any) -> None:
