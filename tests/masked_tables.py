@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema
 from pyroaring import BitMap64
 
+from featstore.table.delta import open_delta
 from featstore.table.row_masks import MaskRecord, RowMask
 from featstore.table.snapshot import FileList, Snapshot
 
@@ -133,3 +135,20 @@ def with_deleted(snapshot: Snapshot, deleted: Mapping[str, Sequence[int]]) -> Sn
     }
     files = (replace(file, mask=masks.get(file.path)) for file in snapshot.data_files)
     return replace(snapshot, data_files=FileList.of(files))
+
+
+def delete_by_vector(url: str, rows: Sequence[int], path: str = "") -> None:
+    """What another engine commits that deletes rows of a file, by default of the first one."""
+    table, snapshot = Path(url), open_delta(url)
+    path = path or snapshot.data_files.path(0)
+    actions = [
+        action
+        for commit_path in sorted(table.glob("_delta_log/*.json"))
+        for action in map(json.loads, commit_path.read_text().splitlines())
+    ]
+    adds = [action["add"] for action in actions if "add" in action]
+    added = [add for add in adds if unquote(add["path"]) == path][-1]
+    remove = {"path": added["path"], "dataChange": True, "deletionTimestamp": 1}
+    add = {**added, "deletionVector": write_vector(table, rows)}
+    of = [{"protocol": FEATURE}, {"remove": remove}, {"add": add}]
+    commit(table, (snapshot.version or 0) + 1, of)

@@ -2,6 +2,9 @@
 Parquet.
 """
 
+from dataclasses import replace
+from urllib.parse import parse_qsl
+
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.table.delta import (
@@ -17,6 +20,9 @@ from featstore.table.iceberg import history_of_iceberg, is_iceberg, open_iceberg
 from featstore.table.parquet_dir import open_parquet_dir
 from featstore.table.snapshot import FileList, Snapshot
 from featstore.table.table_rules import check_kept
+
+# Raw input is a Delta table itself, whose directory alone would name files.
+_DELTA_INPUT = "delta+"
 
 
 def open_snapshot(url: str, version: int | str | None = None) -> Snapshot:
@@ -48,6 +54,44 @@ def open_snapshot(url: str, version: int | str | None = None) -> Snapshot:
             f"files"
         )
     return open_parquet_dir(url)
+
+
+def open_input(url: str) -> Snapshot | None:
+    """The table that raw input names, by itself and not by its files; None if the URL names files.
+
+    Args:
+        url: An Iceberg table, as of `open_iceberg`, or `delta+URL` of a Delta table. There
+            `?version=` chooses a version in place of the newest, and other names the partitions
+            with these values.
+
+    Raises:
+        InputError: The URL names no version, or another key than one of the table, or the table is
+            one that featstore wrote.
+        TableNotFoundError: There is no table, or not in this version.
+    """
+    if is_iceberg(url):
+        return open_iceberg(url)
+    if not url.startswith(_DELTA_INPUT):
+        return None
+    table_url, _, query = url.removeprefix(_DELTA_INPUT).partition("?")
+    values = dict(parse_qsl(query, keep_blank_values=True))
+    version = values.pop("version", None)
+    if version is not None and not version.isdecimal():
+        raise InputError(f"{redact(url)}: expected the number of a version, found {version!r}")
+    found = open_delta(table_url, None if version is None else int(version))
+    schema, keys = found.schema, {key.name for key in found.schema.partition_keys}
+    if not keys.issuperset(values):
+        raise InputError(
+            f"{redact(url)}: expected version or a partition key ({', '.join(sorted(keys))}) after "
+            f"'?', found {', '.join(sorted(values.keys() - keys))}"
+        )
+    if len(schema.foreign) < len(schema.column_names):
+        raise InputError(
+            f"{redact(url)}: expected a Delta table of raw rows, found one that featstore wrote, "
+            "with slots: extract the rows that it was made of"
+        )
+    taken = [values.items() <= dict(place).items() for place in found.data_files.places]
+    return replace(found, data_files=found.data_files.at_places(taken))
 
 
 def open_without_files(url: str) -> Snapshot:

@@ -1,8 +1,6 @@
 """Deleted rows are in no answer about a table."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +9,7 @@ import pytest
 import featstore
 from featstore.base.errors import DataFileError, InputError
 from featstore.explore.table import Table, open_table
-from tests.masked_tables import commit, masked_table, write_vector
+from tests.masked_tables import delete_by_vector, masked_table
 from tests.stale_tables import N, X, add, make, spec_of, write_raw
 
 NUM_ROWS = 100
@@ -53,28 +51,6 @@ def test_samples_are_drawn_from_the_rows_that_are_left(table: Table, num_rows: i
 def test_a_view_that_would_deliver_deleted_rows_is_refused(table: Table, engine: str) -> None:
     with pytest.raises(InputError, match=rf"/table: Table\.{engine}\(\): .* found row masks"):
         getattr(table, engine)()
-
-
-def delete_by_vector(url: str, rows: Any) -> None:
-    """What another engine commits that deletes rows of the first file."""
-    table = Path(url)
-    protocol = {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": ["deletionVectors"],
-        "writerFeatures": ["deletionVectors"],
-    }
-    file = open_table(url).snapshot.data_files[0]
-    adds = [
-        action["add"]
-        for path in sorted(table.glob("_delta_log/*.json"))
-        for action in map(json.loads, path.read_text().splitlines())
-        if action.get("add", {}).get("path", "").endswith(Path(file.path).name)
-    ]
-    add_ = {**adds[-1], "deletionVector": write_vector(table, rows)}
-    remove = {"path": adds[-1]["path"], "dataChange": True, "deletionTimestamp": 1}
-    version = (open_table(url).version or 0) + 1
-    commit(table, version, [{"protocol": protocol}, {"remove": remove}, {"add": add_}])
 
 
 def test_stored_statistics_are_not_those_of_the_rows_that_are_left(tmp_path: Path) -> None:

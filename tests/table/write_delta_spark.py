@@ -149,7 +149,7 @@ def widened(to: Writer, name: str) -> None:
     columns = (
         "b TINYINT, i INT, f FLOAT, d DATE, e DECIMAL(5,2), l ARRAY<INT>, s STRUCT<a: SMALLINT>"
     )
-    to.make(name, columns, WIDENING)
+    to.make(name, columns, WIDENING | {"delta.feature.timestampNtz": "supported"})
     row = "1, 2, 0.5, DATE'2026-11-01', 1.25, array(1, 2), named_struct('a', 3S)"
     to.sql(name, f"INSERT INTO TABLE_ VALUES ({row}), ({', '.join(['NULL'] * 7)})")
     for column, type_ in WIDENED.items():

@@ -32,13 +32,14 @@ from featstore.native.footers import CheckedFooter, read_checked
 from featstore.native.format import FooterError
 from featstore.reading.kept import InPlaceFile, is_below
 from featstore.reading.open_file import OpenFile
-from featstore.table.iceberg import is_iceberg, open_iceberg
 from featstore.table.layout import (
     check_partition_value,
     parse_partition,
     partition_path,
 )
+from featstore.table.open import open_input
 from featstore.table.parquet_dir import each_footer
+from featstore.table.snapshot import DataFile
 
 # Rows of a batch, and its values, with those in lists and maps. Many rows keep the fixed cost of
 # each operator call small: 26 microseconds. 4 Mi values bound the memory: 32 MB for 8-byte columns.
@@ -119,7 +120,8 @@ def find_raw_files(
     """Lists the raw files at `url` and reads their footers, or counts the rows of those of text.
 
     Args:
-        url: A file of Parquet, CSV or JSON lines, a directory, a glob, or an Iceberg table.
+        url: A file of Parquet, CSV or JSON lines, a directory, a glob, or a table as of
+            `open_input`.
         constant: Partition keys that hold for every file.
         from_path: Partition keys to take from `key=value/` directories, or from the table's
             partitions.
@@ -138,7 +140,7 @@ def find_raw_files(
         raise InputError(
             f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of "
             f".parquet files, or of CSV (.csv, .tsv) or JSON lines (.jsonl, .ndjson, .json), or a "
-            f"snapshot of an Iceberg table with rows"
+            f"table with rows (iceberg://CATALOG/NAMESPACE.TABLE, delta+URL)"
         )
     entries = [entry for entry, _ in listed]
     files = [
@@ -168,12 +170,8 @@ def list_input(
     """Lists the raw files at a URL, of which each file of a table comes with what its rows are;
     `looks_above` as of `list_files`. InputError if they belong to a table that is not read.
     """
-    if is_iceberg(url):
-        found = table_rows(open_iceberg(url))
-        return [
-            (FileEntry(url=file.url, name=file.path, size_bytes=file.size_bytes), rows)
-            for file, rows in found
-        ]
+    if (table := open_input(url)) is not None:
+        return [(_entry_of(file), rows) for file, rows in table_rows(table)]
     try:
         return [(entry, None) for entry in list_raw_files(url, looks_above=looks_above)]
     except TableFormatError as error:
@@ -181,12 +179,22 @@ def list_input(
             "name the table in place of its files (iceberg://CATALOG/NAMESPACE.TABLE, or "
             "iceberg+URL of a metadata file)"
             if error.table_format == "Iceberg"
+            else f"name the table in place of its files (delta+{error.directory})"
+            if error.table_format == "Delta"
             else "extract the rows of a Spark query on it instead (--sql, or dataframe=...)"
         )
         raise InputError(
             f"raw input {redact(url)} lies in the {error.table_format} table {error.directory}, "
             f"some of whose files may be replaced ones: {instead}"
         ) from None
+
+
+def _entry_of(file: DataFile) -> FileEntry:
+    """A data file of a table as it is listed: another one once more of its rows are deleted."""
+    mask = "" if file.mask is None else file.mask.to_json()
+    return FileEntry(
+        url=file.url, name=file.path, size_bytes=file.size_bytes, version=f"{file.version}{mask}"
+    )
 
 
 def check_partition_given(files: Sequence[RawFile]) -> None:
