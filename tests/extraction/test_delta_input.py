@@ -13,6 +13,7 @@ import featstore
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.extraction.days import extract_days
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.spark.runners import SparkRunner
 from featstore.spec.model import Spec
 from tests.extraction.conftest import raw_rows
 from tests.masked_tables import delete_by_vector
@@ -85,6 +86,14 @@ def test_deleted_rows_are_not_extracted_and_their_deletion_is_another_input(
     delete_by_vector(table, gone)
     assert extract_files(replace(job, run_id="b")).committed
     left = raw_rows(300).take([row for row in range(300) if row not in gone])
+    assert extracted(job).equals(from_files(spec, tmp_path, left, raw_rows(200, 300)))
+
+
+def test_spark_extracts_the_same(spark: Any, spec: Spec, table: str, tmp_path: Path) -> None:
+    delete_by_vector(table, [0, 7])
+    left = raw_rows(300).take([row for row in range(300) if row not in (0, 7)])
+    job = job_of(spec, tmp_path, f"delta+{table}")
+    extract_files(job, runner=SparkRunner(spark))
     assert extracted(job).equals(from_files(spec, tmp_path, left, raw_rows(200, 300)))
 
 
