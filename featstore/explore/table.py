@@ -155,7 +155,7 @@ class Table:
         Returns:
             The commits; of an Iceberg table the snapshots. The list is empty for plain Parquet.
         """
-        return history_of(self.snapshot)
+        return [] if self.version is None else history_of(self.url)
 
     def data_files(self, where: str | None = None) -> tuple[DataFile, ...]:
         """The data files that may hold matching rows, judged by partition values, and in an Iceberg

@@ -55,8 +55,11 @@ _serializers: Any = LazyModule("pyiceberg.serializers")
 _snapshots: Any = LazyModule("pyiceberg.table.snapshots")
 _tables: Any = LazyModule("pyiceberg.table")
 
-_CATALOG = re.compile(r"iceberg://(?P<catalog>[^/?]+)/(?P<table>[^/?]+\.[^/?]+)(\?(?P<query>.*))?")
-_FILE = re.compile(r"iceberg\+(?P<table>.+\.metadata\.json)(\?(?P<query>.*))?", re.DOTALL)
+_URLS = re.compile(
+    r"(iceberg://(?P<catalog>[^/?]+)/(?P<table>[^/?]+\.[^/?]+)"
+    r"|iceberg\+(?P<file>.+?\.metadata\.json))(\?(?P<query>.*))?",
+    re.DOTALL,
+)
 _EXPECTED = (
     "expected iceberg://CATALOG/NAMESPACE.TABLE, or iceberg+URL of a file that ends in "
     ".metadata.json, such as iceberg+s3://bucket/db/t/metadata/N.metadata.json"
@@ -193,14 +196,13 @@ def history_of_iceberg(url: str) -> list[Commit]:
 
 
 def _parse(url: str) -> _Address:
-    found = _CATALOG.fullmatch(url) or _FILE.fullmatch(url)
+    found = _URLS.fullmatch(url)
     if found is None:
         raise InputError(f"{redact(url)}: not the URL of an Iceberg table: {_EXPECTED}")
-    parts = found.groupdict()
-    options = dict(parse_qsl(parts["query"] or "", keep_blank_values=True))
+    options = dict(parse_qsl(found["query"] or "", keep_blank_values=True))
     return _Address(
-        catalog=parts.get("catalog"),
-        table=parts["table"],
+        catalog=found["catalog"],
+        table=found["table"] or found["file"],
         version=options.pop(_VERSION, None),
         after=options.pop(_AFTER, None),
         values=options,

@@ -154,8 +154,10 @@ def open_existing(url: str, what: str, expected: str = "a Delta table") -> Snaps
     return found
 
 
-def history_of(snapshot: Snapshot) -> list[Commit]:
-    """The commits of a snapshot's table, newest first; none for plain Parquet."""
-    if is_iceberg(snapshot.url):
-        return history_of_iceberg(snapshot.url)
-    return [] if snapshot.version is None else history(snapshot.url)
+def history_of(url: str) -> list[Commit]:
+    """The commits of a Delta table, or the snapshots of an Iceberg table, newest first.
+
+    Raises:
+        TableNotFoundError: There is no table.
+    """
+    return history_of_iceberg(url) if is_iceberg(url) else history(url)

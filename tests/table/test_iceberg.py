@@ -19,6 +19,7 @@ from featstore.base.errors import (
     StoreError,
     TableNotFoundError,
 )
+from featstore.explore.description import table_history
 from featstore.explore.table import open_table
 from featstore.table.open import open_for_writing, open_snapshot
 from tests.iceberg_tables import (
@@ -255,6 +256,7 @@ def test_a_snapshot_is_opened_by_id_tag_and_branch(catalog: Any) -> None:
         assert open_table(f"{URL}?version={version}").num_rows == 10
     assert open_table(URL, "main").num_rows == 20
     assert [c.version for c in open_table(URL).history()][-1] == first
+    assert str(table_history(URL)).count("append") == 2
     with pytest.raises(TableNotFoundError, match=r"no snapshot, tag or branch 'mondey'.*monday"):
         open_table(URL, "mondey")
 
