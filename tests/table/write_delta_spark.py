@@ -3,7 +3,8 @@ delta-spark_4.2_2.13 4.4.0 (delta-*, unitycatalog-*, RoaringBitmap, shims):
 
     python tests/table/write_delta_spark.py DIRECTORY JARS
 
-`expected.json` has the rows of each version as Spark reads them.
+`expected.json` has the rows of each version as Spark reads them. The archive has no checksums
+(`*.crc`), nor empty directories of the log.
 """
 
 import json
