@@ -645,7 +645,8 @@ def _slot_schema(table: DeltaTable) -> SlotSchema:
 def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> FileList:
     # `pa.table(actions)` would import pandas, which takes longer than all the rest.
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
-    masks = masks_at(url, _table_uri(url), table.version()) if may_have_vectors(table) else {}
+    log_url = _table_uri(url)
+    masks = masks_at(url, log_url, table.version()) if may_have_vectors(table) else {}
     return files_of(url, actions, table.metadata().partition_columns, crc32s, masks)
 
 

@@ -35,25 +35,25 @@ _FIRST = 1
 _COLUMNS = ("add.path", "add.deletionVector", "sidecar.path")
 
 
-def masks_at(url: str, root: str, version: int) -> dict[str, RowMask]:
+def masks_at(url: str, log_url: str, version: int) -> dict[str, RowMask]:
     """The row masks of a version's files, by the path of the file. There may be some of files that
     the version does not have.
 
     Args:
         url: The table.
-        root: Where its log is read.
+        log_url: Where its log is read.
         version: The version.
 
     Raises:
         DataFileError: The log has a file that cannot be read, or a vector of unknown storage.
         StoreError: The store failed.
     """
-    begin, names = latest_checkpoint(log_names(root), version)
+    begin, names = latest_checkpoint(log_names(log_url), version)
     vectors = dict[str, Mapping[str, Any] | None]()
     for name in names:
-        vectors |= dict(_of_checkpoint(join(root, LOG_DIR), name))
+        vectors |= dict(_of_checkpoint(join(log_url, LOG_DIR), name))
     for later in range(begin + 1, version + 1):
-        vectors |= dict(_of_actions(read_actions(root, later)))
+        vectors |= dict(_of_actions(read_actions(log_url, later)))
     return {
         decode_path(url, path): _mask(url, path, vector)
         for path, vector in vectors.items()

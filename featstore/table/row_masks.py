@@ -82,14 +82,14 @@ class RowMask(NamedTuple):
         num_deleted, *found = json.loads(text)
         records = [MaskRecord(*fields) for fields in found]
         return cls(
-            tuple(
-                record._replace(url=f"{root}{record.url}")
-                if record.url and not is_whole(record.url)
-                else record
-                for record in records
-            ),
-            num_deleted,
+            tuple(record._replace(url=_whole(record.url, root)) for record in records), num_deleted
         )
+
+
+def _whole(url: str, root: str) -> str:
+    if is_whole(url):
+        return url
+    return f"{root}{url}" if url else ""
 
 
 def _below(url: str, root: str) -> str:

@@ -438,6 +438,16 @@ def test_files_without_ids_are_read_by_the_names_of_the_table(catalog: Any, tmp_
         open_table(URL).to_arrow()
 
 
+def test_it_is_looked_into_as_any_table(catalog: Any) -> None:
+    table = catalog.create_table("db.t", COLUMNS)
+    table.append(rows_of(1, 40))
+    opened = open_table(URL)
+    assert opened.profile().num_rows == 40
+    assert opened.sample(7).num_rows == 7
+    assert "id      id     scalar" in str(opened.inspect())
+    assert opened.lint().num_files == 1
+
+
 def test_what_is_no_iceberg_table_is_told_in_one_line(catalog: Any, tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match=r"no table at iceberg://test/db\.t: the catalog"):
         open_table(URL)
