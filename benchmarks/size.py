@@ -4,7 +4,7 @@ TFRecord, raw and gzip.
 Each data file's rows are written as one TFRecord file (`tf.train.Example`, all columns, missing
 values left out) and read back. Then bytes a row by kind of column, and layouts that the writer does
 not choose: rows sorted within a file, other dictionary limits, zstd, other row groups; each written
-by `featstore.table.writer`, its bytes beside the CPU seconds to decode it with
+by `featstore.extraction.units.writer`, its bytes beside the CPU seconds to decode it with
 `ParquetFile.read_row_group` in one thread, the layouts in turn, median of 3.
 
 Systems that store such rows in columns told of 80 % saved; no share is demanded here. `ok` says
@@ -38,8 +38,8 @@ import pyarrow.parquet as pq
 from featstore import api
 from featstore.base.schema import SlotSchema
 from featstore.explore.table import open_table
+from featstore.extraction.units import encoding, writer
 from featstore.spec.model import OutputOptions
-from featstore.table import encoding, writer
 from featstore.table.metadata import KEY, FileMetadata
 from featstore.tools import demo_flights as flights
 from featstore.tools import demo_synthetic as synthetic

@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from featstore.extraction.units.encoding import parquet_options
 from featstore.spec.model import OutputOptions
-from featstore.table.encoding import parquet_options
 from shared_parts.machine import print_result
 
 REPEATS, NUM_PASSES, NOISE = 5, 4, 1.02
@@ -152,7 +152,7 @@ def candidates(column: pa.Field) -> dict[str, Options]:
 
 
 def chosen(rows: pa.Table, compression: str = "snappy") -> Options:
-    """What `featstore.table.writer` writes with: decided from the first row group."""
+    """What `featstore.extraction.units.writer` writes with: decided from the first row group."""
     return parquet_options(rows.slice(0, ROWS_PER_ROW_GROUP), compression)
 
 

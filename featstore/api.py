@@ -100,10 +100,13 @@ def extract(
     Args:
         spec: The spec, or the URL of its YAML file.
         input_url: Raw rows: a file, a directory or a glob of Parquet or, without `spark`, of CSV or
-            JSON lines. None with `dataframe`. With `days` it has `{dt}`, and may have `{hour}`.
+            JSON lines; or an Iceberg table, `iceberg://CATALOG/NAMESPACE.TABLE` or `iceberg+URL` of
+            a metadata file; or `delta+URL` of a Delta table. None with `dataframe`. With `days` it
+            has `{dt}`, and may have `{hour}`.
         table_url: The table to write. It is created if it does not exist.
         partition: Partition values for all of the input.
-        partition_from_path: Partition keys to take from `key=value/` directories of the input.
+        partition_from_path: Partition keys to take from `key=value/` directories of the input, or
+            from the partitions of a table.
         no_partition: Make a table without partitions of an input in `key=value/` directories. By
             default such an input without a partition is an InputError.
         days: A range `FIRST..LAST`. Each day, and with `{hour}` in `input_url` each hour, becomes

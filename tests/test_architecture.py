@@ -27,6 +27,8 @@ OWNERS = {
     "matplotlib": {"featstore.explore"},
     "obstore": {"featstore.files"},
     "polars": {"featstore.explore", "featstore.base.table_result"},
+    "pyiceberg": {"featstore.table"},
+    "pyroaring": {"featstore.table"},
     "pyspark": {"featstore.extraction.spark", "featstore.ingest", "featstore.tools"},
     "sqlglot": {"featstore.selection"},
     "torch": {

@@ -24,6 +24,7 @@ CLEAN_IN = {
     "featstore/explore/views.py _select_source": "urls",  # SQL that reads the files
     "featstore/loader/iteration/job.py key": "self.follow.url",  # for a hash
     "featstore/spec/lock.py lock_url": "spec_url",  # the URL of another file
+    "featstore/table/row_masks.py _whole": "url",  # likewise
 }
 # URLs as they are that have other names.
 ALSO_URLS = {
@@ -44,7 +45,8 @@ ALSO_URLS = {
 }
 # Functions that take a URL as it is under another name, and redact it if they show it.
 TAKE_URLS = {
-    *("Cache", "NamedErrors", "format_of", "from_json", "gone", "has_put_if_absent", "join"),
+    *("Cache", "NamedErrors", "format_of", "from_json", "gone", "has_put_if_absent", "is_whole"),
+    "join",
     *(
         "lies_within",
         "list",

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from featstore import api
 from featstore.base.schema import Slot
 from featstore.explore.table import Table, open_table
+from featstore.extraction.units.encoding import parquet_options
 from featstore.spec.model import OutputOptions
-from featstore.table.encoding import parquet_options
 from featstore.tools.demo_synthetic import PARTITION_KEY, write_click_log
 
 SNAPPY, NONE, CHOSEN = (

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.extraction.units import encoding, writer
 from featstore.reading.buffers import Ragged, slot_values
 from featstore.spec.model import OutputOptions
-from featstore.table import encoding, writer
 from featstore.table.metadata import FileMetadata
 from loader_parts.workload import Workload, rows_of
 

@@ -24,6 +24,7 @@ _EXTRAS = {
     "packaging": "spark",
     "pandas": "explore",
     "py4j": "spark",
+    "pyiceberg": "iceberg",
     "pyspark": "spark",
     "torch": "torch",
 }

@@ -6,6 +6,7 @@ schema (nullable).
 """
 
 import enum
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,10 @@ MEANING = b"featstore.meaning"
 NUM_INDICES = b"featstore.num_indices"
 SHARE_SLOT = b"featstore.share_slot"
 TRUNCATE = b"featstore.truncate"
-FIELD_ID = b"PARQUET:field_id"
+FIELD_ID = b"PARQUET:field_id"  # of a column in a data file
+BY_ID = b"featstore.by_id"  # only in memory: of a column that is found in data files by its id
+# Delta's key: the name that data files have for a column, or for a member of a struct.
+STORED_NAME = b"delta.columnMapping.physicalName"
 # Only in memory: some files of a directory hold the column with values of another kind.
 OF_TWO_KINDS = b"featstore.of_two_kinds"
 
@@ -52,6 +56,38 @@ class Role(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FieldId:
+    """How data files hold a column of a table whose columns have permanent ids. Its text is JSON.
+
+    Attributes:
+        number: The id; None if names alone count, whatever ids files have.
+        names: The names of the column in files that have no ids at all. Such files cannot be read
+            if it has none.
+        default: The value in files without the column, as text that Arrow casts to the column's
+            type; None for null.
+    """
+
+    number: int | None = None
+    names: tuple[str, ...] = ()
+    default: str | None = None
+
+    def __str__(self) -> str:
+        return json.dumps([self.number, self.names, self.default])
+
+    @classmethod
+    def parse(cls, text: str) -> "FieldId":
+        """That of which this is the text."""
+        number, names, default = json.loads(text)
+        return cls(number=number, names=tuple(names), default=default)
+
+    @classmethod
+    def of(cls, field: pa.Field) -> "FieldId | None":
+        """That of a column of a table, by its metadata."""
+        text = (field.metadata or {}).get(BY_ID)
+        return None if text is None else cls.parse(text.decode())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Slot:
     """A named feature column with a permanent number.
 
@@ -70,6 +106,7 @@ class Slot:
         meaning: The first 16 hex digits of the slot's hash in the spec's lock file. None in files
             of earlier versions.
         truncate: Which end of longer lists the spec keeps, `head` or `tail`. None if it cuts none.
+        field_id: Set if data files hold the column under a permanent id.
 
     Raises:
         ValueError: The shape has more than one dimension, or a width below 1.
@@ -85,6 +122,7 @@ class Slot:
     op_path: str | None = None
     meaning: str | None = None
     truncate: str | None = None
+    field_id: FieldId | None = None
 
     def __post_init__(self) -> None:
         if len(self.shape) > 1 or any(width is not None and width < 1 for width in self.shape):
@@ -118,6 +156,16 @@ class Slot:
         A missing list has the mark as its single element.
         """
         return 0 if self.kind is SlotKind.ID else math.nan
+
+    @property
+    def absent(self) -> int | float:
+        """The value in files without the column: the mark of a missing one unless the table has a
+        default.
+        """
+        if self.field_id is None or self.field_id.default is None:
+            return self.missing
+        value: int | float = pa.scalar(self.field_id.default).cast(self.arrow_type()).as_py()
+        return value
 
     def arrow_type(self, *, nullable: bool = False) -> pa.DataType:
         """The column's Arrow type.
@@ -193,6 +241,7 @@ _OPTIONS: Mapping[str, tuple[bytes, Callable[[str], Any]]] = {
     "num_indices": (NUM_INDICES, int),
     "share_slot": (SHARE_SLOT, int),
     "truncate": (TRUNCATE, str),
+    "field_id": (BY_ID, FieldId.parse),
 }
 
 
@@ -201,6 +250,31 @@ def slot_number(field: pa.Field) -> int | None:
     metadata = field.metadata or {}
     number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
     return None if number is None else int(number)
+
+
+def without_places(columns: pa.Schema) -> pa.Schema:
+    """The columns without what says where data files of a table hold them: other files that are
+    written of their rows have their names.
+    """
+    return pa.schema([_without_place(column) for column in columns])
+
+
+def _without_place(column: pa.Field) -> pa.Field:
+    type_, metadata = column.type, column.metadata or {}
+    if pa.types.is_struct(type_):
+        type_ = pa.struct(map(_without_place, type_))
+    elif pa.types.is_map(type_):
+        type_ = pa.map_(_without_place(type_.key_field), _without_place(type_.item_field))
+    elif pa.types.is_list(type_):
+        type_ = pa.list_(_without_place(type_.value_field))
+    left = {key: text for key, text in metadata.items() if key not in (BY_ID, STORED_NAME)}
+    return column.with_type(type_).with_metadata(left or None)
+
+
+def stored_name(member: pa.Field) -> str:
+    """The name that data files have for a member of a struct."""
+    stored = (member.metadata or {}).get(STORED_NAME)
+    return str(member.name if stored is None else stored.decode())
 
 
 def _value_and_shape(type_: pa.DataType) -> tuple[pa.DataType, tuple[int | None, ...]]:
@@ -350,7 +424,8 @@ class SlotSchema:
 
 
 def _with_role(column: pa.Field, role: Role) -> pa.Field:
-    return column.with_nullable(True).with_metadata({ROLE: role.encode()})
+    by_id = {key: text for key, text in (column.metadata or {}).items() if key == BY_ID}
+    return column.with_nullable(True).with_metadata({ROLE: role.encode(), **by_id})
 
 
 def _role(column: pa.Field, partition_keys: set[str]) -> Role:

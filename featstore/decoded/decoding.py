@@ -17,6 +17,7 @@ from featstore.base.errors import (
     StagingError,
 )
 from featstore.base.redaction import redact
+from featstore.base.schema import FieldId
 from featstore.decoded.decoded_cache import DecodedCache, EntryRequest
 from featstore.decoded.decoded_file import (
     DecodedFile,
@@ -34,6 +35,7 @@ from featstore.reading.spans import require_held
 from featstore.staging.budget import format_bytes
 from featstore.staging.cache import Refusal, entry_name
 from featstore.staging.stager import Stager
+from featstore.table.row_masks import RowMask
 from featstore.table.snapshot import DataFile, GroupFile
 
 _LOG = logging.getLogger(__name__)
@@ -133,8 +135,8 @@ def entry_request(
 def name_of_entry(file: DataFile, selection: Selection) -> str:
     """The name of a data file's entry in the cache.
 
-    It follows from the files, at their versions, and from the selected columns, in whatever order:
-    from nothing else of the table or of the request.
+    It follows from the files, at their versions, from the row mask, and from the selected columns,
+    in whatever order: from nothing else of the table or of the request.
     """
     columns = {
         "decoded": FORMAT,
@@ -145,6 +147,12 @@ def name_of_entry(file: DataFile, selection: Selection) -> str:
         ),
         "others": sorted([field.name, str(field.type)] for field in selection.others),
     }
+    if file.mask is not None:
+        columns["mask"] = file.mask.to_json()
+    # Ids and defaults, which tables of other formats lack.
+    fields = (*(slot.to_field() for slot in selection.slots), *selection.others)
+    if by_id := sorted((f.name, str(found)) for f in fields if (found := FieldId.of(f))):
+        columns["by_id"] = by_id
     return entry_name(file.url, file.size_bytes, json.dumps(columns, sort_keys=True))
 
 
@@ -262,7 +270,7 @@ class DecodedFiles:
         self._cache = DecodedCache(stager.cache, max(0, room_bytes), grace_s=0, limit=_LIMIT)
         # By the name of each entry that was opened: what was seen when it was last checked.
         self._seen = dict[str, FileState | None]()
-        self._names = dict[tuple[str, str, tuple[GroupFile, ...]], str]()
+        self._names = dict[tuple[str, str, RowMask | None, tuple[GroupFile, ...]], str]()
         self._naming = threading.Lock()
         self._held_bytes = 0
         self._is_off = False
@@ -339,7 +347,7 @@ class DecodedFiles:
         """The name of the file's entry. Of hundreds of columns it takes a millisecond, and order
         `dynamic` asks for many files before each claim.
         """
-        key = (file.url, file.version, file.groups)
+        key = (file.url, file.version, file.mask, file.groups)
         with self._naming:
             if key not in self._names:
                 self._names[key] = name_of_entry(file, self._selection)

@@ -13,7 +13,8 @@ from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.base.text_table import Printed, text_table
 from featstore.statistics.data_checks import CheckResult
-from featstore.table.delta import Commit, history
+from featstore.table.delta import Commit
+from featstore.table.open import history_of
 from featstore.table.snapshot import Snapshot
 
 _COMMIT_HEADERS = (
@@ -255,13 +256,13 @@ def table_history(url: str, last: int | None = None) -> History:
     """The commits that a table's log still holds.
 
     Args:
-        url: A Delta table.
+        url: A table of Delta or Iceberg.
         last: How many of the newest; by default all.
 
     Raises:
         TableNotFoundError: There is no table.
     """
-    commits = history(url)
+    commits = history_of(url)
     shown = commits if last is None else commits[:last]
     return History(table=redact(url), commits=tuple(shown), num_more=len(commits) - len(shown))
 

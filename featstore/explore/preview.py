@@ -371,7 +371,7 @@ def _of_table(table: Table, num_rows: int) -> tuple[PreviewedRows, list[Previewe
     """The slots of a table, over a sample of its rows."""
     rows, files = table.sample(num_rows), table.snapshot.data_files
     profile = profile_rows(rows.to_batches(), table.slots, numeric_labels(table.schema))
-    num_read = len(spread_with_rows(files, lambda file: file.num_rows, num_rows))  # by `sample`
+    num_read = len(spread_with_rows(files, lambda file: file.num_left, num_rows))  # by `sample`
     drawn_from = f"{num_read:,} of {len(files):,} data files"
     named = named_profile(profile, table.snapshot)
     return _previewed("table", table.url, rows, named, table.num_rows, drawn_from)

@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import InputError, SelectionError, nearest
 from featstore.base.intervals import spread, spread_with_rows
 from featstore.base.named_errors import NamedErrors
 from featstore.base.redaction import redact
-from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema
+from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema, without_places
 from featstore.base.table_result import nullable_integers
 from featstore.base.text_table import html_table
 from featstore.decoded.file_sources import FileSource, SourcesAhead, files_in_place
@@ -31,6 +32,7 @@ from featstore.explore.views import duckdb_view, polars_view
 from featstore.explore.whatis import named_label_profile, named_profile, named_rows
 from featstore.extraction.units.unit_statistics import gather_rows
 from featstore.loader.plan.column_sizes import ColumnSizes
+from featstore.reading.buffers import rows_left
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
@@ -50,19 +52,22 @@ from featstore.statistics.stale_groups import ERROR, reading, require_fresh
 from featstore.statistics.statistics_file import StoredStatistics, find_statistics
 from featstore.statistics.table_check import TableCheckReport, check_snapshot, checked_columns
 from featstore.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
-from featstore.table.delta import Commit, history
-from featstore.table.open import open_snapshot
+from featstore.table.delta import Commit
+from featstore.table.open import history_of, open_snapshot
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 
 def open_table(
-    url: str | Path, version: int | None = None, *, stale_groups: str = ERROR
+    url: str | Path, version: int | str | None = None, *, stale_groups: str = ERROR
 ) -> "Table":
     """Opens a table.
 
     Args:
-        url: A Delta table, or a directory or glob of Parquet files. Local or remote.
-        version: A version of a Delta table; by default the newest.
+        url: A Delta table, or a directory or glob of Parquet files. Local or remote. Or an Iceberg
+            table: `iceberg://CATALOG/NAMESPACE.TABLE` of a catalog of pyiceberg's configuration, or
+            `iceberg+URL` of a metadata file.
+        version: A version of a Delta table, or the id of a snapshot, or the name of a tag or
+            branch, of an Iceberg table; by default the newest.
         stale_groups: What happens if a slot group that is read is stale, because its base files
             were replaced: `error`, or `missing` to read its slots as missing there.
 
@@ -104,7 +109,7 @@ class Table:
 
     @property
     def version(self) -> int | None:
-        """The Delta version, or None for plain Parquet."""
+        """The Delta version, the id of the Iceberg snapshot, or None for plain Parquet."""
         return self.snapshot.version
 
     @property
@@ -124,7 +129,9 @@ class Table:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of the snapshot, from metadata."""
+        """The number of rows of the snapshot, from metadata, without deleted ones. Where a table
+        does not tell how many rows of a file are deleted, they are loaded.
+        """
         return self.snapshot.num_rows
 
     def __repr__(self) -> str:
@@ -146,12 +153,13 @@ class Table:
         """The commits, newest first, with the metadata that featstore stored in each.
 
         Returns:
-            The commits. The list is empty for plain Parquet.
+            The commits; of an Iceberg table the snapshots. The list is empty for plain Parquet.
         """
-        return [] if self.version is None else history(self.url)
+        return [] if self.version is None else history_of(self.url)
 
     def data_files(self, where: str | None = None) -> tuple[DataFile, ...]:
-        """The data files that may hold matching rows, judged by partition values alone.
+        """The data files that may hold matching rows, judged by partition values, and in an Iceberg
+        table also by the bounds of columns by which it is partitioned or sorted.
 
         Args:
             where: A predicate, such as `"dt >= '2026-11-01'"`.
@@ -212,8 +220,8 @@ class Table:
             The rows in the table's order.
         """
         rng, schema = random.Random(seed), selected_schema(self.schema, slots)
-        files = spread_with_rows(self.snapshot.data_files, lambda file: file.num_rows, num_rows)
-        ends = list(itertools.accumulate(file.num_rows for file in files))
+        files = spread_with_rows(self.snapshot.data_files, lambda file: file.num_left, num_rows)
+        ends = list(itertools.accumulate(file.num_left for file in files))
         total = ends[-1] if ends else 0
         rows = rng.sample(range(total), min(num_rows, total))
         wanted = Counter(bisect_right(ends, row) for row in rows)
@@ -223,8 +231,15 @@ class Table:
         with NamedErrors(self.url):
             parts = [
                 _drawn(
-                    functools.partial(read_tables, base, schema, file.partition, groups),
-                    base.row_group_rows,
+                    functools.partial(
+                        read_tables,
+                        base,
+                        schema,
+                        file.partition,
+                        groups,
+                        deleted=file.deleted_rows(),
+                    ),
+                    _left_in_row_groups(file, base),
                     wanted[place],
                     rng,
                 )
@@ -572,7 +587,10 @@ class Table:
         names_out = _arrow_schema(schema).names
         with NamedErrors(self.url):
             for file, base, groups in self._opened(files, read):
-                for table in read_tables(base, read, file.partition, groups):
+                tables = read_tables(
+                    base, read, file.partition, groups, deleted=file.deleted_rows()
+                )
+                for table in tables:
                     rows = table if where is None else table.filter(where.mask(table))
                     # Columns that only the predicate needs are dropped here.
                     yield from rows.select(names_out).combine_chunks().to_batches()
@@ -624,7 +642,16 @@ def matching_files(files: FileList, where: Where | None) -> FileList:
     if where is None:
         return files
     # None means that the partition values do not decide.
-    return files.at_places([where.matches_partition(p) is not False for p in files.places])
+    files = files.at_places([where.matches_partition(p) is not False for p in files.places])
+    chosen = files.matching(where)
+    return files if chosen is None else files.take(chosen)
+
+
+def _left_in_row_groups(file: DataFile, base: OpenFile) -> list[int]:
+    """The rows of each row group of an open file that are not deleted."""
+    left = rows_left(file.deleted_rows(), 0, base.num_rows)
+    of_row_groups = np.split(left, np.cumsum(base.row_group_rows)[:-1])
+    return [int(np.count_nonzero(each)) for each in of_row_groups]
 
 
 def _drawn(
@@ -637,7 +664,7 @@ def _drawn(
 
     Args:
         read: Reads row groups.
-        row_group_rows: The rows of each row group.
+        row_group_rows: The rows of each row group that are not deleted.
         num_rows: How many rows. The file has them.
         rng: Chooses row groups and rows.
     """
@@ -651,7 +678,7 @@ def _drawn(
 
 
 def _arrow_schema(schema: SlotSchema) -> pa.Schema:
-    return schema.to_arrow(nullable=True, partition_keys=True)
+    return without_places(schema.to_arrow(nullable=True, partition_keys=True))
 
 
 def _with_columns(selected: SlotSchema, full: SlotSchema, names: Iterable[str]) -> SlotSchema:

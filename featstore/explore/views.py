@@ -19,19 +19,20 @@ from featstore.base.schema import Slot, SlotKind
 from featstore.files.storage import absolute, canonical, filesystem, local_path, scheme
 from featstore.table.layout import partition_path
 from featstore.table.parquet_dir import each_footer
-from featstore.table.snapshot import DataFile, Snapshot, TableFile
+from featstore.table.snapshot import DataFile, Snapshot, TableFile, require_plain_files
 
 
 def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
     """A `DuckDBPyRelation` over the snapshot, on the given connection or a new one.
 
     For a remote table the store's fsspec filesystem, with its credentials, is registered with the
-    connection.
+    connection. InputError if `require_plain_files` raises it.
     """
     try:
         import duckdb
     except ModuleNotFoundError as error:
         raise missing_extra("Table.duckdb()", error) from error
+    require_plain_files(snapshot, "Table.duckdb()")
     connection = duckdb.connect() if connection is None else connection
     if local_path(snapshot.url) is None and not connection.filesystem_is_registered(
         scheme(canonical(snapshot.url))
@@ -41,11 +42,14 @@ def duckdb_view(snapshot: Snapshot, connection: Any = None) -> Any:
 
 
 def polars_view(snapshot: Snapshot) -> Any:
-    """A `polars.LazyFrame` over the snapshot. Remote files are read by polars' own client."""
+    """A `polars.LazyFrame` over the snapshot. Remote files are read by polars' own client.
+    InputError if `require_plain_files` raises it.
+    """
     try:
         import polars
     except ModuleNotFoundError as error:
         raise missing_extra("Table.polars()", error) from error
+    require_plain_files(snapshot, "Table.polars()")
     parts = [_lazy(polars, snapshot, part) for part in _parts(snapshot)]
     return (
         polars.concat(parts)

@@ -16,11 +16,11 @@ from featstore.extraction.units.part import GroupTask
 from featstore.extraction.units.raw import Unit, as_input_errors, open_raw
 from featstore.extraction.units.unit import Progress, UnitReport, extract_range
 from featstore.extraction.units.unit_values import ValueGathering, store_values
+from featstore.extraction.units.writer import open_data_file
 from featstore.files.retry import thread_pool
 from featstore.files.storage import join
 from featstore.statistics.column_statistics import add_counts
 from featstore.table.snapshot import DataFile, by_partition
-from featstore.table.writer import open_data_file
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.replaced import Holding, KnownHoldings
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.part import is_made_by
+from featstore.extraction.units.raw import list_input
 from featstore.extraction.units.unit import Progress, Runner, ignore_progress
 from featstore.files.listings import listing_digest
-from featstore.formats.text_files import list_raw_files
 from featstore.spec.model import Spec
 from featstore.table.delta import history, with_origins
 from featstore.table.groups import GroupOrigins
@@ -289,7 +289,7 @@ def find_inputs(days: Sequence[Day]) -> list[DayInput | None]:
     found: list[DayInput | None] = []
     for day in days:
         # Days lie beside each other, so what is above one is above all.
-        files = list_raw_files(day.input_url, looks_above=not found)
+        files = [file for file, _ in list_input(day.input_url, looks_above=not found)]
         digest = listing_digest(files)
         found.append(DayInput(digest=digest, num_files=len(files)) if files else None)
     return found

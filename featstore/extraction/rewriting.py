@@ -17,6 +17,7 @@ from featstore.base.errors import DataFileError, InputError
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
+from featstore.extraction.units.writer import open_data_file
 from featstore.extraction.written import WrittenFiles
 from featstore.files.retry import thread_pool
 from featstore.files.storage import join, open_read, open_write, source_of
@@ -47,7 +48,6 @@ from featstore.table.snapshot import (
     by_partition,
     files_digest,
 )
-from featstore.table.writer import open_data_file
 
 _COPIED_BYTES = 8 << 20
 _ZSTD = 6  # CompressionCodec.ZSTD in parquet.thrift

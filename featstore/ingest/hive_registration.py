@@ -21,7 +21,7 @@ from featstore.ingest.hive_locations import (
 from featstore.ingest.join_query import quote
 from featstore.table.delta import open_delta
 from featstore.table.layout import parse_partition, partition_path
-from featstore.table.snapshot import Snapshot
+from featstore.table.snapshot import Snapshot, require_plain_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,8 +90,8 @@ def register(spark: "SparkSession", table_url: str, name: str) -> Registration:
 
     Raises:
         TableNotFoundError: There is no Delta table at `table_url`.
-        InputError: The metastore has no such database, or has another table of that name, or Hive
-            has no type for a column.
+        InputError: The metastore has no such database, or has another table of that name, Hive
+            has no type for a column, or a reader of the files alone would not find the rows.
     """
     _check_name(spark, name)
     report = _register_once(spark, open_delta(table_url), name)
@@ -107,6 +107,7 @@ def _register_once(
 ) -> Registration:
     if not snapshot.data_files:
         raise InputError(f"{redact(snapshot.url)} holds no rows; {name} is left as it is")
+    require_plain_files(snapshot, f"register {name}")
     properties = _properties(spark, name)
     new_columns = tuple(columns(snapshot.schema))
     if properties is None:

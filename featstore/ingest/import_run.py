@@ -23,6 +23,7 @@ from featstore.formats.parsed import given
 from featstore.ingest.conversion import ConvertedFile, OnRows, convert, too_many
 from featstore.ingest.import_job import ImportJob, ImportReport, ImportSchema
 from featstore.ingest.import_target import ImportTarget
+from featstore.table.iceberg import is_iceberg
 from featstore.table.layout import parse_partition
 
 SAMPLE_FILES = 8
@@ -147,6 +148,11 @@ def part_names(files: Sequence[FileEntry]) -> list[str]:
 
 
 def _list(job: ImportJob) -> list[FileEntry]:
+    if is_iceberg(job.input_url):
+        raise InputError(
+            f"{redact(job.input_url)}: expected files of {job.format.name}, found an Iceberg "
+            f"table: extract from it as it is (--input)"
+        )
     files = list_files(job.input_url, suffix="")
     if not files:
         raise InputError(

@@ -9,6 +9,7 @@ from featstore.files.listings import FileEntry, check_unchanged, list_files, lis
 from featstore.files.storage import lies_within
 from featstore.formats.text_files import list_raw_files
 from featstore.ingest.join_options import Label, LabelJoin, LogSource, Lookup
+from featstore.table.iceberg import is_iceberg
 from featstore.table.parquet_dir import columns_of, each_footer
 
 Types = Mapping[str, str]
@@ -206,6 +207,11 @@ def check_logs(logs: Mapping[LogSource, Iterable[FileEntry]]) -> None:
 
 
 def _files(source: LogSource, url: str) -> list[FileEntry]:
+    if is_iceberg(url):
+        raise InputError(
+            f"{source} is an Iceberg table, whose columns Spark's Parquet reader does not find by "
+            f"their ids: use a query on it (sql=...) in a session with Iceberg's runtime for Spark"
+        )
     try:
         files = list_files(url)
     except TableFormatError as error:

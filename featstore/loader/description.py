@@ -61,6 +61,7 @@ from featstore.loader.request.train_config import (
 from featstore.selection.where import parse_where
 from featstore.staging.options import Staging
 from featstore.statistics.stale_groups import ERROR
+from featstore.table.iceberg import is_metadata_file
 from featstore.table.open import data_files_of, open_snapshot, open_without_files
 from featstore.table.snapshot import FileList, Snapshot
 
@@ -235,10 +236,10 @@ def _followed(
     """How the table is followed. ConfigError if it cannot be followed."""
     if options is None:
         return None
-    if snapshot.version is None:
+    if snapshot.version is None or is_metadata_file(snapshot.url):
         raise ConfigError(
-            "follow: expected a Delta table, each partition of which is read once, found plain "
-            "Parquet files"
+            "follow: expected a Delta table, or one of a catalog of Iceberg, each partition of "
+            "which is read once, found plain Parquet files, or a metadata file, which never change"
         )
     if epochs.num_epochs != 1:
         raise ConfigError(

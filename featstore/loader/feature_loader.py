@@ -210,8 +210,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         next iteration in static order.
 
         Raises:
-            TypeError: The order is another one, the loader follows a table, or `where`, `negatives`
-                or `null: drop` filter rows that have to be read first.
+            TypeError: The order is another one, the loader follows a table, or `where`,
+                `negatives`, `null: drop` or row masks leave out rows that have to be read first.
         """
         return self._source.num_batches()
 

@@ -171,8 +171,9 @@ class TableSource(Life[Iteration]):
             )
         if self.job.filters_rows:
             raise TypeError(
-                "this loader has no len(): which rows are left out by `where`, `negatives`, or "
-                "`null: drop` of a label, is known only when they are read"
+                "this loader has no len(): which rows are left out by `where`, `negatives`, "
+                "`null: drop` of a label, or a row mask of the table, is known only when they are "
+                "read"
             )
         worker = LoaderWorker.here()
         start = self._start(*self._rendezvous.next_iteration(), worker)

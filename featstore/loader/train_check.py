@@ -74,15 +74,16 @@ class TrainCheck(Printed):
         version: The version of the table; None for plain Parquet.
         num_files: The data files whose partitions can match `where`.
         num_splits: The splits of one epoch.
-        num_rows: The rows of these files. Fewer are delivered if `where` chooses among them.
+        num_rows: The rows of these files that are not deleted. Fewer are delivered if `where`
+            chooses among them.
         files_bytes: The bytes of these files, all of their columns.
         order: Which worker reads which rows.
         num_footers: The files of which the bytes per row are a mean.
         columns: The columns of the batches.
         cache_bytes: The budget of a staging directory to which whole files may go; None if there is
             none.
-        null_labels: What a run says of null labels and weights, unless `where` or `negatives` leave
-            their rows out. Not part of `as_dict`.
+        null_labels: What a run says of null labels and weights, unless `where`, `negatives` or row
+            masks leave their rows out. Not part of `as_dict`.
         head: The first rows, as a batch holds them, by column. None where they were not asked for.
         names: What their ids mean, as far as the table knows. Not part of `as_dict`.
     """
@@ -168,7 +169,7 @@ class TrainCheck(Printed):
         if has_numbers and self.num_footers != self.num_files:
             yield f"null labels and weights: looked for in {self.num_footers:,} of the files"
         for text in self.null_labels:
-            yield f"{text} (unless `where` leaves them out)"
+            yield f"{text} (unless `where` or a row mask leaves them out)"
 
     def _shares(self) -> Iterator[str]:
         """The splits of ranks that train in step; nothing if those of eight are nearly equal."""
@@ -259,8 +260,9 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
     sampled = files[:: -max(1, -(-len(files) // _MAX_FOOTERS))]
     sizes = ColumnSizes.of(sampled, request.selection)
     nulls = _nulls(request, sizes, redact(snapshot.url))
-    keeps_all = request.negatives is None and (request.where is None or matching.are_decided)
-    if nulls and keeps_all:
+    is_filtered = request.where is not None and not matching.are_decided
+    leaves_out = is_filtered or request.negatives is not None or matching.files.has_masks
+    if nulls and not leaves_out:
         raise nulls[0]
     first = _head(replace(made.job, files=matching), files, head) if head else None
     return TrainCheck(
@@ -269,7 +271,7 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
         version=snapshot.version,
         num_files=len(files),
         num_splits=sum(1 for _ in made.job.cut(files)),
-        num_rows=sum(file.num_rows for file in files),
+        num_rows=sum(file.num_left for file in files),
         files_bytes=sum(part.size_bytes for file in files for part in file.parts),
         order=made.job.ordering.kind,
         num_footers=len(sampled),
@@ -299,7 +301,11 @@ def _nulls(request: Request, sizes: ColumnSizes, table: str) -> list[MissingValu
 def _cache_bytes(staging: Staging | None, snapshot: Snapshot) -> int | None:
     if staging is None or staging.directory is None or staging.mode == "ranges":
         return None
-    return staging.num_budget_bytes if staging.stages(snapshot.url) else None
+    return (
+        staging.num_budget_bytes
+        if staging.stages(next(snapshot.data_files.urls, snapshot.url))
+        else None
+    )
 
 
 def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from featstore.base.schema import stored_name
+
 _IsKind = Callable[[pa.DataType], bool]
 # The kinds of values without inner ones. What is of one kind is converted value by value.
 _KINDS: tuple[tuple[_IsKind, ...], ...] = (
@@ -51,7 +53,7 @@ def is_of_kind(found: pa.DataType, expected: pa.DataType) -> bool:
     matter of a value, not of the type. Inner values count, those of structs by name. Nulls are of
     any kind.
     """
-    if found == expected or pa.types.is_null(found):
+    if is_same(found, expected) or pa.types.is_null(found):
         return True
     if is_list(found) and is_list(expected):
         return is_of_kind(found.value_type, expected.value_type)
@@ -59,13 +61,34 @@ def is_of_kind(found: pa.DataType, expected: pa.DataType) -> bool:
         pairs = ((found.key_type, expected.key_type), (found.item_type, expected.item_type))
         return all(is_of_kind(*pair) for pair in pairs)
     if pa.types.is_struct(found) and pa.types.is_struct(expected):
-        common = {field.name for field in found} & {field.name for field in expected}
+        own = {field.name: field.type for field in found}
+        common = [field for field in expected if stored_name(field) in own]
         return bool(common) and all(
-            is_of_kind(found.field(name).type, expected.field(name).type) for name in common
+            is_of_kind(own[stored_name(field)], field.type) for field in common
         )
     is_widened_date = pa.types.is_date(found) and pa.types.is_timestamp(expected)
     return is_widened_date or any(
         _is_any(kind, found) and _is_any(kind, expected) for kind in _KINDS
+    )
+
+
+def is_same(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether values of the type `found` are those of `expected` as they are. Where files have
+    other names for members of structs, what is converted already has the same metadata.
+    """
+    if found != expected:
+        return False
+    is_renamed = pa.types.is_nested(expected) and _is_renamed(expected)
+    return not is_renamed or bool(found.equals(expected, check_metadata=True))
+
+
+def _is_renamed(type_: pa.DataType) -> bool:
+    """Whether files have other names for members of structs, at any depth."""
+    inner = [type_.field(index) for index in range(type_.num_fields)]
+    is_struct = pa.types.is_struct(type_)
+    return any(
+        (is_struct and stored_name(field) != field.name) or _is_renamed(field.type)
+        for field in inner
     )
 
 

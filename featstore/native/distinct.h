@@ -1,4 +1,4 @@
-/* Marks of values in a map of bits, from whose number the count of different values is estimated (featstore/table/encoding.py). */
+/* Marks of values in a map of bits, from whose number the count of different values is estimated (featstore/extraction/units/encoding.py). */
 #ifndef FEATSTORE_DISTINCT_H
 #define FEATSTORE_DISTINCT_H
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from featstore.base.processes import forget_in_child
+from featstore.base.schema import FIELD_ID
 from featstore.native.arrow import SchemaBytes, arrow_schema, arrow_text_of
 from featstore.native.column_types import plain_type
 from featstore.native.damage import DAMAGE, damage_as, first_line
@@ -112,6 +113,15 @@ class FileSchema:
         are_texts = widths == 0
         are_lists = np.array(["." in leaf.path for leaf in self.leaves], float)
         return np.stack([widths + _OFFSET_BYTES * are_texts, are_texts, _OFFSET_BYTES * are_lists])
+
+    @cached_property
+    def by_id(self) -> dict[int, tuple[int, ...]]:
+        """The indices of the columns of each field id; several if the id is not unique."""
+        found: dict[int, tuple[int, ...]] = {}
+        for index, column in enumerate(self.schema):
+            if (text := (column.metadata or {}).get(FIELD_ID)) is not None:
+                found[int(text)] = (*found.get(int(text), ()), index)
+        return found
 
     def bytes_of(self, columns: Sequence[int]) -> SchemaBytes:
         """The columns with these indices as a footer holds them."""

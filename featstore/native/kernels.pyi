@@ -32,7 +32,7 @@ def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int, portable: b
 
 def count_marks(values: Buffer, width: int) -> int:
     """The number of bits, of 2^18, that the values of `width` bytes (4 or 8) set; see
-    `featstore.table.encoding`.
+    `featstore.extraction.units.encoding`.
     """
 
 def fill_nulls(values: Buffer, bits: Buffer, first_bit: int, mark: bytes) -> None:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.schema import Slot, SlotKind
+from featstore.base.schema import Slot, SlotKind, stored_name
 from featstore.native import kernels
-from featstore.native.column_types import is_list
+from featstore.native.column_types import is_list, is_same
 from featstore.ops.arrays import microseconds, nulls_of, values_of
 from featstore.ops.lists import offsets_from, positions_of
 
@@ -44,6 +44,21 @@ class Ragged:
 Values = Array | Ragged
 
 
+def rows_left(deleted: Array | None, first: int, end: int) -> Array:
+    """Which rows of a file, from the first to the end, are not deleted: bool (end - first,).
+
+    Args:
+        deleted: The deleted rows of the file, ascending: int64 (num_deleted,); None: none.
+        first: The first row.
+        end: The row after the last.
+    """
+    left = np.ones(end - first, bool)
+    if deleted is not None:
+        begin, stop = np.searchsorted(deleted, [first, end])
+        left[deleted[begin:stop] - first] = False
+    return left
+
+
 def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
     """The column as int64 ids or float32 values in the slot's shape, without nulls: views of the
     column where possible.
@@ -67,9 +82,9 @@ def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
 
 
 def missing_values(slot: Slot, num_rows: int) -> Values:
-    """A column of missing values, for a file that does not have the slot."""
+    """A column of missing values, or of the table's default, for a file without the slot."""
     width = slot.width or 1
-    marks = np.full(num_rows * width, slot.missing, dtype=_dtype(slot))
+    marks = np.full(num_rows * width, slot.absent, dtype=_dtype(slot))
     if slot.is_list:
         return Ragged(marks, np.arange(num_rows + 1, dtype=np.int64))
     return marks.reshape(num_rows, width) if slot.shape else marks
@@ -199,7 +214,7 @@ def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     Raises:
         ArrowInvalid: A value does not fit the type.
     """
-    if column.type == type_:
+    if is_same(column.type, type_):
         return column
     return pa.chunked_array([converted(chunk, type_) for chunk in column.chunks], type_)
 
@@ -207,7 +222,7 @@ def as_type(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
 def converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """As `as_type`, of an array."""
     found = array.type
-    if found == type_:
+    if is_same(found, type_):
         return array
     if pa.types.is_null(found):
         return pa.nulls(len(array), type_)
@@ -253,8 +268,8 @@ def _over(array: pa.Array, values: pa.Array, type_: pa.DataType) -> pa.Array:
 def _structs(array: pa.Array, type_: pa.StructType) -> pa.Array:
     own = {field.name for field in array.type}
     members = [
-        converted(array.field(field.name), field.type)
-        if field.name in own
+        converted(array.field(stored_name(field)), field.type)
+        if stored_name(field) in own
         else pa.nulls(len(array), field.type)
         for field in type_
     ]

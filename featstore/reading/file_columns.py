@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from featstore.base.errors import DataFileError, not_once
-from featstore.base.schema import ROLE, Role, Slot, SlotKind, slot_number
+from featstore.base.schema import ROLE, FieldId, Role, Slot, SlotKind, slot_number
 from featstore.native.column_types import is_list, is_of_kind
 from featstore.native.file_schema import FileSchema
+from featstore.reading.field_ids import column_of_id
 
 _LOG = logging.getLogger(__name__)
 # A reader has at most two selections, and the files of a table seldom more than two schemas.
@@ -26,8 +27,8 @@ class Selection:
     """The columns to read.
 
     Attributes:
-        slots: Found in a file by number, or else by name.
-        others: Other columns, found by name.
+        slots: Found in a file by field id if they have one, or else by number, or else by name.
+        others: Other columns, found by field id if they have one, or else by name.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -140,12 +141,12 @@ class ColumnCache:
 
 
 def find_columns(file_schema: FileSchema, selection: Selection, file_name: str) -> FileColumns:
-    """Finds the selected columns in a file of this schema: slots by number or else by name, other
-    columns by name.
+    """Finds the selected columns in a file of this schema, see `Selection`.
 
     Raises:
-        DataFileError: A column has a type that cannot be read as what was selected, or two columns
-            have the same name or slot number.
+        DataFileError: A column has a type that cannot be read as what was selected, two columns
+            have the same name, slot number or field id, or a file has no field ids where a column
+            has no name without one.
     """
     by_number = _by_number(file_schema, {slot.number for slot in selection.slots}, file_name)
     slots = {
@@ -189,7 +190,10 @@ def _by_number(
 def _slot_column(
     file_schema: FileSchema, slot: Slot, numbered: pa.Field | None, file_name: str
 ) -> str | None:
-    field = _field(file_schema, slot.name if numbered is None else numbered.name, file_name)
+    if slot.field_id is not None:
+        field = column_of_id(file_schema, slot.field_id, slot.to_field(nullable=True), file_name)
+    else:
+        field = _field(file_schema, slot.name if numbered is None else numbered.name, file_name)
     if field is None or pa.types.is_null(field.type):
         return None
     found = Slot.from_field(field)
@@ -206,7 +210,10 @@ def _slot_column(
 
 
 def _other_column(file_schema: FileSchema, expected: pa.Field, file_name: str) -> str | None:
-    field = _field(file_schema, expected.name, file_name)
+    if (field_id := FieldId.of(expected)) is not None:
+        field = column_of_id(file_schema, field_id, expected, file_name)
+    else:
+        field = _field(file_schema, expected.name, file_name)
     if field is None or pa.types.is_null(field.type):
         return None
     # A slot that was renamed since must not be read as the column that took its name.

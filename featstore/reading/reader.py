@@ -13,6 +13,7 @@ from featstore.base.schema import Slot
 from featstore.native.damage import damage_as
 from featstore.ops.arrays import array_of
 from featstore.reading.buffers import Array, Values, as_type, missing_values, slot_values
+from featstore.reading.field_ids import absent_value
 from featstore.reading.file_columns import FileColumns, FileLeaf, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import NOTHING_DECODED, DecodedColumns, PageReader, Take
@@ -64,8 +65,9 @@ class Rows:
         return int(self.table.nbytes)
 
     def slot(self, slot: Slot) -> Values:
-        """The slot's values, views of Arrow's buffers where possible; missing marks if the file
-        does not have the slot. DataFileError if its values do not fit the slot.
+        """The slot's values, views of Arrow's buffers where possible; missing marks, or the table's
+        default, if the file does not have the slot. DataFileError if its values do not fit the
+        slot.
         """
         name = self.columns.slots[slot.name]
         if name is None:
@@ -76,20 +78,21 @@ class Rows:
             return slot_values(self.arrow.column(name), slot)
 
     def other(self, field: pa.Field) -> pa.ChunkedArray:
-        """A column that is not a slot, in the type of the table; nulls if the file does not have
-        it.
+        """A column that is not a slot, in the type of the table; nulls, or the table's default, if
+        the file does not have it.
         """
-        return self._typed(self.columns.others[field.name], field.type)
+        return self._typed(self.columns.others[field.name], field)
 
     def slot_column(self, slot: Slot) -> pa.ChunkedArray:
-        """The slot as an Arrow column, with missing marks and nulls as in the file; nulls if the
-        file does not have it.
+        """The slot as an Arrow column, with missing marks and nulls as in the file; nulls, or the
+        table's default, if the file does not have it.
         """
-        return self._typed(self.columns.slots[slot.name], slot.arrow_type(nullable=True))
+        return self._typed(self.columns.slots[slot.name], slot.to_field(nullable=True))
 
-    def _typed(self, name: str | None, type_: pa.DataType) -> pa.ChunkedArray:
+    def _typed(self, name: str | None, field: pa.Field) -> pa.ChunkedArray:
+        type_ = field.type
         if name is None:
-            return pa.chunked_array([pa.nulls(self.num_rows, type_)])
+            return pa.chunked_array([pa.repeat(absent_value(field), self.num_rows)])
         found = self.decoded.get(name)
         column = self.arrow.column(name) if found is None else pa.chunked_array([found.array])
         with self._expecting(type_, name):

@@ -2,17 +2,18 @@
 between nulls and the missing marks of slots (0, `[0]`, NaN, `[NaN]`).
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.base.schema import Slot, SlotKind, SlotSchema, without_places
 from featstore.ops.arrays import values_of
 from featstore.ops.lists import flat, mark_missing
 from featstore.reading.aligned import aligned_reader
-from featstore.reading.buffers import converted
+from featstore.reading.buffers import Array, converted, rows_left
 from featstore.reading.file_columns import Selection
 from featstore.reading.open_file import OpenFile
 
@@ -23,8 +24,9 @@ def read_tables(
     partition: Mapping[str, str | None],
     groups: Sequence[OpenFile] = (),
     row_groups: Sequence[int] | None = None,
+    deleted: Array | None = None,
 ) -> Iterator[pa.Table]:
-    """Reads a file as one table per row group.
+    """Reads a file as one table per row group, without deleted rows.
 
     Missing values are null, whether the file marks them, holds nulls, or lacks the column. NaN is
     null in all columns.
@@ -35,6 +37,7 @@ def read_tables(
         partition: Values of the partition keys, as text.
         groups: The open files of its slot groups.
         row_groups: The row groups to read, in this order; None reads all.
+        deleted: The deleted rows of the file, ascending: int64 (num_deleted,); None: none.
 
     Raises:
         DataFileError: A file is damaged, or a column has another type.
@@ -42,9 +45,11 @@ def read_tables(
     keys = {field.name for field in schema.partition_keys}
     others = tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
     reader = aligned_reader(file, groups, Selection(slots=schema.slots, others=others))
-    target = schema.to_arrow(nullable=True, partition_keys=True)
+    target = without_places(schema.to_arrow(nullable=True, partition_keys=True))
+    first_rows = [0, *itertools.accumulate(file.row_group_rows)]
     for index in range(len(file.row_group_rows)) if row_groups is None else row_groups:
-        rows = reader.read([index])
+        left = rows_left(deleted, first_rows[index], first_rows[index + 1])
+        rows = reader.read([index], None if left.all() else np.flatnonzero(left))
         columns = {slot.name: rows.slot_column(slot) for slot in schema}
         columns |= {field.name: nan_to_null(rows.other(field)) for field in others}
         for name in keys:

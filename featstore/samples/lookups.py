@@ -19,11 +19,11 @@ from featstore.base.errors import DataFileError
 from featstore.decoded.decoded_cache import EntryRequest
 from featstore.decoded.entry_file import EntryWriter, MappedEntry
 from featstore.loader.request.decode import null_error, passing
-from featstore.loader.request.matching import Partition
+from featstore.loader.request.matching import Listed
 from featstore.loader.request.request import DROP, RAISE, Request
 from featstore.ops.arrays import values_of
 from featstore.ops.hashing import value_hash
-from featstore.reading.buffers import Array
+from featstore.reading.buffers import Array, rows_left
 from featstore.samples.decoded_rows import DecodedRows
 from featstore.staging.cache import entry_name
 
@@ -31,36 +31,39 @@ ROWS_FORMAT = 1
 _ROWS_SCHEMA = pa.schema([pa.field("row", pa.int64(), nullable=False)])
 
 
-def filters_rows(request: Request, partitions: Sequence[Partition]) -> bool:
-    """Whether rows of these partitions have to be looked at to know whether they are delivered."""
-    is_decided = request.where is None or all(partition.is_decided for partition in partitions)
-    return not is_decided or any(label.null == DROP for label in request.labels)
+def filters_rows(request: Request, files: Sequence[Listed]) -> bool:
+    """Whether rows of these files have to be looked at to know whether they are delivered."""
+    is_decided = request.where is None or all(partition.is_decided for _, partition in files)
+    drops = any(label.null == DROP for label in request.labels)
+    return not is_decided or drops or any(file.mask is not None for file, _ in files)
 
 
 def index_entry(
-    request: Request, rows: DecodedRows, partitions: Sequence[Partition], files: Sequence[str]
+    request: Request, rows: DecodedRows, listed: Sequence[Listed], files: Sequence[str]
 ) -> EntryRequest:
-    """The entry of the numbers of rows that pass.
+    """The entry of the numbers of rows that are not deleted and pass.
 
     Args:
         request: What is delivered.
         rows: The decoded rows.
-        partitions: The partition of each file.
-        files: The names of the entries of the files' decoded columns.
+        listed: The files, each with its partition.
+        files: The names of the entries of their decoded columns, which tell of row masks.
     """
     where = None if request.where is None else request.where.text
+    dropped = sorted(label.name for label in request.labels if label.null == DROP)
+    which = where or ("labels are not null" if dropped else "rows are not deleted")
     identity = {
         "rows": ROWS_FORMAT,
         "files": list(files),
-        "partitions": [[dict(p.values), p.is_decided] for p in partitions],
+        "partitions": [[dict(p.values), p.is_decided] for _, p in listed],
         "where": where,
-        "dropped": sorted(label.name for label in request.labels if label.null == DROP),
+        "dropped": dropped,
     }
     return EntryRequest(
         name=entry_name("rows", rows.num_rows, json.dumps(identity, sort_keys=True)),
-        title=f"row numbers of {len(files)} files where {where or 'labels are not null'}",
+        title=f"row numbers of {len(files)} files where {which}",
         first_bytes=8 * rows.num_rows + 4096,
-        build=partial(_build_rows, request, rows),
+        build=partial(_build_rows, request, rows, listed),
     )
 
 
@@ -96,11 +99,16 @@ def require_no_nulls(request: Request, rows: DecodedRows, index: Array | None) -
                 raise null_error(label, what, piece.rows.file_name, num_nulls, len(is_null))
 
 
-def _build_rows(request: Request, rows: DecodedRows, writer: EntryWriter) -> None:
+def _build_rows(
+    request: Request, rows: DecodedRows, listed: Sequence[Listed], writer: EntryWriter
+) -> None:
     found = [np.empty(0, np.int64)]
+    of_files = [rows_left(file.deleted_rows(), 0, file.num_rows) for file, _ in listed]
+    left = np.concatenate([np.empty(0, bool), *of_files])
     for first, (piece, partition) in zip(rows.firsts.tolist(), rows.pieces, strict=False):
+        is_left = left[first : first + piece.num_rows]
         # The first row, 0, would choose negatives by position, which samples cannot be asked for.
-        mask = passing(piece.rows, 0, request, partition, Counter())
+        mask = passing(piece.rows, 0, request, partition, Counter(), is_left)
         found.append(first + np.flatnonzero(mask))
     batch = pa.record_batch([pa.array(np.concatenate(found))], schema=_ROWS_SCHEMA)
     writer.write(_ROWS_SCHEMA, [batch])

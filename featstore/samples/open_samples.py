@@ -129,12 +129,11 @@ class OpenSamples(Closing):
 
     def _filtered(self, files: Sequence[str]) -> Array | None:
         """The numbers of the rows that are samples; None: all are."""
-        request = self.plan.request
-        partitions = [partition for _, partition in self.plan.files]
+        request, listed = self.plan.request, self.plan.files
         self._identity = json.dumps(list(files))
-        if not filters_rows(request, partitions):
+        if not filters_rows(request, listed):
             return None
-        wanted = index_entry(request, self._rows, partitions, files)
+        wanted = index_entry(request, self._rows, listed, files)
         self._identity = wanted.name
         [entry] = self._opened([wanted])
         return index_of(entry)

@@ -9,7 +9,7 @@ import functools
 import importlib
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore.ops.arrays import values_of
+from featstore.ops.arrays import array_of, values_of
 
 Flags = NDArray[np.bool_]  # (num_row_groups,)
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -56,6 +56,27 @@ class Range:
     high: pa.Array
     may_be_null: Flags
     may_be_value: Flags
+
+    def take(self, indices: NDArray[Any]) -> "Range":
+        """The bounds in these of the row groups."""
+        rows = array_of(indices)
+        return Range(
+            low=self.low.take(rows),
+            high=self.high.take(rows),
+            may_be_null=self.may_be_null[indices],
+            may_be_value=self.may_be_value[indices],
+        )
+
+    def with_zero_as_null(self) -> "Range":
+        """The bounds of a slot of ids, whose missing mark 0 is null to `where`: where 0 lies
+        between the bounds, a row may hold null.
+        """
+        bounds = zip(self.low.to_pylist(), self.high.to_pylist(), strict=True)
+        may_be_mark = np.array(
+            [low is None or high is None or low <= 0 <= high for low, high in bounds], bool
+        )
+        may_be_null = self.may_be_null | (may_be_mark & self.may_be_value)
+        return replace(self, may_be_null=may_be_null)
 
 
 @dataclass(frozen=True, kw_only=True)

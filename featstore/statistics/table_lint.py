@@ -15,6 +15,7 @@ from featstore.files.retry import thread_pool
 from featstore.native.format import FooterError
 from featstore.statistics.lint_rules import ColumnFacts, FileFacts, Finding, find
 from featstore.table.delta import is_delta, open_delta
+from featstore.table.iceberg import is_iceberg
 from featstore.table.metadata import KEY
 from featstore.table.open import open_snapshot
 from featstore.table.parquet_dir import list_data_files, read_footer
@@ -102,10 +103,11 @@ def _listed(url: str, version: int | None) -> list[FileEntry]:
     """The table's files. A directory is only listed, not opened as a snapshot, so that files with
     conflicting columns can be linted.
     """
-    if is_delta(url):
+    if is_delta(url) or is_iceberg(url):
+        snapshot = open_delta(url, version) if is_delta(url) else open_snapshot(url, version)
         return [
             FileEntry(name=file.path, url=file.url, size_bytes=file.size_bytes)
-            for file in open_delta(url, version).data_files
+            for file in snapshot.data_files
         ]
     if version is not None:
         open_snapshot(url, version)  # raises: plain files have no versions

@@ -33,6 +33,7 @@ from featstore.files.looks import is_directory_at
 from featstore.files.retry import current_policy
 from featstore.files.storage import absolute, canonical, check_store, local_path, scheme
 from featstore.files.store_errors import as_store_errors, client_words, store_error
+from featstore.table.delta_vectors import masks_at
 from featstore.table.evolution import check_foreign, merge_schemas
 from featstore.table.layout import LOG_DIR, is_delta_scheme, overwrite_filters, partition_path
 from featstore.table.log_files import (
@@ -46,7 +47,13 @@ from featstore.table.log_files import (
 )
 from featstore.table.metadata import KEY, CommitMetadata
 from featstore.table.snapshot import DataFile, FileList, Snapshot, files_digest
-from featstore.table.table_rules import check_kept, check_readable, rules_of
+from featstore.table.table_rules import (
+    check_kept,
+    check_readable,
+    mapped,
+    may_have_vectors,
+    rules_of,
+)
 
 # The table property with the versions of slot groups by name, as JSON.
 GROUPS = f"{KEY}.groups"
@@ -629,16 +636,18 @@ def _group_versions(url: str, table: DeltaTable) -> dict[str, int]:
 
 
 def _slot_schema(table: DeltaTable) -> SlotSchema:
-    return SlotSchema.from_arrow(
-        pa.schema(table.schema().to_arrow()), table.metadata().partition_columns
-    )
+    metadata = table.metadata()
+    schema = mapped(pa.schema(table.schema().to_arrow()), metadata.configuration)
+    return SlotSchema.from_arrow(schema, metadata.partition_columns)
 
 
 @_raises_store_errors
 def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> FileList:
     # `pa.table(actions)` would import pandas, which takes longer than all the rest.
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
-    return files_of(url, actions, table.metadata().partition_columns, crc32s)
+    log_url = _table_uri(url)
+    masks = masks_at(url, log_url, table.version()) if may_have_vectors(table) else {}
+    return files_of(url, actions, table.metadata().partition_columns, crc32s, masks)
 
 
 def _all_commits(url: str) -> Iterator[Commit]:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow.compute as pc
 
-from featstore.base.errors import TableNotFoundError
+from featstore.base.errors import DataFileError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.table import delta
@@ -32,9 +32,17 @@ def with_groups(base: Snapshot) -> Snapshot:
 
     Raises:
         TableNotFoundError: A group, or the referenced version of it, does not exist.
+        DataFileError: Rows of the base table are deleted by row masks.
     """
     if not base.group_versions:
         return base
+    if base.data_files.has_masks:
+        raise DataFileError(
+            f"{redact(base.url)}: expected a table with slot groups "
+            f"({', '.join(sorted(base.group_versions))}) whose rows are deleted by writing their "
+            "files again, found deletion vectors, which slot groups do not have: rewrite the files "
+            "that have them (REORG TABLE ... APPLY (PURGE)), then extract the groups again"
+        )
     opened = [
         _open(base.url, name, version) for name, version in sorted(base.group_versions.items())
     ]

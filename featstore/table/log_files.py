@@ -51,6 +51,7 @@ from featstore.files.storage import (
 from featstore.table.columns import Numbers, narrow, numbers, text_of, texts
 from featstore.table.layout import LOG_DIR, decode_path, is_whole
 from featstore.table.parquet_dir import each_footer
+from featstore.table.row_masks import RowMask
 from featstore.table.snapshot import FileList, Partition
 
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -95,10 +96,18 @@ def list_log(url: str) -> LogFiles:
     Raises:
         StoreError: The log cannot be listed.
     """
+    return log_of(log_names(url))
+
+
+def log_names(url: str) -> Sequence[str]:
+    """The names of the files of a table's log; none if there is no table.
+
+    Raises:
+        StoreError: The log cannot be listed.
+    """
     log_url = join(url, LOG_DIR)
     path = local_path(log_url)
-    names = names_in(path) if path is not None else [file.name for file in list_own(log_url)]
-    return log_of(names)
+    return names_in(path) if path is not None else [file.name for file in list_own(log_url)]
 
 
 def log_of(names: Iterable[str]) -> LogFiles:
@@ -124,8 +133,13 @@ def read_actions(url: str, version: int) -> list[dict[str, Any]]:
         StoreError: The commit is gone, or cannot be read.
         DataFileError: It is no JSON.
     """
-    lines = _content(url, version).splitlines()
-    return [_parsed(url, version, line) for line in lines if line.strip()]
+    return actions_in(commit_url(url, version))
+
+
+def actions_in(file_url: str) -> list[dict[str, Any]]:
+    """The actions of a file of the log in which each line is one, as of `read_actions`."""
+    lines = _content(file_url).splitlines()
+    return [_parsed(file_url, line) for line in lines if line.strip()]
 
 
 def commit_infos(url: str, versions: Iterable[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -153,29 +167,29 @@ def commit_infos(url: str, versions: Iterable[int]) -> Iterator[tuple[int, Mappi
 def _commit_info(url: str, version: int) -> Mapping[str, Any]:
     info: dict[str, Any] = {}
     # Most lines are of files, up to millions of them.
-    content = _content(url, version)
+    file_url = commit_url(url, version)
+    content = _content(file_url)
     for found in re.finditer(rb'"commitInfo".*', content):
         line = content[content.rfind(b"\n", 0, found.start()) + 1 : found.end()]
-        info |= _parsed(url, version, line).get("commitInfo") or {}
+        info |= _parsed(file_url, line).get("commitInfo") or {}
     if not isinstance(info.get("timestamp"), int):
-        info["timestamp"] = int(modified_s(commit_url(url, version)) * 1_000)
+        info["timestamp"] = int(modified_s(file_url) * 1_000)
     return {"operation": "unknown"} | info
 
 
-def _content(url: str, version: int) -> bytes:
-    file_url = commit_url(url, version)
+def _content(file_url: str) -> bytes:
     content = io.BytesIO()
     try:
         fetch(file_url, content)
         return content.getvalue()
     except FileNotFoundError:
         raise StoreError(
-            f"{redact(file_url)}: expected the commit that the log lists, found nothing: the log "
+            f"{redact(file_url)}: expected the file that the log lists, found nothing: the log "
             f"changes while it is read; run it again"
         ) from None
 
 
-def _parsed(url: str, version: int, line: bytes) -> dict[str, Any]:
+def _parsed(file_url: str, line: bytes) -> dict[str, Any]:
     try:
         action = json.loads(line)
         if isinstance(action, dict):
@@ -184,13 +198,17 @@ def _parsed(url: str, version: int, line: bytes) -> dict[str, Any]:
     except ValueError as error:
         problem = str(error)
     raise DataFileError(
-        f"{redact(commit_url(url, version))}: expected a JSON object in each line ({problem}); "
+        f"{redact(file_url)}: expected a JSON object in each line ({problem}); "
         f"restore the file from a copy"
     )
 
 
 def files_of(
-    url: str, actions: pa.Table, keys: Sequence[str], crc32s: Mapping[str, int]
+    url: str,
+    actions: pa.Table,
+    keys: Sequence[str],
+    crc32s: Mapping[str, int],
+    masks: Mapping[str, RowMask],
 ) -> FileList:
     """The data files of add actions. The footers of files without a row count are read.
 
@@ -199,6 +217,7 @@ def files_of(
         actions: The add actions of delta-rs, flattened.
         keys: The partition keys.
         crc32s: The CRC-32s of files that are known, by path.
+        masks: The row masks of files that have one, by path.
     """
     if not actions.num_rows:
         return FileList.of()
@@ -233,6 +252,9 @@ def files_of(
         columns["crc32"] = known.take(pc.coalesce(found, numbers([len(crc32s)])[0]))
     place, places = _places({key: ordered[f"partition.{key}"] for key in keys}, len(ordered))
     root = f"{join(url)}/"
+    if masks:
+        masked = (masks.get(text_of(path)) for path in columns["path"].to_pylist())
+        columns["mask"] = texts("" if mask is None else mask.to_json(root) for mask in masked)
     files = FileList(columns=columns, root=root, place=place, places=places).sorted()
     return _counted(url, files)
 

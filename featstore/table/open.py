@@ -1,24 +1,51 @@
-"""Opens a URL as a snapshot: a Delta table, or a directory, glob or file of Parquet."""
+"""Opens a URL as a snapshot: a table of Delta or Iceberg, or a directory, glob or file of
+Parquet.
+"""
 
-from featstore.base.errors import TableNotFoundError
+from dataclasses import replace
+from urllib.parse import parse_qsl
+
+from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
-from featstore.table.delta import files_at, is_delta, open_delta, open_delta_or_none
+from featstore.table.delta import (
+    Commit,
+    files_at,
+    history,
+    is_delta,
+    open_delta,
+    open_delta_or_none,
+)
 from featstore.table.groups import with_groups
+from featstore.table.iceberg import history_of_iceberg, is_iceberg, open_iceberg
 from featstore.table.parquet_dir import open_parquet_dir
 from featstore.table.snapshot import FileList, Snapshot
 from featstore.table.table_rules import check_kept
 
+# Raw input is a Delta table itself, whose directory alone would name files.
+_DELTA_INPUT = "delta+"
 
-def open_snapshot(url: str, version: int | None = None) -> Snapshot:
+
+def open_snapshot(url: str, version: int | str | None = None) -> Snapshot:
     """Opens the snapshot at `url`, slot groups included.
 
     Args:
-        url: A Delta table, or a directory, glob or file of Parquet.
-        version: A version of a Delta table; by default the newest.
+        url: A Delta table, an Iceberg table (see `open_iceberg`), or a directory, glob or file of
+            Parquet.
+        version: A version of a Delta table, or a snapshot, tag or branch of an Iceberg table; by
+            default the newest.
 
     Raises:
         TableNotFoundError: There is no table, or not in this version.
     """
+    if is_iceberg(url):
+        return open_iceberg(url, version)
+    if isinstance(version, str):
+        if not version.isdecimal():
+            raise TableNotFoundError(
+                f"{redact(url)}: expected the number of a version, found {version!r}: only Iceberg "
+                f"tables have tags and branches"
+            )
+        version = int(version)
     if is_delta(url):
         return with_groups(open_delta(url, version))
     if version is not None:
@@ -29,13 +56,51 @@ def open_snapshot(url: str, version: int | None = None) -> Snapshot:
     return open_parquet_dir(url)
 
 
-def open_without_files(url: str) -> Snapshot:
-    """The newest snapshot at `url`, without data files if `data_files_of` can list them again.
+def open_input(url: str) -> Snapshot | None:
+    """The table that raw input names, by itself and not by its files; None if the URL names files.
 
-    Those of Delta tables with slot groups can, too, but the groups' schemas are in their logs.
+    Args:
+        url: An Iceberg table, as of `open_iceberg`, or `delta+URL` of a Delta table. There
+            `?version=` chooses a version in place of the newest, and other names the partitions
+            with these values.
+
+    Raises:
+        InputError: The URL names no version, or another key than one of the table, or the table is
+            one that featstore wrote.
+        TableNotFoundError: There is no table, or not in this version.
+    """
+    if is_iceberg(url):
+        return open_iceberg(url)
+    if not url.startswith(_DELTA_INPUT):
+        return None
+    table_url, _, query = url.removeprefix(_DELTA_INPUT).partition("?")
+    values = dict(parse_qsl(query, keep_blank_values=True))
+    version = values.pop("version", None)
+    if version is not None and not version.isdecimal():
+        raise InputError(f"{redact(url)}: expected the number of a version, found {version!r}")
+    found = open_delta(table_url, None if version is None else int(version))
+    schema, keys = found.schema, {key.name for key in found.schema.partition_keys}
+    if not keys.issuperset(values):
+        raise InputError(
+            f"{redact(url)}: expected version or a partition key ({', '.join(sorted(keys))}) after "
+            f"'?', found {', '.join(sorted(values.keys() - keys))}"
+        )
+    if len(schema.foreign) < len(schema.column_names):
+        raise InputError(
+            f"{redact(url)}: expected a Delta table of raw rows, found one that featstore wrote, "
+            "with slots: extract the rows that it was made of"
+        )
+    taken = [values.items() <= dict(place).items() for place in found.data_files.places]
+    return replace(found, data_files=found.data_files.at_places(taken))
+
+
+def open_without_files(url: str) -> Snapshot:
+    """The newest snapshot at `url`, without data files if it takes less time.
+
+    Files of Delta tables with slot groups, and of Iceberg tables, are needed for the schema.
     """
     if not is_delta(url):
-        return open_parquet_dir(url)
+        return open_snapshot(url)
     head = open_delta(url, with_files=False)
     return head if not head.group_versions else open_snapshot(url, head.version)
 
@@ -43,12 +108,12 @@ def open_without_files(url: str) -> Snapshot:
 def data_files_of(snapshot: Snapshot) -> FileList:
     """The snapshot's data files.
 
-    Those of a Delta table are read from its log again. A plain directory has no versions, so its
+    Those of a table with versions are read again. A plain directory has no versions, so its
     files are those that the snapshot holds.
     """
     if snapshot.version is None:
         return snapshot.data_files
-    if snapshot.group_versions:
+    if snapshot.group_versions or is_iceberg(snapshot.url):
         return open_snapshot(snapshot.url, snapshot.version).data_files
     return files_at(snapshot.url, snapshot.version)
 
@@ -62,8 +127,14 @@ def open_for_writing(url: str, what: str) -> Snapshot | None:
         what: What is to be done, for the error.
 
     Raises:
-        InputError: The table has a rule, set by another writer, that featstore does not keep.
+        InputError: The table has a rule, set by another writer, that featstore does not keep, or
+            is one of Iceberg.
     """
+    if is_iceberg(url):
+        raise InputError(
+            f"{redact(url)}: {what}: expected a Delta table, found one of Iceberg, which featstore "
+            f"only reads; nothing was done: take the path of a table of your own"
+        )
     base = open_delta_or_none(url)
     if base is None:
         return None
@@ -81,3 +152,12 @@ def open_existing(url: str, what: str, expected: str = "a Delta table") -> Snaps
     if found is None:
         raise TableNotFoundError(f"no table at {redact(url)}: expected {expected}")
     return found
+
+
+def history_of(url: str) -> list[Commit]:
+    """The commits of a Delta table, or the snapshots of an Iceberg table, newest first.
+
+    Raises:
+        TableNotFoundError: There is no table.
+    """
+    return history_of_iceberg(url) if is_iceberg(url) else history(url)

@@ -13,10 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.errors import DataFileError
-from featstore.base.schema import SlotSchema
+from featstore.base.errors import DataFileError, InputError
+from featstore.base.redaction import redact
+from featstore.base.schema import FieldId, SlotSchema
+from featstore.selection.predicate import Range, Ranges
+from featstore.selection.where import Where
 from featstore.table.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
 from featstore.table.metadata import to_json
+from featstore.table.row_masks import RowMask, deleted_rows
 from featstore.table.table_rules import TableRules
 
 Partition: TypeAlias = Mapping[str, str | None]
@@ -37,6 +41,7 @@ class TableFile:
             modification time in the table's log, or for plain Parquet the modification time or
             ETag in the store. Empty before the commit.
         crc32: The CRC-32 of the file's bytes, or None if no commit that was read records it.
+        mask: The file's deleted rows; None if there are none. `num_rows` includes them.
     """
 
     path: str
@@ -45,6 +50,23 @@ class TableFile:
     num_rows: int
     version: str = ""
     crc32: int | None = None
+    mask: RowMask | None = None
+
+    def deleted_rows(self) -> Numbers | None:
+        """Loads the positions of the deleted rows, as of `row_masks.deleted_rows`; None if the file
+        has no mask.
+        """
+        return None if self.mask is None else deleted_rows(self.mask, self.path, self.num_rows)
+
+    @property
+    def num_left(self) -> int:
+        """How many rows are not deleted. Deleted ones are loaded if the table does not tell how
+        many there are.
+        """
+        if self.mask is not None and self.mask.num_deleted is not None:
+            return self.num_rows - self.mask.num_deleted
+        deleted = self.deleted_rows()
+        return self.num_rows - (0 if deleted is None else len(deleted))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +129,7 @@ class DataFile(TableFile):
 
 
 class PartitionTotal(NamedTuple):
-    """How many files a partition has, and their rows and bytes."""
+    """How many files a partition has, their rows that are not deleted, and their bytes."""
 
     partition: Partition
     num_files: int
@@ -120,16 +142,19 @@ class FileList(Sequence[DataFile]):
     """Data files in Arrow columns. The object of a file is made when it is asked for.
 
     A file takes the bytes of its path and 24 more, and 8 for its CRC-32 if one of them is known.
-    Files of 4 GiB or more, versions that differ in each file, and URLs that do not end in the path
-    take more.
+    Files of 4 GiB or more, versions that differ in each file, URLs that do not end in the path,
+    masks and ranges take more.
 
     Attributes:
         columns: By name, each with one value per file: `path` and `version`, `size_bytes` and
-            `num_rows`; `crc32` if any is known (-1: unknown); `url` unless each is `root` and path.
+            `num_rows`; `crc32` if any is known (-1: unknown); `url` unless each is `root` and path;
+            `mask` unless no file has one: as JSON, relative to `root` (empty: none).
         root: See `columns`.
         place: int32 (num_files,), the index of each file's partition in `places`.
         places: The partitions, of which not all need have a file.
         groups: The files of slot groups, by name of the group, sorted.
+        ranges: The bounds in each file of some columns, if the table's metadata tell them; as of
+            row groups.
     """
 
     columns: Mapping[str, pa.Array]
@@ -137,6 +162,7 @@ class FileList(Sequence[DataFile]):
     place: Numbers
     places: Sequence[Partition]
     groups: Mapping[str, "GroupFiles"] = field(default_factory=dict)
+    ranges: Mapping[str, Range] = field(default_factory=dict)
 
     @classmethod
     def of(cls, files: Iterable[DataFile] = ()) -> "FileList":
@@ -240,7 +266,18 @@ class FileList(Sequence[DataFile]):
         # A dictionary of few rows is often much smaller.
         taken["version"] = taken["version"].dictionary_decode().dictionary_encode()
         groups = {name: group.take(rows) for name, group in self.groups.items()}
-        return replace(self, columns=taken, place=self.place[rows], groups=groups)
+        ranges = {name: range_.take(rows) for name, range_ in self.ranges.items()}
+        place = self.place[rows]
+        return replace(self, columns=taken, place=place, groups=groups, ranges=ranges)
+
+    def matching(self, where: Where) -> Numbers | None:
+        """The indices of the files in which the bounds of columns do not exclude that a row
+        matches; None for all.
+        """
+        if self.ranges.keys().isdisjoint(where.columns):
+            return None
+        may = where.can_match(Ranges(num_row_groups=len(self), columns=self.ranges))
+        return None if may.all() else np.flatnonzero(may)
 
     def at_places(self, are_taken: Sequence[bool]) -> "FileList":
         """The files of some of the `places`."""
@@ -256,6 +293,29 @@ class FileList(Sequence[DataFile]):
     def values(self, name: str) -> Numbers:
         """A column of numbers: int64 (num_files,)."""
         return np.from_dlpack(self.columns[name]).astype(np.int64)
+
+    @cached_property
+    def _masked(self) -> list[int]:
+        """The indices of the files that have a mask."""
+        if "mask" not in self.columns:
+            return []
+        sizes: Numbers = np.from_dlpack(pc.binary_length(self.columns["mask"]))
+        return np.flatnonzero(sizes).tolist()
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether rows of any file are deleted."""
+        return bool(self._masked)
+
+    @property
+    def rows_left(self) -> Numbers:
+        """The rows of each file that are not deleted: int64 (num_files,). Where the table does not
+        tell how many are, they are loaded.
+        """
+        left = self.values("num_rows")
+        for index in self._masked:
+            left[index] = self[index].num_left
+        return left
 
     @property
     def num_parts(self) -> Numbers:
@@ -276,7 +336,7 @@ class FileList(Sequence[DataFile]):
         sums = np.zeros((len(self.places), 3), np.int64)
         of_files = [
             np.ones(len(self), np.int64),
-            self.values("num_rows"),
+            self.rows_left,
             self.values("size_bytes"),
         ]
         np.add.at(sums, self.place, np.stack(of_files, axis=1))
@@ -288,12 +348,16 @@ class FileList(Sequence[DataFile]):
 
     @property
     def digest(self) -> str:
-        """A hex digest of `path, size, rows` of the files, without those of slot groups; see
-        `files_digest`.
+        """A hex digest of `path, size, rows` of the files, and of their masks, without those of
+        slot groups; see `files_digest`.
         """
         columns = self.columns
+        masks = [columns["mask"]] if "mask" in columns else []
         return sha256_of(
-            lines(columns["path"], "\t", columns["size_bytes"], "\t", columns["num_rows"], "\n")
+            lines(
+                *(columns["path"], "\t", columns["size_bytes"], "\t", columns["num_rows"]),
+                *(*masks, "\n"),
+            )
         )
 
     @cached_property
@@ -365,6 +429,8 @@ def _packed(files: Sequence[TableFile]) -> tuple[str, dict[str, pa.Array]]:
         columns["crc32"] = numbers(-1 if file.crc32 is None else file.crc32 for file in files)
     if any(file.url != f"{root}{file.path}" for file in files):
         columns["url"] = texts(file.url for file in files)
+    if any(file.mask for file in files):
+        columns["mask"] = texts(file.mask.to_json(root) if file.mask else "" for file in files)
     return root, columns
 
 
@@ -376,6 +442,7 @@ def _fields(row: Mapping[str, Any], root: str) -> dict[str, Any]:
         "path": path,
         "url": text_of(row["url"]) if "url" in row else f"{root}{path}",
         "crc32": None if crc32 < 0 else crc32,
+        "mask": RowMask.from_json(text_of(mask), root) if (mask := row.get("mask")) else None,
     }
 
 
@@ -385,7 +452,7 @@ class Snapshot:
 
     Attributes:
         url: The URL of the table.
-        version: The Delta version, or None for plain Parquet.
+        version: The Delta version, the id of the Iceberg snapshot, or None for plain Parquet.
         schema: The schema of the whole table, slot groups included. A file may lack some of its
             slots.
         data_files: The data files, sorted by path.
@@ -409,7 +476,7 @@ class Snapshot:
     @cached_property
     def digest(self) -> str:
         """A hex digest that two snapshots share exactly if they hold the same files (path, size,
-        rows), those of slot groups included.
+        rows, mask), those of slot groups included.
         """
         files = self.data_files
         of_groups = [
@@ -423,8 +490,8 @@ class Snapshot:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of all files."""
-        return int(self.data_files.values("num_rows").sum())
+        """The number of rows of all files, without deleted ones."""
+        return int(self.data_files.rows_left.sum())
 
     @property
     def size_bytes(self) -> int:
@@ -439,6 +506,29 @@ class Snapshot:
     def in_partitions(self, partitions: Iterable[Partition]) -> FileList:
         """The data files of the given partitions."""
         return self.data_files.in_partitions(partitions)
+
+
+def require_plain_files(snapshot: Snapshot, what: str) -> None:
+    """Checks that whoever reads the data files by themselves, with columns by name, finds the
+    table's rows.
+
+    Args:
+        snapshot: The table.
+        what: What does, for the error.
+
+    Raises:
+        InputError: Rows are deleted by row masks, or files hold columns under other names.
+    """
+    columns = snapshot.schema.to_arrow(nullable=True)
+    found = ["row masks, whose deleted rows would return"] if snapshot.data_files.has_masks else []
+    if any(FieldId.of(column) is not None for column in columns):
+        found.append("columns that files hold under other names or by ids")
+    if found:
+        raise InputError(
+            f"{redact(snapshot.url)}: {what}: expected data files that say by themselves which "
+            f"rows and columns the table has, found {' and '.join(found)}; read it with "
+            f"to_arrow(), or with an engine that knows the table's format"
+        )
 
 
 class OfPartition(Protocol):
@@ -460,7 +550,7 @@ def by_partition(items: Iterable[_Of]) -> dict[str, list[_Of]]:
 
 
 def files_digest(files: Iterable[DataFile]) -> str:
-    """The sha256, in hex, over the sorted lines `path, size, rows`, tab-separated. Files of slot
-    groups are not part of it.
+    """The sha256, in hex, over the sorted lines `path, size, rows`, tab-separated, each with the
+    file's mask if it has one. Files of slot groups are not part of it.
     """
     return (files if isinstance(files, FileList) else FileList.of(files)).digest

@@ -7,16 +7,17 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md#table-features
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
+from featstore.base.schema import BY_ID, FIELD_ID, STORED_NAME, FieldId
+from featstore.native.column_types import is_list
 
 # Features that delta-rs commits to, and that ask nothing of a writer unless a property or a field,
 # which are looked at, makes use of them.
@@ -28,8 +29,6 @@ _HARMLESS = frozenset(
 )
 # Versions without a list of features, which stand for one that delta-rs does not commit to.
 _LEGACY = {5: "column mapping", 6: "identity columns"}
-_VECTORS = "deletionVectors"
-_MAPPING = "delta.columnMapping.mode"
 _MAX_READER_VERSION, _MAX_WRITER_VERSION = 3, 7
 # Properties that ask something of every commit, and what they are called.
 _PROPERTIES = {
@@ -52,6 +51,13 @@ _FIELDS = {
     "CURRENT_DEFAULT": "a default value",
     "__CHAR_VARCHAR_TYPE_STRING": "a char or varchar column",
 }
+
+# Of column mapping: data files hold a column under a physical name, or under a field id.
+_MODE = "delta.columnMapping.mode"
+_ID = b"delta.columnMapping.id"
+_NAME_MODE, _ID_MODE = "name", "id"
+# Readers of earlier versions, delta-rs too, look for the names of the schema.
+_READER_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +84,9 @@ def rules_of(table: DeltaTable) -> TableRules:
     fields = json.loads(table.schema().to_json())["fields"]
     versions = (protocol.min_reader_version, protocol.min_writer_version)
     features = (*(protocol.reader_features or ()), *(protocol.writer_features or ()))
-    unknown = tuple(_unknown(versions, features))
+    unknown = (*_unknown(versions, features), *filter(None, [mapping_text(properties)]))
     return TableRules(
-        reading=_unreadable(table, versions, features, properties),
+        reading=_unreadable(table, versions, properties),
         writing=(*unknown, *_of_properties(properties), *_of_fields(fields)),
         vacuuming=unknown,
     )
@@ -121,13 +127,10 @@ def check_kept(url: str, broken: tuple[str, ...], what: str) -> None:
 def _unreadable(
     table: DeltaTable,
     versions: tuple[int, int],
-    features: Collection[str],
     properties: Mapping[str, str],
 ) -> str:
-    # The mode decides, whatever the protocol says: Delta 1.2 to 2.x set no feature.
-    mode = properties.get(_MAPPING, "none").lower()
-    if mode != "none":
-        return f"column mapping ({_MAPPING} = {mode})"
+    if found := unknown_mapping(properties, versions[0]):
+        return found
     if versions[0] > _MAX_READER_VERSION:
         return f"reader version {versions[0]}, newer than {_MAX_READER_VERSION}"
     # Their text in a log has no one form: each engine escapes bytes in its own way.
@@ -135,15 +138,12 @@ def _unreadable(
     for key in table.metadata().partition_columns:
         if pa.types.is_binary(schema.field(key).type):
             return f"the binary partition key {key!r}"
-    return "deletion vectors" if _VECTORS in features and _has_vectors(table) else ""
+    return ""
 
 
-def _has_vectors(table: DeltaTable) -> bool:
-    try:
-        vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
-        return bool(vectors.num_rows)
-    except DeltaError:  # of a vector that cannot be read, so there is one
-        return True
+def may_have_vectors(table: DeltaTable) -> bool:
+    """Whether files of the table may have deletion vectors."""
+    return "deletionVectors" in (table.protocol().reader_features or ())
 
 
 def _unknown(versions: tuple[int, int], features: Iterable[str]) -> Iterator[str]:
@@ -169,3 +169,61 @@ def _of_fields(fields: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for field in fields:
         found = [what for key, what in _FIELDS.items() if key in field.get("metadata", {})]
         yield from (f"{what} ({field['name']})" for what in found)
+
+
+def mapping_of(properties: Mapping[str, str]) -> str | None:
+    """The mode of a table's column mapping; None if it has none. The property decides, since Delta
+    1.2 to 2.x set no feature.
+    """
+    mode = properties.get(_MODE, "none").lower()
+    return None if mode == "none" else mode
+
+
+def unknown_mapping(properties: Mapping[str, str], reader_version: int) -> str:
+    """What featstore cannot read of the mapping, in words, if anything."""
+    mode = mapping_of(properties)
+    if mode in (_NAME_MODE, _ID_MODE) and reader_version < _READER_VERSION:
+        return f"{mapping_text(properties)} and reader version {reader_version}, which has none"
+    return "" if mode in (None, _NAME_MODE, _ID_MODE) else mapping_text(properties)
+
+
+def mapping_text(properties: Mapping[str, str]) -> str:
+    """The mapping in words; empty if there is none."""
+    mode = mapping_of(properties)
+    return "" if mode is None else f"column mapping ({_MODE} = {mode})"
+
+
+def mapped(schema: pa.Schema, properties: Mapping[str, str]) -> pa.Schema:
+    """The columns of a table, each with what finds it in data files; the same if none is mapped.
+
+    Args:
+        schema: The table's schema, with Delta's metadata of fields, which delta-rs has checked.
+        properties: The table's properties.
+    """
+    mode = mapping_of(properties)
+    return schema if mode is None else pa.schema([_with_place(field, mode) for field in schema])
+
+
+def _with_place(field: pa.Field, mode: str) -> pa.Field:
+    metadata = dict(field.metadata)
+    if mode == _NAME_MODE:
+        place = FieldId(names=(metadata[STORED_NAME].decode(),))
+    else:
+        place = FieldId(number=int(metadata[_ID]))
+        field = field.with_type(_with_ids(field.type))
+    return field.with_metadata({**metadata, BY_ID: str(place).encode()})
+
+
+def _with_ids(type_: pa.DataType) -> pa.DataType:
+    """The type with the ids of the members of structs where files have them, too."""
+
+    def member(field: pa.Field) -> pa.Field:
+        metadata: dict[Any, Any] = dict(field.metadata or {})
+        ids = {FIELD_ID: metadata[_ID]} if _ID in metadata else {}
+        return field.with_type(_with_ids(field.type)).with_metadata({**metadata, **ids})
+
+    if pa.types.is_struct(type_):
+        return pa.struct(map(member, type_))
+    if pa.types.is_map(type_):
+        return pa.map_(member(type_.key_field), member(type_.item_field))
+    return pa.list_(member(type_.value_field)) if is_list(type_) else type_

@@ -44,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @click.command()
 @click.option(
-    "--input", "input_url", metavar="URL", help="Raw Parquet: a file, a directory or a glob."
+    "--input",
+    "input_url",
+    metavar="URL",
+    help="Raw Parquet: a file, a directory or a glob; or an Iceberg table.",
 )
 @click.option("--sql", metavar="QUERY", help="A Spark SQL query in place of --input.")
 @click.option(

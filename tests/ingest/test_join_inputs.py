@@ -149,3 +149,10 @@ def test_no_files_and_files_of_a_delta_table_are_refused(tmp_path: Path) -> None
     (tmp_path / "i" / "_delta_log").mkdir()
     with pytest.raises(InputError, match=r"lies in the Delta table .*use a query \(sql=...\)"):
         list_logs(join)
+
+
+def test_a_log_in_an_iceberg_table_is_told_to_be_queried() -> None:
+    source = LogSource(url="iceberg://prod/ads.clicks")
+    join = replace(JOIN, impressions=replace(IMPRESSIONS, source=source))
+    with pytest.raises(InputError, match=r"prod/ads.clicks is an Iceberg table.*query on it"):
+        list_logs(replace(join, lookups=()))

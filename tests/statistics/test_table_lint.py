@@ -15,6 +15,7 @@ import featstore
 from featstore.base.errors import DataFileError, InputError, TableNotFoundError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.dispatch.plan import SplitSize
+from featstore.extraction.units.writer import open_data_file
 from featstore.loader.plan.ordering import uneven_shares
 from featstore.loader.plan.splitting import make_splits
 from featstore.statistics import table_lint as lint_module
@@ -28,7 +29,6 @@ from featstore.statistics.lint_rules import (
 from featstore.statistics.table_lint import TableLintReport, lint
 from featstore.table.metadata import FileMetadata
 from featstore.table.open import open_snapshot
-from featstore.table.writer import open_data_file
 from featstore.tools import cli
 from tests.parquet_files import put_parquet
 

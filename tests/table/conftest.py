@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.extraction.units.writer import open_data_file
 from featstore.table.layout import data_file_name, new_tag, partition_path
 from featstore.table.metadata import FileMetadata
 from featstore.table.snapshot import DataFile
-from featstore.table.writer import open_data_file
 
 WriteFile = Callable[..., DataFile]
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError
+from featstore.table.row_masks import MaskRecord, RowMask
 from featstore.table.snapshot import DataFile, FileList, GroupFile
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=8)
@@ -16,6 +17,20 @@ VERSIONS = st.one_of(
     st.integers(0, 10**20).map(str), st.sampled_from(["", "007", "²", "-1", '"etag"']), NAMES
 )
 CRC32S = st.none() | st.integers(0, 2**32 - 1)
+RECORDS = st.builds(
+    MaskRecord,
+    kind=NAMES,
+    url=NAMES.map(lambda name: f"s3://table/{name}")
+    | st.sampled_from(["", "/other/é", "s3://b/a"]),
+    first=st.integers(0, 2**62),
+    num_bytes=st.integers(0, 2**62),
+    text=NAMES,
+)
+MASKS = st.none() | st.builds(
+    RowMask,
+    records=st.lists(RECORDS, min_size=1, max_size=3).map(tuple),
+    num_deleted=st.none() | st.integers(0, 2**62),
+)
 
 
 @st.composite
@@ -31,6 +46,7 @@ def lists(draw: Any) -> list[DataFile]:
             "num_rows": draw(st.integers(0, 2**62)),
             "version": draw(VERSIONS),
             "crc32": draw(CRC32S),
+            "mask": draw(MASKS),
         }
 
     partitions = st.sampled_from([{}, {"dt": "1"}, {"dt": None}, {"dt": "1", "hour": "2"}])
@@ -81,20 +97,30 @@ def test_some_of_its_files_in_any_order_are_a_list_of_these(
 
 @given(lists())
 def test_its_sums_are_those_of_its_files(found: list[DataFile]) -> None:
-    # All of them together fit 64 bits.
+    # All of them together fit 64 bits, and nothing has to be loaded.
     files = [
-        replace(file, size_bytes=file.size_bytes >> 5, num_rows=file.num_rows >> 5)
+        replace(
+            file,
+            size_bytes=file.size_bytes >> 5,
+            num_rows=file.num_rows >> 5,
+            mask=file.mask and file.mask._replace(num_deleted=file.num_rows >> 6),
+            groups=tuple(replace(of, size_bytes=of.size_bytes >> 5) for of in file.groups),
+        )
         for file in found
     ]
     packed = FileList.of(files)
     assert packed.num_parts.tolist() == [len(file.parts) for file in files]
+    assert packed.has_masks == any(file.mask for file in files)
+    assert packed.rows_left.tolist() == [
+        file.num_rows - (file.mask.num_deleted or 0 if file.mask else 0) for file in files
+    ]
     assert packed.total_bytes.tolist() == [
         sum(part.size_bytes for part in file.parts) for file in files
     ]
     of_day = {tuple(file.partition.items()): [0, 0, 0] for file in files}
     for file in files:
         total = of_day[tuple(file.partition.items())]
-        total[:] = [total[0] + 1, total[1] + file.num_rows, total[2] + file.size_bytes]
+        total[:] = [total[0] + 1, total[1] + file.num_left, total[2] + file.size_bytes]
     assert [(tuple(part.items()), *rest) for part, *rest in packed.totals()] == [
         (part, *total) for part, total in of_day.items()
     ]
@@ -144,7 +170,9 @@ def test_a_file_takes_at_most_its_name_and_40_bytes() -> None:
         for name in names
     )
     # No Python object for each file: all that is kept are these columns and the partitions.
-    assert vars(files).keys() <= {"columns", "root", "place", "places", "groups", "_is_sorted"}
+    kept_in = {"columns", "root", "place", "places", "groups", "ranges", "_is_sorted"}
+    assert vars(files).keys() <= kept_in
+    assert not files.ranges
     assert files.columns.keys() == {"path", "version", "size_bytes", "num_rows"}
     assert len(files.places) == 1
     kept = sum(column.nbytes for column in files.columns.values()) + files.place.nbytes

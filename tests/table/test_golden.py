@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.extraction.units.writer import open_data_file
 from featstore.table.delta import Change, commit
 from featstore.table.metadata import CommitMetadata, FileMetadata
 from featstore.table.snapshot import DataFile
-from featstore.table.writer import open_data_file
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMA = SlotSchema(

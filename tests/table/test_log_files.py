@@ -64,7 +64,7 @@ def test_a_commit_says_what_it_is_or_is_dated_by_its_file(tmp_path: Path) -> Non
 
 
 def test_a_commit_that_is_gone_or_no_json_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"0005\.json: expected the commit that the log lists"):
+    with pytest.raises(StoreError, match=r"0005\.json: expected the file that the log lists"):
         read_actions(str(tmp_path), 5)
     write(tmp_path, 0).write_text('{"add": {}}\n{"add"')
     with pytest.raises(DataFileError, match=r"0000\.json: expected a JSON object in each line"):

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from featstore.base.schema import SlotSchema
+from featstore.table.row_masks import MaskRecord, RowMask
 from featstore.table.snapshot import DataFile, FileList, GroupFiles, Snapshot, files_digest
 
 
@@ -41,6 +42,20 @@ def test_a_group_without_files_leaves_the_digest_as_it_is() -> None:
 @pytest.mark.parametrize("other", [data_file("m=2/b", m="2"), data_file("m=2/a", 11, m="2")])
 def test_the_digest_changes_with_the_files(other: DataFile) -> None:
     assert files_digest([*FILES[:2], other]) != SNAPSHOT.digest
+
+
+def test_the_digest_changes_with_the_deleted_rows_of_a_file() -> None:
+    found = {
+        files_digest([*FILES[:-1], replace(FILES[-1], mask=mask)])
+        for mask in (
+            None,
+            RowMask((MaskRecord("delta-vector", text="a"),), 2),
+            RowMask((MaskRecord("delta-vector", text="b"),), 2),
+            RowMask((MaskRecord("delta-vector", text="a"),), 3),
+        )
+    }
+    assert len(found) == 4
+    assert files_digest(FILES) in found
 
 
 def test_the_digest_does_not_depend_on_where_the_table_lies(tmp_path: Path) -> None:

@@ -12,22 +12,16 @@ from deltalake import DeltaTable, write_deltalake
 
 from featstore import FeatureLoader, SampleDataset, Staging
 from featstore.api import extract
-from featstore.base.errors import DataFileError, FeatstoreError, InputError
+from featstore.base.errors import DataFileError, InputError
 from featstore.explore.table import open_table
 from featstore.extraction.deletion import delete_rows
 from featstore.extraction.rewriting import compact
 from featstore.table.vacuum import vacuum
+from tests.masked_tables import masked_table
 
 SPEC = (
     "spec: 1\ninputs: {u: string, k: string}\nslots:\n  - {slot: 1, name: user2, op: hash, of: u}\n"
 )
-VECTOR = {
-    "storageType": "u",
-    "pathOrInlineDv": "vBn[lx{q8@P<9BNH/isA",
-    "offset": 1,
-    "sizeInBytes": 36,
-    "cardinality": 2,
-}
 
 
 def field(
@@ -171,7 +165,7 @@ def test_features_of_which_nothing_is_used_ask_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["name", "id"])
 @pytest.mark.parametrize("version", [(1, 2), (2, 5)])
-def test_column_mapping_is_refused_whatever_the_protocol_says(
+def test_a_table_with_column_mapping_is_not_written_to_whatever_the_protocol_says(
     tmp_path: Path, mode: str, version: tuple[int, int]
 ) -> None:
     protocol = {"minReaderVersion": version[0], "minWriterVersion": version[1]}
@@ -182,28 +176,30 @@ def test_column_mapping_is_refused_whatever_the_protocol_says(
     table = foreign_table(tmp_path, {"col-1": [1, 2]}, [mapped], protocol, configuration)
     before = everything(tmp_path)
     acts: list[Any] = [
-        open_table,
         lambda url: delete_rows(url, "user is null"),
         compact,
         vacuum,
         lambda url: add_slot(tmp_path, url),
     ]
     for act in acts:
-        with pytest.raises(FeatstoreError, match=rf"column mapping .*mode = {mode}"):
+        with pytest.raises((DataFileError, InputError), match=rf"column mapping .*mode = {mode}"):
             act(table)
     assert everything(tmp_path) == before
 
 
-def test_deletion_vectors_are_refused_where_a_file_has_one(tmp_path: Path) -> None:
-    protocol = features("deletionVectors", readers=("deletionVectors",))
-    without = foreign_table(tmp_path, {"x": [1, 2]}, [field("x", "long")], protocol)
-    assert open_table(without).to_arrow()["x"].to_pylist() == [1, 2]
-    (tmp_path / "other").mkdir()
-    table = foreign_table(
-        tmp_path / "other", {"x": [1, 2]}, [field("x", "long")], protocol, deletionVector=VECTOR
-    )
-    with pytest.raises(DataFileError, match="deletion vectors, which featstore does not read"):
-        open_table(table)
+def test_a_table_with_deletion_vectors_is_not_written_to(tmp_path: Path) -> None:
+    rows = pa.table({"x": [1, 2, 3]})
+    table = masked_table(tmp_path / "table", {"f.parquet": (rows, [1])})
+    before = everything(tmp_path)
+    acts: list[Any] = [
+        *(lambda url, act=act: act(tmp_path, url) for act in WRITERS.values()),
+        vacuum,
+    ]
+    for act in acts:
+        with pytest.raises(InputError, match="the table feature deletionVectors"):
+            act(table)
+    assert everything(tmp_path) == before
+    assert open_table(table).to_arrow()["x"].to_pylist() == [1, 3]
 
 
 def test_a_file_that_is_gone_is_told_of_where_the_log_has_no_row_counts(tmp_path: Path) -> None:

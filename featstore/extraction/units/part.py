@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from featstore.base.schema import SlotSchema
 from featstore.extraction.units.unit import UnitTask
+from featstore.extraction.units.writer import DataFileWriter
 from featstore.spec.check import reached
 from featstore.spec.model import Node, Spec
 from featstore.spec.vocabulary import files_of
 from featstore.table.layout import data_file_name, group_file_path
 from featstore.table.metadata import FileMetadata, GroupOrigin
-from featstore.table.writer import DataFileWriter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,9 +20,10 @@ from featstore.base.errors import (
 )
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
+from featstore.extraction.units.raw_table import RawTableFile, RawTableRows, table_rows
 from featstore.files.listings import FileEntry, check_unchanged, find_file
 from featstore.files.retry import thread_pool
-from featstore.files.storage import local_path, open_read
+from featstore.files.storage import local_path, open_read, source_of
 from featstore.formats.text_files import RawTextFile, format_of, list_raw_files, open_text, scan
 from featstore.native.arrow import INT96_UNIT
 from featstore.native.bounds import CLAIMS_MORE, first_beyond
@@ -29,16 +31,21 @@ from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import CheckedFooter, read_checked
 from featstore.native.format import FooterError
 from featstore.reading.kept import InPlaceFile, is_below
+from featstore.reading.open_file import OpenFile
 from featstore.table.layout import (
     check_partition_value,
     parse_partition,
     partition_path,
 )
+from featstore.table.open import open_input
 from featstore.table.parquet_dir import each_footer
+from featstore.table.snapshot import DataFile
 
 # Rows of a batch, and its values, with those in lists and maps. Many rows keep the fixed cost of
 # each operator call small: 26 microseconds. 4 Mi values bound the memory: 32 MB for 8-byte columns.
 MIN_BATCH_ROWS, MAX_BATCH_ROWS, BATCH_VALUES = 4_096, 65_536, 1 << 22
+
+RawSource: TypeAlias = pq.ParquetFile | RawTextFile | RawTableFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +55,21 @@ class RawFile:
     Attributes:
         partition: The partition that all of its rows belong to.
         row_groups: The number of rows of each row group; a file of text is one.
+        of_table: What its rows are to the table that it is a data file of; None for other files.
     """
 
     listed: FileEntry
     partition: Mapping[str, str]
     row_groups: tuple[int, ...]
     schema: pa.Schema
+    of_table: RawTableRows | None = None
+
+    @property
+    def keys(self) -> Mapping[str, str | None]:
+        """The partition keys of the input: those of the table, or of the file's directories."""
+        if self.of_table is not None:
+            return self.of_table.partition
+        return parse_partition(self.listed.url)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +82,7 @@ class RawRange:
         last_row_group: The last row group, included.
         first_row: Number of the range's first row within the file.
         text_schema: The columns of a file of text; None for Parquet, whose footer has them.
+        of_table: As of `RawFile`.
     """
 
     listed: FileEntry
@@ -74,6 +91,7 @@ class RawRange:
     first_row: int
     num_rows: int
     text_schema: pa.Schema | None = None
+    of_table: RawTableRows | None = None
 
     @property
     def url(self) -> str:
@@ -102,9 +120,11 @@ def find_raw_files(
     """Lists the raw files at `url` and reads their footers, or counts the rows of those of text.
 
     Args:
-        url: A file of Parquet, CSV or JSON lines, a directory or a glob.
+        url: A file of Parquet, CSV or JSON lines, a directory, a glob, or a table as of
+            `open_input`.
         constant: Partition keys that hold for every file.
-        from_path: Partition keys to take from `key=value/` directories.
+        from_path: Partition keys to take from `key=value/` directories, or from the table's
+            partitions.
         declared: The types of columns, which text does not tell; None to refuse text.
 
     Returns:
@@ -115,30 +135,66 @@ def find_raw_files(
             files belong to a Delta table, or a file without rows has changed since it was listed.
             Such a file is not read later, so this is the only check of it.
     """
-    try:
-        entries = list_raw_files(url)
-    except TableFormatError as error:
-        raise InputError(
-            f"raw input {redact(url)} lies in the {error.table_format} table {error.directory}, "
-            f"some of whose files may be replaced ones: extract the rows of a Spark query on it "
-            f"instead (--sql, or dataframe=...)"
-        ) from None
-    if not entries:
+    listed = list_input(url)
+    if not listed:
         raise InputError(
             f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of "
-            f".parquet files, or of CSV (.csv, .tsv) or JSON lines (.jsonl, .ndjson, .json)"
+            f".parquet files, or of CSV (.csv, .tsv) or JSON lines (.jsonl, .ndjson, .json), or a "
+            f"table with rows (iceberg://CATALOG/NAMESPACE.TABLE, delta+URL)"
         )
-    partitions = [dict(constant) | _from_path(entry.url, from_path) for entry in entries]
+    entries = [entry for entry, _ in listed]
     files = [
-        RawFile(listed=entry, partition=partition, row_groups=row_groups, schema=schema)
-        for entry, partition, (row_groups, schema) in zip(
-            entries, partitions, _contents(entries, declared), strict=True
+        RawFile(
+            listed=entry,
+            partition=constant,
+            row_groups=row_groups,
+            schema=schema if of_table is None else of_table.schema,
+            of_table=of_table,
+        )
+        for (entry, of_table), (row_groups, schema) in zip(
+            listed, _contents(entries, declared), strict=True
         )
     ]
+    files = [
+        replace(file, partition=dict(constant) | _from_path(file, from_path)) for file in files
+    ]
     for file in files:
-        if not sum(file.row_groups):
+        if not sum(file.row_groups) and file.of_table is None:
             check_unchanged(file.listed, find_file(file.listed.url))
     return sorted(files, key=lambda file: partition_path(file.partition))
+
+
+def list_input(
+    url: str, *, looks_above: bool = True
+) -> list[tuple[FileEntry, RawTableRows | None]]:
+    """Lists the raw files at a URL, of which each file of a table comes with what its rows are;
+    `looks_above` as of `list_files`. InputError if they belong to a table that is not read.
+    """
+    if (table := open_input(url)) is not None:
+        return [(_entry_of(file), rows) for file, rows in table_rows(table)]
+    try:
+        return [(entry, None) for entry in list_raw_files(url, looks_above=looks_above)]
+    except TableFormatError as error:
+        instead = (
+            "name the table in place of its files (iceberg://CATALOG/NAMESPACE.TABLE, or "
+            "iceberg+URL of a metadata file)"
+            if error.table_format == "Iceberg"
+            else f"name the table in place of its files (delta+{error.directory})"
+            if error.table_format == "Delta"
+            else "extract the rows of a Spark query on it instead (--sql, or dataframe=...)"
+        )
+        raise InputError(
+            f"raw input {redact(url)} lies in the {error.table_format} table {error.directory}, "
+            f"some of whose files may be replaced ones: {instead}"
+        ) from None
+
+
+def _entry_of(file: DataFile) -> FileEntry:
+    """A data file of a table as it is listed: another one once more of its rows are deleted."""
+    mask = "" if file.mask is None else file.mask.to_json()
+    return FileEntry(
+        url=file.url, name=file.path, size_bytes=file.size_bytes, version=f"{file.version}{mask}"
+    )
 
 
 def check_partition_given(files: Sequence[RawFile]) -> None:
@@ -151,7 +207,7 @@ def check_partition_given(files: Sequence[RawFile]) -> None:
         InputError: A file lies in such a directory. Names the options for what may be meant.
     """
     for file in files:
-        keys = parse_partition(file.listed.url)
+        keys = file.keys
         if keys:
             from_path = " ".join(f"--partition-from-path {key}" for key in keys)
             raise InputError(
@@ -185,7 +241,7 @@ def plan_units(files: Sequence[RawFile], rows_per_file: int) -> tuple[Unit, ...]
 
 
 def read_batches(
-    file: pq.ParquetFile | RawTextFile, raw: RawRange, columns: Sequence[str]
+    file: RawSource, raw: RawRange, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a range in batches, with only the given columns.
 
@@ -196,9 +252,13 @@ def read_batches(
         if isinstance(file, RawTextFile):
             yield from file.read(columns)
             return
+        row_groups = range(raw.first_row_group, raw.last_row_group + 1)
+        if isinstance(file, RawTableFile):
+            yield from file.read(columns, row_groups)
+            return
         yield from file.iter_batches(
             batch_size=batch_rows(_values_per_row(file, raw.first_row_group, columns)),
-            row_groups=list(range(raw.first_row_group, raw.last_row_group + 1)),
+            row_groups=list(row_groups),
             columns=list(columns),
             # Units already run on all cores.
             use_threads=False,
@@ -226,8 +286,10 @@ def _values_per_row(file: pq.ParquetFile, row_group: int, columns: Sequence[str]
 
 
 @contextlib.contextmanager
-def open_range(raw: RawRange) -> Iterator[pq.ParquetFile | RawTextFile]:
+def open_range(raw: RawRange) -> Iterator[RawSource]:
     """Opens the file of a range for reading; it is closed at the end of the block.
+
+    The data file of a table never changes.
 
     Raises:
         InputError: The file cannot be opened, or has changed since it was listed. The change is
@@ -238,17 +300,31 @@ def open_range(raw: RawRange) -> Iterator[pq.ParquetFile | RawTextFile]:
     with contextlib.ExitStack() as stack:
         try:
             with as_input_errors(_shown(raw)):
-                row_groups = range(raw.first_row_group, raw.last_row_group + 1)
-                file = stack.enter_context(
-                    open_raw(raw.url, raw.listed.size_bytes, row_groups)
-                    if raw.text_schema is None
-                    else open_text(raw.listed, raw.text_schema)
-                )
+                file = stack.enter_context(_opened(raw))
             yield file
         except FeatstoreError:
-            check_unchanged(raw.listed, find_file(raw.url))
+            _check_unchanged(raw)
             raise
-    check_unchanged(raw.listed, find_file(raw.url))
+    _check_unchanged(raw)
+
+
+@contextlib.contextmanager
+def _opened(raw: RawRange) -> Iterator[RawSource]:
+    if raw.of_table is not None:
+        with OpenFile(source_of(raw.url), redact(raw.url)) as file:
+            yield RawTableFile(file, raw.of_table, batch_rows)
+    elif raw.text_schema is not None:
+        with open_text(raw.listed, raw.text_schema) as text:
+            yield text
+    else:
+        row_groups = range(raw.first_row_group, raw.last_row_group + 1)
+        with open_raw(raw.url, raw.listed.size_bytes, row_groups) as parquet:
+            yield parquet
+
+
+def _check_unchanged(raw: RawRange) -> None:
+    if raw.of_table is None:
+        check_unchanged(raw.listed, find_file(raw.url))
 
 
 @contextlib.contextmanager
@@ -325,13 +401,17 @@ def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: s
             )
 
 
-def _from_path(url: str, keys: Sequence[str]) -> dict[str, str]:
-    values = {key: value or "" for key, value in parse_partition(url).items()} if keys else {}
+def _from_path(file: RawFile, keys: Sequence[str]) -> dict[str, str]:
+    url = file.listed.url
+    values = {key: value or "" for key, value in file.keys.items()} if keys else {}
     for key in keys:
         if key not in values:
             raise InputError(
                 f"{redact(url)}: expected a directory {key}=... in the path, to take the partition "
                 f"from"
+                if file.of_table is None
+                else f"{redact(url)}: expected the table to be partitioned by the values of {key!r}"
+                f", found {', '.join(values) or 'no such partition'}"
             )
         check_partition_value(key, values[key], redact(url))
     return {key: values[key] for key in keys}
@@ -375,6 +455,7 @@ def _row_groups(file: RawFile) -> Iterator[RawRange]:
                 first_row=first_row,
                 num_rows=num_rows,
                 text_schema=file.schema if is_text else None,
+                of_table=file.of_table,
             )
 
 

@@ -15,12 +15,12 @@ from featstore.extraction.units.findings import BatchOrigin, Malformed
 from featstore.extraction.units.raw import RawRange, Unit, check_constant, open_range, read_batches
 from featstore.extraction.units.unit_statistics import Gathering
 from featstore.extraction.units.unit_values import ValueGathering, store_values
+from featstore.extraction.units.writer import DataFileReport, DataFileWriter, open_data_file
 from featstore.files.retry import RetryPolicy, current_policy
 from featstore.files.storage import join
 from featstore.spec.model import Spec
 from featstore.table.layout import data_file_name, partition_path
 from featstore.table.metadata import FileMetadata
-from featstore.table.writer import DataFileReport, DataFileWriter, open_data_file
 
 Progress = Callable[[int, int, int], None]
 """Called with (files done, files in total, rows done), one call at a time, from any thread. The

@@ -1,5 +1,5 @@
 """Reads row groups in two steps if rows are filtered: first the columns of the filters, then the
-others, of the rows that pass.
+others, of the rows that pass. Rows that the table has deleted do not.
 """
 
 import time
@@ -19,7 +19,7 @@ from featstore.loader.request.matching import Partition, partition_value
 from featstore.loader.request.request import Request
 from featstore.ops.arrays import array_of
 from featstore.reading.aligned import RowsReader, aligned_reader
-from featstore.reading.buffers import Array
+from featstore.reading.buffers import Array, rows_left
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
@@ -29,8 +29,9 @@ _Reader = RowsReader | DecodedReader
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowMask:
-    """Which rows of some row groups pass the filters, if not all of them do.
+class PassingRows:
+    """Which rows of some row groups are delivered, if not all of them are: those that are not
+    deleted and pass the filters.
 
     Only those that pass were read.
 
@@ -40,23 +41,23 @@ class RowMask:
 
     mask: Array
 
-    def select(self, order: Array | None) -> tuple[Array, Array]:
+    def select(self, order: Array | None) -> tuple[Array | None, Array]:
         """The rows that pass, in the order of delivery.
 
         Args:
             order: The order in which the rows are delivered; None is that in which they were read.
 
         Returns:
-            Their indices among the rows that were read, and their positions in `order`.
+            Their indices among the rows that were read (None: all of them, as they were read), and
+            their positions in `order`.
         """
         if order is None:
-            places = np.flatnonzero(self.mask)
-            return np.arange(len(places)), places
+            return None, np.flatnonzero(self.mask)
         places = np.flatnonzero(self.mask[order])
         return (np.cumsum(self.mask) - 1)[order[places]], places
 
 
-Filtered = tuple[Rows, RowMask | None]
+Filtered = tuple[Rows, PassingRows | None]
 
 
 class FilteredReader:
@@ -71,6 +72,8 @@ class FilteredReader:
         request: What is delivered.
         partition: The file's partition.
         stats: Where rows, bytes and seconds are counted.
+        deleted: The rows of the data file that are deleted, ascending: int64 (num_deleted,); None:
+            it has no row mask.
         num_threads: As of `RowGroupReader`.
         most_room_bytes: As of `RowGroupReader`.
         take: As of `RowGroupReader`.
@@ -84,13 +87,13 @@ class FilteredReader:
         partition: Partition,
         stats: Stats,
         *,
+        deleted: Array | None = None,
         num_threads: int | None = None,
         most_room_bytes: int | None = None,
         take: Take | None = None,
     ) -> None:
-
         self._file, self._request, self._partition = file, request, partition
-        self._counts, self._stats = stats.counts, stats
+        self._counts, self._stats, self._deleted = stats.counts, stats, deleted
         self._filter: _Reader | None = None
         first, rest = request.reads(is_decided=partition.is_decided)
         if isinstance(file, DecodedFile):
@@ -119,8 +122,8 @@ class FilteredReader:
 
     @property
     def filters(self) -> bool:
-        """Whether columns are looked at to leave rows out."""
-        return self._filter is not None
+        """Whether rows may be left out."""
+        return self._filter is not None or self._deleted is not None
 
     @property
     def reorders(self) -> bool:
@@ -130,7 +133,7 @@ class FilteredReader:
         return isinstance(self._file, OpenFile)
 
     def read(self, row_groups: range, order: Array | None = None) -> Filtered:
-        """Reads the rows of the row groups that pass the filters.
+        """Reads the rows of the row groups that are not deleted and pass the filters.
 
         Args:
             row_groups: The row groups.
@@ -139,52 +142,85 @@ class FilteredReader:
         Returns:
             The rows, and which of all rows they are (None: all). Others are counted.
         """
-        if self._filter is None:
+        mask, tables = self._left(row_groups), list[tuple[Array, pa.Table]]()
+        if self._filter is not None:
+            tables, mask = self._judge(self._filter, row_groups, mask)
+        elif mask is None:
             return self._metered(self._rest, row_groups, order), None
-        tables, mask = self._judge(self._filter, row_groups)
-        ordered = mask if order is None else mask[order]
+        rows, chosen = self._chosen(row_groups, mask, order)
+        if self._filter is not None:
+            is_looked_at = np.concatenate(
+                [np.zeros(0, bool), *(is_there for is_there, _ in tables)]
+            )
+            table = pa.concat_tables([self._filter.read([]).table, *(found for _, found in tables)])
+            if chosen is not None:
+                table = table.take(array_of((np.cumsum(is_looked_at) - 1)[chosen]))
+            rows = _beside(rows, table, self._filter.columns)
         if mask.all():
-            rows, chosen = self._metered(self._rest, row_groups, order), order
-        else:
-            # Of row groups in which no row passes, nothing more is read.
-            sizes = [self._file.row_group_rows[index] for index in row_groups]
-            groups = np.repeat(np.arange(len(sizes)), sizes)
-            passing_rows = np.flatnonzero(mask) if order is None else order[ordered]
-            is_read = np.zeros(len(sizes), bool)
-            is_read[groups[passing_rows]] = True
-            kept = [index for index, is_kept in zip(row_groups, is_read, strict=True) if is_kept]
-            among_read = np.cumsum(is_read[groups]) - 1
-            rows = self._metered(self._rest, kept, among_read[passing_rows])
-            chosen = passing_rows
-        is_looked_at = np.concatenate([np.zeros(0, bool), *(is_there for is_there, _ in tables)])
-        table = pa.concat_tables([self._filter.read([]).table, *(found for _, found in tables)])
-        if chosen is not None:
-            table = table.take(array_of((np.cumsum(is_looked_at) - 1)[chosen]))
-        both = _beside(rows, table, self._filter.columns)
-        return both, None if mask.all() else RowMask(mask=ordered)
+            return rows, None
+        return rows, PassingRows(mask=mask if order is None else mask[order])
+
+    def _chosen(
+        self, row_groups: range, mask: Array, order: Array | None
+    ) -> tuple[Rows, Array | None]:
+        """Reads the rows that the mask has. Returns which they are, in the order of delivery, too;
+        None: all, in that of the file.
+        """
+        if mask.all():
+            return self._metered(self._rest, row_groups, order), order
+        passing_rows = np.flatnonzero(mask) if order is None else order[mask[order]]
+        # Of row groups in which no row passes, nothing more is read.
+        sizes = np.array([self._file.row_group_rows[index] for index in row_groups])
+        is_read = np.array([part.any() for part in np.split(mask, np.cumsum(sizes)[:-1])])
+        if is_read.all():
+            return self._metered(self._rest, row_groups, passing_rows), passing_rows
+        kept = [index for index, is_kept in zip(row_groups, is_read, strict=True) if is_kept]
+        before = np.repeat(np.cumsum(np.where(is_read, 0, sizes)), sizes)
+        return self._metered(self._rest, kept, passing_rows - before[passing_rows]), passing_rows
+
+    def _left(self, row_groups: range) -> Array | None:
+        """Which rows of the row groups are not deleted: bool (num_rows,); None: all. The others are
+        counted.
+        """
+        if self._deleted is None:
+            return None
+        left = rows_left(
+            self._deleted, self._first_rows[row_groups.start], self._first_rows[row_groups.stop]
+        )
+        self._counts["rows_masked"] += (num_masked := int(np.count_nonzero(~left)))
+        return left if num_masked else None
 
     def _judge(
-        self, reader: _Reader, row_groups: range
+        self, reader: _Reader, row_groups: range, left: Array | None
     ) -> tuple[list[tuple[Array, pa.Table]], Array]:
         """The filters' columns of row groups, of those that can match; and which rows pass.
+
+        Args:
+            reader: Reads these columns.
+            row_groups: The row groups.
+            left: Which of their rows are not deleted; None: all.
 
         Returns:
             Of consecutive row groups, whether they can match, for each row, and their columns. And
             bool (num_rows,).
         """
         found, masks = list[tuple[Array, pa.Table]](), [np.zeros(0, bool)]
+        begin = self._first_rows[row_groups.start]
         for may, run in groupby(row_groups, self._may_pass):
             indices = list(run)
-            num_rows = sum(self._file.row_group_rows[index] for index in indices)
+            first_row, end_row = self._first_rows[indices[0]], self._first_rows[indices[-1] + 1]
+            num_rows = end_row - first_row
+            is_left = np.ones(num_rows, bool)
+            if left is not None:
+                is_left = left[first_row - begin : end_row - begin]
             if not may:
                 self._counts["row_groups_pruned"] += len(indices)
-                self._counts["rows_filtered"] += num_rows
+                self._counts["rows_filtered"] += int(np.count_nonzero(is_left))
                 masks.append(np.zeros(num_rows, bool))
                 found.append((np.zeros(num_rows, bool), reader.read([]).table))
                 continue
             rows = self._metered(reader, indices)
-            first_row = self._first_rows[indices[0]]
-            mask = passing(rows, first_row, self._request, self._partition, self._counts)
+            mask = passing(rows, first_row, self._request, self._partition, self._counts, is_left)
             masks.append(mask)
             found.append((np.ones(num_rows, bool), rows.table))
             ends = np.cumsum([self._file.row_group_rows[index] for index in indices])
@@ -198,7 +234,7 @@ class FilteredReader:
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """A row group in slices of at most `num_rows` rows; None if it can only be read at once."""
-        return None if self._filter is not None else self._rest.slices(row_group, num_rows)
+        return None if self.filters else self._rest.slices(row_group, num_rows)
 
     def size_bytes(self, row_groups: range) -> int:
         """The memory that the decoded columns of these row groups take."""

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 
 from featstore.base.schema import SlotKind
 from featstore.loader.request.request import Request
-from featstore.reading.buffers import as_type
+from featstore.reading.buffers import converted
+from featstore.reading.field_ids import absent_value
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 from featstore.selection.predicate import Flags, Range, Ranges
@@ -31,10 +32,12 @@ def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa
     for slot in request.where_slots:
         file, name = _place(parts, slot.name, of="slots")
         if not slot.shape:
-            range_ = _range(file, name, slot.arrow_type(), rows)
-            found[slot.name] = _with_zero_as_null(range_) if slot.kind is SlotKind.ID else range_
+            range_ = _range(file, name, slot.to_field(), rows)
+            if range_ is not None and slot.kind is SlotKind.ID:
+                range_ = range_.with_zero_as_null()
+            found[slot.name] = range_
     for field in request.where_others:
-        found[field.name] = _range(*_place(parts, field.name, of="others"), field.type, rows)
+        found[field.name] = _range(*_place(parts, field.name, of="others"), field, rows)
     for field in request.partition_keys.values():
         if field.name in request.where.columns:
             found[field.name] = _constant(constants(field), len(rows))
@@ -50,16 +53,14 @@ def _place(parts: Parts, name: str, *, of: str) -> tuple[OpenFile, str | None]:
     return parts[-1][0], None
 
 
-def _range(
-    file: OpenFile, name: str | None, type_: pa.DataType, rows: Sequence[int]
-) -> Range | None:
+def _range(file: OpenFile, name: str | None, field: pa.Field, rows: Sequence[int]) -> Range | None:
     """The column's range in each row group; None for a type whose statistics cannot be used.
 
     Statistics say nothing about NaN, which is null to `where`, so a floating-point column may
     always be null.
     """
     if name is None:
-        return _constant(pa.scalar(None, type_), len(rows))
+        return _constant(absent_value(field), len(rows))
     stored = file.schema.field(name).type
     if not _has_bounds(stored):  # False for nested types, too.
         return None
@@ -68,8 +69,7 @@ def _range(
     statistics = [chunk.statistics if chunk.is_stats_set else None for chunk in chunks]
     try:
         low, high = (
-            as_type(pa.chunked_array([_bounds(statistics, side, stored)]), type_).combine_chunks()
-            for side in ("min", "max")
+            converted(_bounds(statistics, side, stored), field.type) for side in ("min", "max")
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
         return None
@@ -120,22 +120,6 @@ def _bounds(statistics: Sequence[pq.Statistics | None], side: str, type_: pa.Dat
     if not _is_time(type_):
         return pa.array(values, type_)
     return pa.array(values, pa.int32() if pa.types.is_date32(type_) else pa.int64()).view(type_)
-
-
-def _with_zero_as_null(range_: Range | None) -> Range | None:
-    """The range of an id slot, whose missing mark 0 is null to `where`: where 0 lies between the
-    bounds, the slot may be null.
-    """
-    if range_ is None:
-        return None
-    bounds = zip(range_.low.to_pylist(), range_.high.to_pylist(), strict=True)
-    may_be_mark = np.array([low is None or low <= 0 <= high for low, high in bounds], bool)
-    return Range(
-        low=range_.low,
-        high=range_.high,
-        may_be_null=range_.may_be_null | (may_be_mark & range_.may_be_value),
-        may_be_value=range_.may_be_value,
-    )
 
 
 def _constant(value: pa.Scalar, num_row_groups: int) -> Range:

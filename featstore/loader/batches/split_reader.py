@@ -13,7 +13,7 @@ from featstore.decoded.decoded_file import DecodedFile
 from featstore.decoded.file_sources import FileSource, Release
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.bad_files import Skip
-from featstore.loader.batches.filtering import Filtered, FilteredReader, RowMask, WindowCache
+from featstore.loader.batches.filtering import Filtered, FilteredReader, PassingRows, WindowCache
 from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.batches.stats import Stats
 from featstore.loader.plan.shuffle import RowOrder, split_windows
@@ -50,6 +50,7 @@ class Work:
         partition: The partition that the split's data file belongs to.
         files: The data file, and after it those of its slot groups; none if `decoded` is there.
         decoded: The data file's decoded columns, which are read instead.
+        deleted_rows: As of a `DataFile`.
         release: Unpins the staged files, or the decoded columns. Called once, when the files are
             closed.
         limit: Called before rows are read. Returns the row at which the claim ends now, since other
@@ -61,6 +62,7 @@ class Work:
     partition: Partition
     files: tuple[FileSource, ...]
     decoded: DecodedFile | None = None
+    deleted_rows: Callable[[], Array | None] = lambda: None
     release: Release = lambda: None
     limit: Callable[[], int | None] = lambda: sys.maxsize
     fail: Callable[[], None] = lambda: None
@@ -78,7 +80,7 @@ class Window:
         work: The claim for which the rows were read.
         rows: The rows: in the file's order, or in that of delivery if the reader could put them in
             it.
-        mask: Which of them pass the filters; None: all do.
+        mask: Which of them are delivered; None: all are.
         order: The order in which `rows` are delivered, up to the claim's end: a
             `RowOrder.permutation`, or None for the one in which they are.
         first_row: The row of the split's stream at which the window begins.
@@ -90,7 +92,7 @@ class Window:
 
     work: Work
     rows: Rows
-    mask: RowMask | None
+    mask: PassingRows | None
     order: Array | None
     first_row: int
     end_row: int
@@ -192,6 +194,7 @@ class SplitReader:
                 request,
                 work.partition,
                 stats,
+                deleted=work.deleted_rows(),
                 num_threads=num_threads,
                 most_room_bytes=self._budget.most_room_bytes,
                 take=take,
@@ -384,7 +387,7 @@ class SplitReader:
     def _window(
         self,
         rows: Rows,
-        mask: RowMask | None,
+        mask: PassingRows | None,
         order: Array | None,
         first_row: int,
         row: int,

@@ -26,6 +26,7 @@ _COUNTS = (
     "null_labels_dropped",
     "null_labels_filled",
     "rows_filtered",
+    "rows_masked",
     "row_groups_pruned",
     "row_groups_skipped",
     "row_groups_sliced",

@@ -227,10 +227,11 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
 
     @property
     def filters_rows(self) -> bool:
-        """Whether rows are left out depending on their content."""
+        """Whether rows are left out that only reading shows."""
         drops = any(number.null == DROP_ROW for number in self.request.numbers)
         return (
             drops
+            or self.files.files.has_masks
             or self.request.negatives is not None
             or (self.request.where is not None and not self.files.are_decided)
         )

@@ -331,7 +331,7 @@ class SliceSource:
         release: Release = lambda: None,
         decoded: DecodedFile | None = None,
     ) -> Work:
-        claim, _, partition = claimed
+        claim, file, partition = claimed
         coordinator, asks = self._reports.coordinator, dict[str, Any]()
         if coordinator is not None:
             asks = {
@@ -343,6 +343,7 @@ class SliceSource:
             partition=partition,
             files=files,
             decoded=decoded,
+            deleted_rows=file.deleted_rows,
             release=release,
             **asks,
         )
@@ -368,7 +369,12 @@ def rows_in_place(job: Job, splits: Iterable[Split]) -> Generator[BatchSlice, No
         for index, split in enumerate(splits):
             claim = Claim(index=index, split=split, fence=0, start_row=0)
             file, partition = job.files[split.path]
-            yield Work(claim=claim, partition=partition, files=files_in_place(file))
+            yield Work(
+                claim=claim,
+                partition=partition,
+                files=files_in_place(file),
+                deleted_rows=file.deleted_rows,
+            )
 
     open_split = partial(
         SplitReader,

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import MissingValueError
+from featstore.base.schema import without_places
 from featstore.loader.request.matching import Partition, partition_value
 from featstore.loader.request.options import FIRST, RIGHT, SlotRequest
 from featstore.loader.request.request import (
@@ -34,7 +35,12 @@ NO_EXTRAS = pa.table({})
 
 
 def passing(
-    rows: Rows, first_row: int, request: Request, partition: Partition, counts: Counter[str]
+    rows: Rows,
+    first_row: int,
+    request: Request,
+    partition: Partition,
+    counts: Counter[str],
+    left: Array | None = None,
 ) -> Array:
     """Which rows get into batches: bool (num_rows,). The others are counted in `counts`.
 
@@ -44,12 +50,15 @@ def passing(
         request: What is delivered.
         partition: The file's partition.
         counts: Counts by name, as of `Stats`.
+        left: Which of the rows are not deleted: bool (num_rows,). Others do not pass, and are not
+            counted. None: all.
     """
-    mask = np.ones(rows.num_rows, bool)
+    mask = np.ones(rows.num_rows, bool) if left is None else left
     if request.where is not None and not partition.is_decided:
         found = request.where.mask(_where_table(rows, request, partition)).combine_chunks()
-        mask = np.asarray(found.cast(pa.uint8())).astype(bool)
-        counts["rows_filtered"] += int(np.count_nonzero(~mask))
+        is_match = np.asarray(found.cast(pa.uint8())).astype(bool)
+        counts["rows_filtered"] += int(np.count_nonzero(mask & ~is_match))
+        mask = mask & is_match
     for label in request.labels:
         if label.null == DROP:
             _, valid = scalar_floats(rows.other(label.field))
@@ -236,7 +245,7 @@ def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table
         else rows.other(field)
         for field in request.extras
     ]
-    schema = pa.schema([field.remove_metadata() for field in request.extras])
+    schema = without_places(pa.schema([field.remove_metadata() for field in request.extras]))
     table = pa.table([nan_to_null(column) for column in columns], schema=schema)
     slots = [request.schema[name] for name in schema.names if name in request.schema]
     return pa.table(marks_to_nulls(table, slots).columns, schema=schema)

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from featstore.base.errors import ConfigError, SelectionError
+from featstore.base.errors import ConfigError, DataFileError, SelectionError
 from featstore.base.named_errors import NamedErrors
-from featstore.base.redaction import short
+from featstore.base.redaction import redact, short
 from featstore.loader.request.request import Request, resolve
 from featstore.statistics.stale_groups import reading, require_fresh
 from featstore.table.columns import Numbers
@@ -139,16 +139,16 @@ def matching_files(snapshot: Snapshot, request: Request) -> SelectedFiles:
             "/".join(f"{k}={v}" for k, v in partition.items()) for partition in snapshot.partitions
         }
         found = ", ".join(sorted(partitions)[:5])
+        has = f", which has {found}" if found else ": the bounds of its files exclude all rows"
         raise SelectionError(
-            f"where {short(request.where.text)!r}: matches no partition of the table, which has "
-            f"{found}"
+            f"where {short(request.where.text)!r}: matches no partition of the table{has}"
         )
     return files
 
 
 def matching(snapshot: Snapshot, request: Request) -> SelectedFiles:
-    """The data files whose partitions can match `where`, by path, each with the files of those slot
-    groups that have requested columns.
+    """The data files whose partitions, and bounds of columns, can match `where`, by path, each with
+    the files of those slot groups that have requested columns.
     """
     return selected(snapshot, request, snapshot.data_files)
 
@@ -172,12 +172,30 @@ def selected(snapshot: Snapshot, request: Request, files: FileList) -> SelectedF
         request: What is read.
         files: Data files of the snapshot.
     """
+    _require_keys(snapshot, request)
     where = request.where
     matches = [None if where is None else where.matches_partition(place) for place in files.places]
     names = _names_read(request)
     read = {group.name for group in snapshot.groups if group.has(names)}
     groups = {name: group for name, group in files.groups.items() if name in read}
-    return SelectedFiles(replace(files, groups=groups), matches)
+    found = SelectedFiles(replace(files, groups=groups), matches)
+    chosen = None if where is None else found.files.matching(where)
+    return found if chosen is None else found.take(chosen)
+
+
+def _require_keys(snapshot: Snapshot, request: Request) -> None:
+    """DataFileError if the table has other partition keys than when the request was made, as one
+    that is followed may: their columns are then elsewhere.
+    """
+    expected, found = (
+        [key.name for key in schema.partition_keys] for schema in (request.schema, snapshot.schema)
+    )
+    if expected != found:
+        raise DataFileError(
+            f"{redact(snapshot.url)}: expected the partition keys {', '.join(expected) or 'none'}, "
+            f"found {', '.join(found) or 'none'}: the table is partitioned otherwise since it was "
+            f"opened; open it again"
+        )
 
 
 class TableLike(Protocol):

@@ -108,7 +108,7 @@ version_option = click.option(
     "--version",
     type=int,
     metavar="NUMBER",
-    help="A version of a Delta table; the newest if not given.",
+    help="A version of a Delta table, or the id of an Iceberg snapshot; the newest if not given.",
 )
 where_option = click.option(
     "--where", metavar="SQL", help="Only rows that match, such as \"month = '2013-01'\"."

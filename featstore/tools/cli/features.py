@@ -63,7 +63,7 @@ def demo(directory: str, engine: str, num_rows: int | None) -> None:
     ],
 )
 @spec_option()
-@input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob.")
+@input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob; or an Iceberg table.")
 @table_option()
 @extract_options
 @json_option

@@ -64,7 +64,7 @@ def lint(spec: str, update_lock: bool, input_url: str | None, as_json: bool) -> 
 
 @spec.command(examples=["featstore spec fit --spec spec.yaml --input raw"])
 @subjects(SPEC)
-@input_option("Raw Parquet to fit on: a file, a directory or a glob.")
+@input_option("Raw Parquet to fit on: a file, a directory or a glob; or an Iceberg table.")
 @click.option(
     "--again",
     is_flag=True,
@@ -103,7 +103,7 @@ def diff(old: str, spec: str, as_json: bool) -> None:
     ]
 )
 @subjects(SPEC)
-@input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob.")
+@input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob; or an Iceberg table.")
 @click.option("--rows", "num_rows", type=click.IntRange(min=1), default=10_000, show_default=True)
 @click.option("--slot", metavar="SLOT", help="Only this slot, by name or number.")
 @click.option("--table", "table_url", metavar="URL", help="A table whose slots to show beside.")

@@ -183,7 +183,9 @@ def show_row(
     ]
 )
 @spec_option("The spec, a YAML file, whose labels and weight are rewritten.")
-@input_option("Raw Parquet with the final labels: a file, a directory or a glob.")
+@input_option(
+    "Raw Parquet with the final labels: a file, a directory or a glob; or an Iceberg table."
+)
 @table_option("The table. None of its files is changed.")
 @click.option(
     "--key", required=True, metavar="COLUMN", help="The kept column that identifies each row."

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from featstore.extraction.units.encoding import MARK_BITS
 from featstore.statistics.sketches import NUM_BITS, Distinct, Integers, mix
-from featstore.table.encoding import MARK_BITS
 from tests.native.oracles.xxh64 import mark_of
 
 

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from isal import isal_zlib
 
 from featstore.base.schema import SlotSchema
+from featstore.extraction.units.encoding import COMPRESSION, parquet_options
+from featstore.extraction.units.row_group_buffer import RowGroupBuffer
 from featstore.files.storage import open_write
-from featstore.table.encoding import COMPRESSION, parquet_options
 from featstore.table.metadata import KEY, FileMetadata
-from featstore.table.row_group_buffer import RowGroupBuffer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.extraction.units.writer import DataFileReport, open_data_file
 from featstore.table.metadata import FileMetadata
-from featstore.table.writer import DataFileReport, open_data_file
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "file_metadata.json"
+GOLDEN = Path(__file__).parents[2] / "golden" / "file_metadata.json"
 METADATA = FileMetadata(spec_hash="5f" * 32, spec_version=1)
 ONE_SLOT = SlotSchema(slots=(Slot(name="a", kind=SlotKind.ID, number=1, op="hash"),))
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.table import row_group_buffer
-from featstore.table.row_group_buffer import RowGroupBuffer
+from featstore.extraction.units import row_group_buffer
+from featstore.extraction.units.row_group_buffer import RowGroupBuffer
 
 
 def required(name: str, arrow_type: pa.DataType) -> pa.Field:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.table.encoding import (
+from featstore.extraction.units.encoding import (
     MIN_VALUES,
     Encodings,
     choose_encodings,
@@ -18,8 +18,8 @@ from featstore.table.encoding import (
     parquet_options,
     pays_to_compress,
 )
+from featstore.extraction.units.writer import open_data_file
 from featstore.table.metadata import FileMetadata
-from featstore.table.writer import open_data_file
 
 NUM_ROWS, ROWS_PER_ROW_GROUP = 6_000, 5_000
 

@@ -1,0 +1,576 @@
+"""Iceberg tables through pyiceberg, which reads a table's metadata; the data files are read as
+those of all tables are.
+
+Columns are found in data files by field id, see `FieldId`. Columns by whose values files are
+partitioned are partition keys; other partition transforms only help to leave out files.
+https://iceberg.apache.org/spec/
+"""
+
+import contextlib
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.base.errors import (
+    ConfigError,
+    DataFileError,
+    FeatstoreError,
+    InputError,
+    TableNotFoundError,
+    import_extra,
+    nearest,
+)
+from featstore.base.libraries import LazyModule
+from featstore.base.redaction import redact
+from featstore.base.schema import BY_ID, FIELD_ID, FieldId, Slot, SlotKind, SlotSchema
+from featstore.files.retry import thread_pool
+from featstore.files.storage import absolute, open_read
+from featstore.files.store_errors import as_store_errors
+from featstore.native.column_types import plain_type
+from featstore.native.damage import first_line
+from featstore.selection.predicate import Range
+from featstore.table.delta import Commit
+from featstore.table.iceberg_deletes import Deletes, unreadable
+from featstore.table.snapshot import DataFile, FileList, Snapshot
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestEntry
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+
+# Without it a program that reads no Iceberg table needs no pyiceberg.
+_arrow: Any = LazyModule("pyiceberg.io.pyarrow")
+_catalogs: Any = LazyModule("pyiceberg.catalog")
+_config: Any = LazyModule("pyiceberg.utils.config")
+_exceptions: Any = LazyModule("pyiceberg.exceptions")
+_manifests: Any = LazyModule("pyiceberg.manifest")
+_serializers: Any = LazyModule("pyiceberg.serializers")
+_snapshots: Any = LazyModule("pyiceberg.table.snapshots")
+_tables: Any = LazyModule("pyiceberg.table")
+
+_URLS = re.compile(
+    r"(iceberg://(?P<catalog>[^/?]+)/(?P<table>[^/?]+\.[^/?]+)"
+    r"|iceberg\+(?P<file>.+?\.metadata\.json))(\?(?P<query>.*))?",
+    re.DOTALL,
+)
+_EXPECTED = (
+    "expected iceberg://CATALOG/NAMESPACE.TABLE, or iceberg+URL of a file that ends in "
+    ".metadata.json, such as iceberg+s3://bucket/db/t/metadata/N.metadata.json"
+)
+_VERSION, _AFTER = "version", "after"
+_EMPTY = -1  # the snapshot of a table without any, as metadata files of format 1 have it
+# Manifests that are read at once: each is one request to the store, then Python.
+_NUM_THREADS = 8
+# Operations after which a range of snapshots still is the rows of its appends.
+_ROWS_STAY = ("append", "replace")
+# The types whose bounds `where` compares, and how they are encoded: of eight bytes, and of four.
+_BOUNDED = (
+    *(pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_date32),
+    pa.types.is_timestamp,
+)
+_BOUNDS_AS = {True: ("<d", "<f"), False: ("<q", "<i")}
+# The types of partition keys, whose values have a text that Arrow reads back.
+_KEYS = (
+    *(pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal),
+    *(pa.types.is_string, pa.types.is_date, pa.types.is_timestamp),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Address:
+    """What an Iceberg URL says.
+
+    Attributes:
+        catalog: The catalog's name in pyiceberg's configuration; None for a metadata file.
+        table: The table's name in the catalog, or the URL of the metadata file.
+        version: A snapshot's id, or the name of a tag or branch; by default the current snapshot.
+        after: Likewise; only files that were appended after it.
+        values: Only files of partitions with these values, as text.
+    """
+
+    catalog: str | None
+    table: str = field(repr=False)
+    version: str | None = None
+    after: str | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_iceberg(url: str) -> bool:
+    """Whether a URL names an Iceberg table."""
+    return url.startswith(("iceberg://", "iceberg+"))
+
+
+def is_metadata_file(url: str) -> bool:
+    """Whether a URL names an Iceberg table by a metadata file, which never changes."""
+    return is_iceberg(url) and _parse(url).catalog is None
+
+
+def open_iceberg(url: str, version: int | str | None = None) -> Snapshot:
+    """Opens a snapshot of an Iceberg table.
+
+    Columns and their names are those of the table's current schema if the current snapshot or a
+    branch is opened, and otherwise those that they were at the snapshot.
+
+    Args:
+        url: `iceberg://CATALOG/NAMESPACE.TABLE`, of a catalog of pyiceberg's configuration, or
+            `iceberg+URL` of a metadata file. `?version=` chooses a snapshot in place of the newest,
+            `&after=` those files alone that were appended since another one, and other names the
+            partitions with these values.
+        version: A snapshot's id, or the name of a tag or branch, in place of that of the URL.
+
+    Raises:
+        InputError: The URL is malformed, or a range of snapshots has others than appends.
+        ConfigError: pyiceberg's configuration has no such catalog.
+        TableNotFoundError: There is no table, or not in this version.
+        DataFileError: The table has what featstore or pyiceberg does not read, such as equality
+            deletes.
+        MissingDependencyError: pyiceberg is not installed.
+        StoreError: The catalog or the store cannot be reached or refuses.
+    """
+    address = _parse(url)
+    wanted = str(version) if version is not None else address.version
+    with _as_errors(url):
+        table = _load(url, address)
+        chosen = _snapshot_of(url, table, wanted)
+        return _opened(url, address, table, chosen, _schema_of(table, chosen, wanted))
+
+
+def _opened(
+    url: str,
+    address: _Address,
+    table: "Table",
+    chosen: "IcebergSnapshot | None",
+    schema: "Schema",
+) -> Snapshot:
+    """A snapshot, by its manifests."""
+    entries, deletes = list["ManifestEntry"](), Deletes()
+    if chosen is not None:
+        entries, deletes = _manifests_of(url, table, chosen, address.after)
+    for entry in entries:
+        _check_entry(url, entry)
+    fields = _columns(url, table, schema)
+    keys = _keys(table, entries, {number: each for each, number in fields})
+    _check_values(url, address.values, keys)
+    root = f"{table.metadata.location.rstrip('/')}/"
+    made = [(_data_file(table, entry, deletes, keys, root), entry.data_file) for entry in entries]
+    found = {
+        file.path: (file, stored)
+        for file, stored in made
+        if address.values.items() <= file.partition.items()
+    }
+    files = FileList.of(file for file, _ in found.values())
+    columns = [(column, number) for column, number in fields if number not in keys]
+    ranges = _ranges(table, columns, [found[path][1] for path in files.paths])
+    return Snapshot(
+        url=url,
+        version=_EMPTY if chosen is None else chosen.snapshot_id,
+        schema=SlotSchema.from_arrow(
+            pa.schema([each for each, _ in fields]), [key.name for key in keys.values()]
+        ),
+        data_files=replace(files, ranges=ranges),
+    )
+
+
+def history_of_iceberg(url: str) -> list[Commit]:
+    """The snapshots that lead to the current one, as far as the table still knows them, newest
+    first. Raises what `open_iceberg` raises.
+    """
+    with _as_errors(url):
+        table = _load(url, _parse(url))
+        return [
+            Commit(
+                version=each.snapshot_id,
+                timestamp_ms=each.timestamp_ms,
+                operation=_operation(each),
+                metadata=None,
+            )
+            for each in _snapshots.ancestors_of(table.current_snapshot(), table.metadata)
+        ]
+
+
+def _parse(url: str) -> _Address:
+    found = _URLS.fullmatch(url)
+    if found is None:
+        raise InputError(f"{redact(url)}: not the URL of an Iceberg table: {_EXPECTED}")
+    options = dict(parse_qsl(found["query"] or "", keep_blank_values=True))
+    return _Address(
+        catalog=found["catalog"],
+        table=found["table"] or found["file"],
+        version=options.pop(_VERSION, None),
+        after=options.pop(_AFTER, None),
+        values=options,
+    )
+
+
+@contextlib.contextmanager
+def _as_errors(url: str) -> Iterator[None]:
+    """Translates what pyiceberg raises in the block."""
+    import_extra("pyiceberg", "a table of Iceberg")
+    with as_store_errors(url):
+        try:
+            yield
+        except (_exceptions.NoSuchTableError, _exceptions.NoSuchNamespaceError):
+            raise TableNotFoundError(
+                f"no table at {redact(url)}: the catalog has none of this name"
+            ) from None
+        except FileNotFoundError as error:
+            if isinstance(error, FeatstoreError):
+                raise
+            raise TableNotFoundError(
+                f"{redact(url)}: a file of the table's metadata is missing ({first_line(error)}): "
+                "was its snapshot expired?"
+            ) from None
+        except (_exceptions.NotInstalledError, ModuleNotFoundError) as error:
+            raise ConfigError(
+                f"{redact(url)}: the catalog needs another package ({first_line(error)}): install "
+                "it, or pyiceberg's extra of the catalog's type"
+            ) from None
+        except (_exceptions.ValidationError, ValueError, NotImplementedError) as error:
+            if isinstance(error, FeatstoreError):
+                raise
+            raise DataFileError(
+                f"{redact(url)}: pyiceberg cannot read its metadata ({first_line(error)})"
+            ) from None
+
+
+def _load(url: str, address: _Address) -> "Table":
+    """The table's metadata."""
+    loaded: Table
+    if address.catalog is None:
+        files = _OwnFiles()
+        # Not `StaticTable.from_metadata`: it takes clients that the table's properties name.
+        loaded = _tables.StaticTable(
+            identifier=("metadata", address.table),
+            metadata=_serializers.FromInputFile.table_metadata(files.new_input(address.table)),
+            metadata_location=address.table,
+            io=files,
+            catalog=None,
+        )
+        return loaded
+    # Read anew: pyiceberg reads it once, when it is imported.
+    config = _config.Config()
+    if (found := config.get_catalog_config(address.catalog)) is None:
+        known = config.get_known_catalogs()
+        raise ConfigError(
+            f"{redact(url)}: pyiceberg's configuration has no catalog {address.catalog!r}"
+            f"{nearest(address.catalog, known)}: expected it in .pyiceberg.yaml, or in variables "
+            f"PYICEBERG_CATALOG__{address.catalog.upper()}__URI and the like"
+        )
+    try:
+        catalog = _catalogs.load_catalog(address.catalog, **found)
+    except ValueError as error:
+        raise ConfigError(
+            f"{redact(url)}: pyiceberg's configuration of catalog {address.catalog!r} is wrong "
+            f"({first_line(error)})"
+        ) from None
+    with catalog:
+        loaded = catalog.load_table(address.table)
+    return loaded
+
+
+class _OwnFiles:
+    """What pyiceberg reads metadata with where no catalog says how: featstore's own clients."""
+
+    def new_input(self, location: str) -> "_OwnFile":
+        return _OwnFile(location)
+
+
+@dataclass(frozen=True)
+class _OwnFile:
+    location: str
+
+    def open(self, seekable: bool = True) -> BinaryIO:
+        return open_read(self.location)
+
+
+def _snapshot_of(url: str, table: "Table", wanted: str | None) -> "IcebergSnapshot | None":
+    """The snapshot of an id or of a name; None for that of a table without any."""
+    if wanted is None:
+        return table.current_snapshot()
+    if wanted == str(_EMPTY):
+        return None
+    found = table.snapshot_by_name(wanted)
+    if found is None and wanted.isdecimal():
+        found = table.snapshot_by_id(int(wanted))
+    if found is None:
+        known = [*table.refs(), *(str(each.snapshot_id) for each in table.snapshots())]
+        raise TableNotFoundError(
+            f"{redact(url)}: no snapshot, tag or branch {wanted!r}{nearest(wanted, known)}"
+        )
+    return found
+
+
+def _is_branch(table: "Table", name: str) -> bool:
+    return str(table.refs()[name].snapshot_ref_type) == "branch"
+
+
+def _schema_of(table: "Table", chosen: "IcebergSnapshot | None", wanted: str | None) -> "Schema":
+    """The current schema for the current snapshot and those of branches, otherwise the snapshot's
+    own.
+    """
+    is_branch = wanted in table.refs() and _is_branch(table, str(wanted))
+    if (
+        chosen is None
+        or chosen.schema_id is None
+        or chosen == table.current_snapshot()
+        or is_branch
+    ):
+        return table.schema()
+    return table.schemas()[chosen.schema_id]
+
+
+def _operation(snapshot: "IcebergSnapshot") -> str:
+    return "unknown" if snapshot.summary is None else str(snapshot.summary.operation.value)
+
+
+def _manifests_of(
+    url: str, table: "Table", chosen: "IcebergSnapshot", after: str | None
+) -> "tuple[list[ManifestEntry], Deletes]":
+    """The live data files of a snapshot, or those that were appended since another one, and the
+    records of their deleted rows.
+    """
+    deletes, of_data = Deletes(), []
+    for manifest in chosen.manifests(table.io):
+        if manifest.content == _manifests.ManifestContent.DATA:
+            of_data.append(manifest)
+        else:
+            deletes.add(url, table.io, manifest)
+    if after is None:
+        return list(_read(table, of_data)), deletes
+    appended = _appended(url, table, chosen, after)
+    # Files that were rewritten since are in manifests of their own snapshots only.
+    found = {each: None for one in appended.values() for each in one.manifests(table.io)}
+    entries = _read(table, [each for each in found if each.added_snapshot_id in appended])
+    is_added = _manifests.ManifestEntryStatus.ADDED
+    return [e for e in entries if e.status == is_added and e.snapshot_id in appended], deletes
+
+
+def _read(table: "Table", manifests: Iterable[Any]) -> "Iterator[ManifestEntry]":
+    with thread_pool(_NUM_THREADS) as threads:
+        for entries in threads.map(lambda each: each.fetch_manifest_entry(table.io), manifests):
+            yield from entries
+
+
+def _appended(
+    url: str, table: "Table", chosen: "IcebergSnapshot", after: str
+) -> "dict[int, IcebergSnapshot]":
+    """The appending snapshots between two, by id.
+
+    Raises:
+        InputError: The first is none that the other one came from, or others than appends lie
+            between.
+    """
+    first = _snapshot_of(url, table, after)
+    first_id = _EMPTY if first is None else first.snapshot_id
+    found = dict[int, "IcebergSnapshot"]()
+    for each in _snapshots.ancestors_of(chosen, table.metadata):
+        if each.snapshot_id == first_id:
+            return found
+        operation = _operation(each)
+        if operation not in _ROWS_STAY:
+            raise InputError(
+                f"{redact(url)}: expected only appends after snapshot {first_id}, found "
+                f"snapshot {each.snapshot_id} ({operation}), which also takes rows away: begin "
+                f"after it, or take whole snapshots"
+            )
+        if operation == "append":
+            found[each.snapshot_id] = each
+        if each.parent_snapshot_id is None and first is None:
+            return found
+    raise InputError(
+        f"{redact(url)}: expected a snapshot that {chosen.snapshot_id} came from, found "
+        f"{first_id}: is it of another branch?"
+    )
+
+
+def _check_values(url: str, values: Mapping[str, str], keys: Mapping[int, pa.Field]) -> None:
+    """InputError if a URL names what is no partition key."""
+    named = [key.name for key in keys.values()]
+    if unknown := sorted(values.keys() - {*named}):
+        raise InputError(
+            f"{redact(url)}: expected {_VERSION}, {_AFTER} or a partition key after '?', found "
+            f"{unknown[0]!r}{nearest(unknown[0], [_VERSION, _AFTER, *named])}"
+        )
+
+
+def _check_entry(url: str, entry: "ManifestEntry") -> None:
+    """DataFileError if a data file is one that featstore does not read."""
+    file = entry.data_file
+    if file.file_format != _manifests.FileFormat.PARQUET:
+        raise unreadable(url, f"data files of {file.file_format.value.title()}", file.file_path)
+    if file.key_metadata is not None:
+        raise unreadable(url, "encrypted data files", file.file_path)
+
+
+def _columns(url: str, table: "Table", schema: "Schema") -> list[tuple[pa.Field, int]]:
+    """The columns as Arrow fields, each with its id."""
+    mapping = table.name_mapping()
+    names = {each.field_id: _names(each) for each in mapping or ()}
+    found = []
+    for column, described in zip(_arrow.schema_to_pyarrow(schema), schema.fields, strict=True):
+        number = described.field_id
+        type_ = plain_type(column.type)
+        by_id = FieldId(
+            number=number,
+            names=names.get(number, ()),
+            default=_default(url, described, type_),
+        )
+        metadata = {FIELD_ID: str(number), BY_ID: str(by_id)}
+        found.append((pa.field(column.name, type_, metadata=metadata), number))
+    return found
+
+
+def _names(mapped: Any) -> tuple[str, ...]:
+    """The names of a column in files without ids; none if members of it have several, since members
+    are read by name.
+    """
+    inner = list(mapped.fields)
+    while inner:
+        each = inner.pop()
+        if len(each.names) != 1:
+            return ()
+        inner += each.fields
+    return tuple(mapped.names)
+
+
+def _default(url: str, described: Any, type_: pa.DataType) -> str | None:
+    """The text of a column's initial default, which Arrow casts to its type."""
+    value = described.initial_default
+    if value is None:
+        return None
+    if not _is_key(type_):
+        raise DataFileError(
+            f"{redact(url)}: column {described.name!r}: an initial default of type {type_} is not "
+            "read: leave it out of the table, or write the files without the column again"
+        )
+    return _text(value, type_)
+
+
+def _is_key(type_: pa.DataType) -> bool:
+    return any(is_kind(type_) for is_kind in _KEYS)
+
+
+def _text(value: Any, type_: pa.DataType) -> str:
+    """The text of a value, as of a manifest or of metadata, that Arrow casts to the type."""
+    if isinstance(value, bool):
+        return str(int(value))  # read as a boolean, and as an id
+    if isinstance(value, int) and (pa.types.is_date(type_) or pa.types.is_timestamp(type_)):
+        number = pa.array([value], pa.int32() if pa.types.is_date(type_) else pa.int64())
+        return str(number.view(type_).cast(pa.string())[0])
+    return str(value)
+
+
+def _keys(
+    table: "Table", entries: "list[ManifestEntry]", columns: Mapping[int, pa.Field]
+) -> dict[int, pa.Field]:
+    """The partition keys by field id: columns by whose values all files are partitioned, whatever
+    other transforms there are. A file that is not would have no value of the key.
+    """
+    used = {entry.data_file.spec_id for entry in entries} or {table.spec().spec_id}
+    shared = set.intersection(*({number for _, number in _values(table, each)} for each in used))
+    return {
+        number: column
+        for number, column in columns.items()
+        if number in shared and _is_key(column.type)
+    }
+
+
+def _values(table: "Table", spec_id: int) -> list[tuple[int, int]]:
+    """The columns by whose values a partition spec divides: places in a file's partition, and ids
+    of columns.
+    """
+    fields = enumerate(table.specs()[spec_id].fields)
+    return [(at, each.source_id) for at, each in fields if str(each.transform) == "identity"]
+
+
+def _data_file(
+    table: "Table",
+    entry: "ManifestEntry",
+    deletes: Deletes,
+    keys: Mapping[int, pa.Field],
+    root: str,
+) -> DataFile:
+    file = entry.data_file
+    partition = dict[str, str | None]()
+    for at, number in _values(table, file.spec_id):
+        value = file.partition[at]
+        if number in keys:
+            key = keys[number]
+            partition[key.name] = None if value is None else _text(value, key.type)
+        elif value is not None and file.value_counts and number not in file.value_counts:
+            raise DataFileError(
+                f"{redact(file.file_path)}: expected column {number} of the table in the file, "
+                "found its value in the partition only, while other files are not partitioned by "
+                "it: rewrite the data files"
+            )
+    return DataFile(
+        path=file.file_path.removeprefix(root),
+        url=absolute(file.file_path),
+        size_bytes=file.file_size_in_bytes,
+        num_rows=file.record_count,
+        partition=partition,
+        mask=deletes.mask_of(entry),
+    )
+
+
+def _ranges(
+    table: "Table", columns: list[tuple[pa.Field, int]], files: Sequence[Any]
+) -> dict[str, Range]:
+    """The bounds in files of those columns by which the table is partitioned or sorted: those of
+    others seldom exclude a file, and take memory.
+    """
+    orders = [each.fields for each in (*table.specs().values(), *table.sort_orders().values())]
+    chosen = {each.source_id for fields_of in orders for each in fields_of}
+    schema = pa.schema([column for column, _ in columns])
+    slots = {slot.name: slot for slot in SlotSchema.from_arrow(schema)}
+    return {
+        column.name: range_
+        for column, number in columns
+        if number in chosen
+        and (range_ := _range(column, number, slots.get(column.name), files)) is not None
+    }
+
+
+def _range(column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any]) -> Range | None:
+    """The bounds of a column in files; None for a type in which they cannot be used."""
+    if not any(is_kind(column.type) for is_kind in _BOUNDED) or (slot and slot.shape):
+        return None
+    type_ = column.type if slot is None else slot.arrow_type()
+    ends = (
+        _bounds([(getattr(file, side) or {}).get(number) for file in files], column.type)
+        for side in ("lower_bounds", "upper_bounds")
+    )
+    low, high = (each.cast(type_, safe=False) for each in ends)
+    num_nulls = [(file.null_value_counts or {}).get(number) for file in files]
+    num_values = [(file.value_counts or {}).get(number) for file in files]
+    is_float = pa.types.is_floating(column.type)  # NaN is null, and within no bounds
+    found = Range(
+        low=low,
+        high=high,
+        may_be_null=np.array([is_float or num != 0 for num in num_nulls], bool),
+        may_be_value=np.array(
+            [num is None or num != of for num, of in zip(num_nulls, num_values, strict=True)], bool
+        ),
+    )
+    return found.with_zero_as_null() if slot and slot.kind is SlotKind.ID else found
+
+
+def _bounds(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
+    """Bounds as of manifests, in the type of their column, which may have been widened since."""
+    if pa.types.is_string(type_):
+        return pa.array([None if each is None else each.decode() for each in values], type_)
+    wide, narrow = _BOUNDS_AS[pa.types.is_floating(type_)]
+    numbers = [
+        None if each is None else struct.unpack(wide if len(each) == 8 else narrow, each)[0]
+        for each in values
+    ]
+    if pa.types.is_floating(type_) or pa.types.is_integer(type_):
+        return pa.array(numbers, type_)
+    return pa.array(numbers, pa.int32() if pa.types.is_date(type_) else pa.int64()).view(type_)

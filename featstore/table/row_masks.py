@@ -1,0 +1,232 @@
+"""Rows that a table format deletes without writing their data file again: where they are recorded,
+and which they are.
+
+Delta's deletion vectors and those of Iceberg are Roaring bitmaps of 64 bits in one encoding, which
+pyroaring reads; they differ in what lies around it. Formats:
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors
+https://github.com/RoaringBitmap/RoaringFormatSpec#extension-for-64-bit-implementations
+"""
+
+import base64
+import functools
+import io
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from featstore.base.errors import DataFileError
+from featstore.base.redaction import redact
+from featstore.files.storage import open_read
+from featstore.native.damage import damage_as, first_line
+from featstore.native.footers import read_checked
+from featstore.table.columns import Numbers
+from featstore.table.layout import is_whole
+
+# The rows of so many files are kept in memory: a file is opened once for each of its splits.
+_NUM_KEPT = 16
+_DELTA_MAGIC = 1681511377
+_JSON = json.JSONEncoder(ensure_ascii=False)
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_TO_B85 = bytes.maketrans(_Z85, _B85)
+
+
+class MaskRecord(NamedTuple):
+    """Where a table format records deleted rows of a data file.
+
+    Attributes:
+        kind: How they are written there; a key of `row_masks.READERS`.
+        url: The file that holds the record; empty if the table's log does.
+        first: The first byte of the record in that file.
+        num_bytes: The bytes of the record; 0 for a file that is read whole.
+        text: The record itself if the log holds it, or what else its reader has to know, such as
+            the name that a record of several data files has for this one.
+    """
+
+    kind: str
+    url: str = ""
+    first: int = 0
+    num_bytes: int = 0
+    text: str = ""
+
+
+class RowMask(NamedTuple):
+    """The rows of a data file that its table has deleted without writing the file again. They keep
+    their positions, and are never delivered. `row_masks.deleted_rows` loads them.
+
+    Attributes:
+        records: The records whose rows together are deleted.
+        num_deleted: The number of deleted rows; None if the table does not tell.
+    """
+
+    records: tuple[MaskRecord, ...]
+    num_deleted: int | None = None
+
+    def to_json(self, root: str = "") -> str:
+        """The mask as text, which identifies the deleted rows as long as no file changes.
+
+        Args:
+            root: What the URLs of records are written without.
+        """
+        records = [(kind, _below(url, root), *rest) for kind, url, *rest in self.records]
+        return _JSON.encode([self.num_deleted, *records])
+
+    @classmethod
+    def from_json(cls, text: str, root: str = "") -> "RowMask":
+        """The mask of a text that `to_json` made with the same root."""
+        num_deleted, *found = json.loads(text)
+        records = [MaskRecord(*fields) for fields in found]
+        return cls(
+            tuple(record._replace(url=_whole(record.url, root)) for record in records), num_deleted
+        )
+
+
+def _whole(url: str, root: str) -> str:
+    if is_whole(url):
+        return url
+    return f"{root}{url}" if url else ""
+
+
+def _below(url: str, root: str) -> str:
+    rest = url.removeprefix(root)
+    return url if is_whole(rest) else rest
+
+
+@functools.lru_cache(maxsize=_NUM_KEPT)
+def deleted_rows(mask: RowMask, path: str, num_rows: int) -> Numbers:
+    """Loads the positions of the deleted rows of a data file.
+
+    Args:
+        mask: The file's mask.
+        path: The file, for errors.
+        num_rows: The rows of the file, deleted ones included.
+
+    Returns:
+        int64 (num_deleted,), ascending, each once. Read-only, since callers share it.
+
+    Raises:
+        DataFileError: A record is gone, damaged, or not of this file.
+        StoreError: The store failed.
+    """
+    found = [READERS[record.kind](record, path, num_rows) for record in mask.records]
+    rows: Numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+    if len(rows) and not 0 <= rows[0] <= rows[-1] < num_rows:
+        raise DataFileError(
+            f"{path}: deleted rows: expected rows of the file, 0 to {num_rows - 1}, found "
+            f"{rows[0]} to {rows[-1]} in {_places(mask)}: the record is of another file"
+        )
+    if mask.num_deleted is not None and len(rows) != mask.num_deleted:
+        raise DataFileError(
+            f"{path}: deleted rows: expected {mask.num_deleted}, as the table says, found "
+            f"{len(rows)} in {_places(mask)}: restore it from a copy"
+        )
+    rows.setflags(write=False)
+    return rows
+
+
+def _delta_vector(record: MaskRecord, path: str, num_rows: int) -> Numbers:
+    """The rows of a Delta deletion vector, in a file or in the log."""
+    if record.url:
+        # The size, the vector and its checksum.
+        data = read_record(record._replace(num_bytes=record.num_bytes + 8), path)
+        size, vector, checksum = data[:4], data[4:-4], data[-4:]
+        is_complete = len(vector) == int.from_bytes(size, "big") == record.num_bytes
+        if not is_complete or zlib.crc32(vector) != int.from_bytes(checksum, "big"):
+            raise damaged(record, path, "a vector of its size that matches its checksum")
+    else:
+        try:
+            vector = decode_base85(record.text)[: record.num_bytes]
+        except ValueError:
+            raise damaged(record, path, "base85 text") from None
+    if int.from_bytes(vector[:4], "little") != _DELTA_MAGIC:
+        raise damaged(record, path, f"the magic number {_DELTA_MAGIC}")
+    return roaring_rows(vector[4:], record, path, num_rows)
+
+
+def _iceberg_positions(record: MaskRecord, path: str, num_rows: int) -> Numbers:
+    """The rows of one data file in a file of Iceberg's position deletes, which may be of several:
+    `record.text` is the name that it has there.
+    """
+
+    def unreadable(error: Exception) -> DataFileError:
+        return damaged(record, path, f"a Parquet file ({first_line(error)})")
+
+    rows = []
+    with io.BytesIO(read_record(record, path)) as data, damage_as(unreadable, path):
+        footer = read_checked(data)
+        file = pq.ParquetFile(data, metadata=footer.arrow_metadata())
+        for batch in file.iter_batches(columns=["file_path", "pos"], use_threads=False):
+            paths, positions = batch.columns
+            rows.append(positions.filter(pc.equal(paths, record.text)).drop_null())
+    return np.concatenate([np.zeros(0, np.int64), *map(np.from_dlpack, rows)])
+
+
+def decode_base85(text: str) -> bytes:
+    """The bytes of a text in the alphabet of ZeroMQ, of five characters for each four bytes.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return base64.b85decode(text.encode("ascii").translate(_TO_B85))
+
+
+def read_record(record: MaskRecord, path: str) -> bytes:
+    """The bytes of a record in a file, fewer if the file ends before.
+
+    Raises:
+        DataFileError: The file is gone.
+        StoreError: The store failed.
+    """
+    try:
+        with open_read(record.url) as file:
+            file.seek(record.first)
+            return file.read(record.num_bytes or -1)
+    except FileNotFoundError:
+        raise DataFileError(
+            f"{path}: deleted rows: expected them in {redact(record.url)}, found no such file: "
+            f"restore it, or open a version of the table whose files are there"
+        ) from None
+
+
+def roaring_rows(data: bytes, record: MaskRecord, path: str, num_rows: int) -> Numbers:
+    """The rows of a Roaring bitmap of 64 bits in its portable encoding: int64, ascending, at most
+    as many as the data file has, whatever the bitmap declares.
+    """
+    from pyroaring import BitMap64  # Few tables have row masks, and each command would load it.
+
+    try:
+        found = BitMap64.deserialize(data)
+    except (IndexError, ValueError):
+        raise damaged(record, path, "a Roaring bitmap") from None
+    if len(found) > num_rows:
+        raise damaged(record, path, f"a Roaring bitmap of at most {num_rows} rows")
+    return np.array(found.to_array(), np.uint64).astype(np.int64)
+
+
+def damaged(record: MaskRecord, path: str, expected: str) -> DataFileError:
+    """The error for a record that is not what it should be."""
+    return DataFileError(
+        f"{path}: deleted rows: expected {expected}, found other bytes in {_place(record)}: "
+        f"restore it from a copy"
+    )
+
+
+def _places(mask: RowMask) -> str:
+    return ", ".join(map(_place, mask.records))
+
+
+def _place(record: MaskRecord) -> str:
+    return f"{redact(record.url)} at byte {record.first}" if record.url else "the table's log"
+
+
+# How the records of each kind are read: called with the record, and the path and the number of rows
+# of the data file; the rows are int64, in any order.
+READERS: Mapping[str, Callable[[MaskRecord, str, int], Numbers]] = {
+    "delta-vector": _delta_vector,
+    "iceberg-positions": _iceberg_positions,
+}

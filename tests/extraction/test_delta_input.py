@@ -1,0 +1,125 @@
+"""Raw rows in a Delta table are extracted as those of files are, of the version that is named."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import write_deltalake
+
+import featstore
+from featstore.base.errors import InputError, TableNotFoundError
+from featstore.extraction.days import extract_days
+from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.spark.runners import SparkRunner
+from featstore.spec.model import Spec
+from tests.extraction.conftest import raw_rows
+from tests.masked_tables import delete_by_vector
+from tests.parquet_files import put_parquet
+from tests.table.test_column_mapping import column, mapped_table
+
+DAYS = ("2026-11-01", "2026-11-02")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """Raw rows of two days, in a version each."""
+    url = str(tmp_path / "lake")
+    for day, rows in zip(
+        DAYS, (raw_rows(300, dt=DAYS[0]), raw_rows(200, 300, dt=DAYS[1])), strict=True
+    ):
+        assert day in rows["dt"].to_pylist()
+        write_deltalake(url, rows, mode="append", partition_by=["dt"])
+    return url
+
+
+def job_of(spec: Spec, root: Path, url: str, **options: Any) -> ExtractJob:
+    options = {"partition_from_path": ("dt",), **options}
+    return ExtractJob(spec=spec, input_url=url, table_url=str(root / "table"), **options)
+
+
+def extracted(job: ExtractJob) -> pa.Table:
+    rows = featstore.open_table(job.table_url).to_arrow()
+    return rows.sort_by([(name, "ascending") for name in ("dt", "price_log", "user")])
+
+
+def from_files(spec: Spec, root: Path, *days: pa.Table) -> pa.Table:
+    """What extracting the rows of some days from plain files gives."""
+    for day, rows in zip(DAYS, days, strict=False):
+        put_parquet(root / "raw" / f"dt={day}" / "a.parquet", rows)
+    job = replace(job_of(spec, root, str(root / "raw")), table_url=str(root / "expected"))
+    extract_files(job)
+    return extracted(job)
+
+
+def test_a_version_is_extracted_as_files_are(spec: Spec, table: str, tmp_path: Path) -> None:
+    expected = from_files(spec, tmp_path, raw_rows(300), raw_rows(200, 300))
+    first = job_of(spec, tmp_path, f"delta+{table}?version=0")
+    extract_files(first)
+    assert extracted(first).equals(expected.filter(pc.equal(expected["dt"], DAYS[0])))
+    newest = job_of(spec, tmp_path, f"delta+{table}")
+    extract_files(newest)
+    assert extracted(newest).equals(expected)
+    assert not extract_files(newest).committed
+    assert not extract_files(replace(newest, input_url=f"delta+{table}?version=1")).committed
+
+
+def test_days_are_partitions_of_the_table(spec: Spec, table: str, tmp_path: Path) -> None:
+    expected = from_files(spec, tmp_path, raw_rows(300), raw_rows(200, 300))
+    job = job_of(spec, tmp_path, f"delta+{table}?dt={{dt}}", run_id="a", partition_from_path=())
+    days = "2026-11-01..2026-11-02"
+    extract_days(job, days)
+    assert extracted(job).equals(expected)
+    write_deltalake(table, raw_rows(10, 500, dt=DAYS[1]), mode="append")
+    again = extract_days(replace(job, run_id="b"), days, dry_run=True)
+    assert [str(day.reason) for day in again.days] == ["up to date", "stale input"]
+
+
+def test_deleted_rows_are_not_extracted_and_their_deletion_is_another_input(
+    spec: Spec, table: str, tmp_path: Path
+) -> None:
+    job = job_of(spec, tmp_path, f"delta+{table}")
+    extract_files(job)
+    gone = [0, 7, *range(100, 150)]
+    delete_by_vector(table, gone)
+    assert extract_files(replace(job, run_id="b")).committed
+    left = raw_rows(300).take([row for row in range(300) if row not in gone])
+    assert extracted(job).equals(from_files(spec, tmp_path, left, raw_rows(200, 300)))
+
+
+def test_spark_extracts_the_same(spark: Any, spec: Spec, table: str, tmp_path: Path) -> None:
+    delete_by_vector(table, [0, 7])
+    left = raw_rows(300).take([row for row in range(300) if row not in (0, 7)])
+    job = job_of(spec, tmp_path, f"delta+{table}")
+    extract_files(job, runner=SparkRunner(spark))
+    assert extracted(job).equals(from_files(spec, tmp_path, left, raw_rows(200, 300)))
+
+
+def test_mapped_columns_have_the_names_of_the_table(spec: Spec, tmp_path: Path) -> None:
+    rows = raw_rows(100)
+    texts = {"type": "array", "elementType": "string", "containsNull": True}
+    types = {"user": "string", "tags": texts, "price": "double", "clicked": "long"}
+    columns = [column(n, t, i, f"col-{i}") for i, (n, t) in enumerate(types.items(), 1)]
+    stored = rows.select(list(types)).rename_columns([f"col-{i}" for i in range(1, 5)])
+    url = mapped_table(tmp_path / "lake", "name", columns, stored)
+    job = job_of(spec, tmp_path, f"delta+{url}", partition_from_path=(), partition={"dt": DAYS[0]})
+    extract_files(job)
+    assert extracted(job).equals(from_files(spec, tmp_path, rows))
+
+
+def test_what_is_no_raw_table_is_refused(spec: Spec, table: str, tmp_path: Path) -> None:
+    for url, error, message in (
+        (f"delta+{table}?version=x", InputError, "the number of a version, found 'x'"),
+        (f"delta+{table}?version=9", TableNotFoundError, "no version 9"),
+        (f"delta+{table}?day=1", InputError, r"a partition key \(dt\) after '\?', found day"),
+        (f"delta+{tmp_path}/none", TableNotFoundError, "no table at"),
+        (table, InputError, rf"name the table in place of its files \(delta\+{table}\)"),
+    ):
+        with pytest.raises(error, match=message):
+            extract_files(job_of(spec, tmp_path, url))
+    extract_files(job_of(spec, tmp_path, f"delta+{table}"))
+    own = job_of(spec, tmp_path, f"delta+{tmp_path}/table")
+    with pytest.raises(InputError, match="found one that featstore wrote"):
+        extract_files(replace(own, table_url=str(tmp_path / "other")))

@@ -1,0 +1,123 @@
+"""Deleted rows are those that the record says, or an error names what is wrong with it."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from featstore.base.errors import DataFileError
+from featstore.table.row_masks import MaskRecord, RowMask, decode_base85, deleted_rows
+from tests.masked_tables import base85, vector_bytes, vector_file
+
+ROWS = st.sets(st.integers(0, 200_000) | st.integers(0, 50)).map(sorted)
+
+
+@given(ROWS)
+def test_the_rows_of_a_vector_in_the_log(rows: list[int]) -> None:
+    data = vector_bytes(rows)
+    mask = RowMask((MaskRecord("delta-vector", num_bytes=len(data), text=base85(data)),), len(rows))
+    found = deleted_rows(mask, "f", 200_001)
+    assert found.dtype == np.int64
+    assert found.tolist() == rows
+    with pytest.raises(ValueError, match="read-only"):
+        found[:] = 0
+
+
+def in_file(path: Path, rows: Any, **changes: Any) -> RowMask:
+    data, (first,) = vector_file(vector_bytes(rows))
+    path.write_bytes(data)
+    record = MaskRecord("delta-vector", str(path), first, len(vector_bytes(rows)))
+    return RowMask((record._replace(**changes),), len(rows))
+
+
+def test_records_of_one_file_are_united(tmp_path: Path) -> None:
+    one, other = (in_file(tmp_path / str(rows), rows) for rows in ((1, 2), (2, 5)))
+    mask = RowMask((*one.records, *other.records))
+    assert deleted_rows(mask, "f", 6).tolist() == [1, 2, 5]
+
+
+def test_a_mask_without_records_deletes_nothing() -> None:
+    assert deleted_rows(RowMask(()), "f", 6).tolist() == []
+
+
+def test_a_row_that_the_file_does_not_have_is_told(tmp_path: Path) -> None:
+    mask = in_file(tmp_path / "v", [1, 6])
+    with pytest.raises(DataFileError, match=r"^f: deleted rows: .* 0 to 5, found 1 to 6 in \S*/v "):
+        deleted_rows(mask, "f", 6)
+
+
+def test_another_number_of_rows_than_the_table_says_is_told(tmp_path: Path) -> None:
+    mask = in_file(tmp_path / "v", [1, 3])._replace(num_deleted=3)
+    with pytest.raises(DataFileError, match=r"^f: deleted rows: expected 3, .* found 2 in \S*/v "):
+        deleted_rows(mask, "f", 6)
+
+
+def test_a_record_that_is_gone_is_told(tmp_path: Path) -> None:
+    mask = in_file(tmp_path / "v", [1, 3])
+    (tmp_path / "v").unlink()
+    with pytest.raises(DataFileError, match=r"^f: deleted rows: .*/v, found no such file: restore"):
+        deleted_rows(mask, "f", 6)
+
+
+@pytest.mark.parametrize("offset", range(45))
+def test_no_changed_byte_of_a_vector_goes_unnoticed(tmp_path: Path, offset: int) -> None:
+    mask, path = in_file(tmp_path / "v", [1, 3]), tmp_path / "v"
+    data = bytearray(path.read_bytes())
+    assert len(data) == 45
+    data[offset] ^= 1
+    path.write_bytes(data)
+    if offset == 0:  # The version of the file, not of the vector.
+        assert deleted_rows(mask, "f", 6).tolist() == [1, 3]
+        return
+    with pytest.raises(DataFileError, match=r"^f: deleted rows: expected .* in \S*/v at byte 1"):
+        deleted_rows(mask, "f", 6)
+
+
+@pytest.mark.parametrize("num_bytes", range(1, 45))
+def test_a_file_that_ends_early_is_told(tmp_path: Path, num_bytes: int) -> None:
+    mask, path = in_file(tmp_path / "v", [1, 3]), tmp_path / "v"
+    path.write_bytes(path.read_bytes()[:num_bytes])
+    with pytest.raises(DataFileError, match="its size that matches its checksum"):
+        deleted_rows(mask, "f", 6)
+
+
+@given(st.binary(max_size=80))
+def test_bytes_that_are_no_vector_are_told(data: bytes) -> None:
+    for found in (data, vector_bytes([])[:4] + data):
+        record = MaskRecord("delta-vector", num_bytes=len(found), text=base85(found))
+        # pytest fails for any other exception.
+        with contextlib.suppress(DataFileError):
+            rows = deleted_rows(RowMask((record,)), "f", 100)
+            assert rows.tolist() == list(BitMap64.deserialize(found[4:]))
+
+
+def test_a_vector_that_declares_more_rows_than_the_file_has_is_not_expanded() -> None:
+    data = vector_bytes(range(2**33))
+    assert len(data) < 2_000_000
+    record = MaskRecord("delta-vector", num_bytes=len(data), text=base85(data))
+    with pytest.raises(DataFileError, match="a Roaring bitmap of at most 100 rows"):
+        deleted_rows(RowMask((record,), 2**33), "f", 100)
+
+
+def test_another_encoding_is_refused() -> None:
+    data = b"\x10" + vector_bytes([1])[1:]
+    record = MaskRecord("delta-vector", num_bytes=len(data), text=base85(data))
+    with pytest.raises(DataFileError, match=r"the magic number 1681511377, .* in the table's log"):
+        deleted_rows(RowMask((record,), 1), "f", 100)
+
+
+@pytest.mark.parametrize("text", ["~~~~~", "ä", "#####"])
+def test_text_that_is_no_base85_is_refused(text: str) -> None:
+    record = MaskRecord("delta-vector", num_bytes=4, text=text)
+    with pytest.raises(DataFileError, match="base85 text"):
+        deleted_rows(RowMask((record,), 1), "f", 100)
+
+
+def test_base85_is_that_of_zeromq() -> None:
+    # The example of https://rfc.zeromq.org/spec/32.
+    assert decode_base85("HelloWorld") == bytes.fromhex("864FD26FB559F75B")
