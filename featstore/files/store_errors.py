@@ -166,10 +166,17 @@ _ANSWERED = (
         "set this machine's clock (NTP), then run it again",
     ),
     _rule(
-        r"missing for Hadoop's client",
-        "Hadoop's client cannot be loaded ({words})",
-        "set JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob), or use webhdfs://, "
-        "which needs neither Java nor Hadoop",
+        r"the name node demands Kerberos",
+        "{host} refuses access ({words})",
+        "run `kinit`, install libgssapi_krb5, and check hadoop.security.authentication in "
+        "core-site.xml of HADOOP_CONF_DIR",
+        kind=AccessError,
+    ),
+    _rule(
+        r"AccessControlException",
+        "{host} refuses access ({words})",
+        "check {credentials}, and the owner and permissions of the path (`hdfs dfs -ls -d`)",
+        kind=AccessError,
     ),
 )
 _UNREACHED = (
@@ -181,15 +188,7 @@ _UNREACHED = (
         errno=errno.EIO,
     ),
     _rule(
-        r"HDFS connection",
-        "Hadoop's client gets no connection to {host} ({words}); its own words are on standard "
-        "error",
-        "check that the name node runs, HADOOP_CONF_DIR for a name service, and the Kerberos "
-        "ticket (`klist`)",
-        errno=errno.EIO,
-    ),
-    _rule(
-        r"timed ?out|TimeoutError|kind: timeout|unreachable|no route to",
+        r"timed ?out|TimeoutError|kind: timeout|no answer came|unreachable|no route to",
         "{host} does not answer ({words})",
         "check that the server runs and the network reaches it, and {endpoint}",
         errno=errno.EIO,
@@ -199,11 +198,6 @@ _UNREACHED = (
         "{host} and this client agree on no TLS connection",
         "check that the endpoint speaks https, and SSL_CERT_FILE for a certificate of your own",
         errno=errno.EIO,
-    ),
-    _rule(
-        r"libjvm|libhdfs|No FileSystem for scheme|CLASSPATH",
-        "Hadoop's client cannot be loaded",
-        "set JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
     ),
 )
 # A dead proxy keeps a redirect from being followed, see credentials.py.

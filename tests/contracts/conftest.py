@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
@@ -27,7 +28,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from featstore.files import storage
+from tests.hadoop.clusters import hadoop_cluster
+from tests.programs import free_ports
 from tests.store_clients import clients_of
+from tests.tiers import tiered
 from tests.webhdfs_server import hdfs_cluster
 
 BUCKET = "features"
@@ -53,11 +57,6 @@ class LoaderWorker:
     is_listed: bool = True
     is_written: bool = True
     environment: dict[str, str] = field(default_factory=dict)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -132,7 +131,7 @@ def local(root: Path) -> Iterator[LoaderWorker]:
 
 @contextlib.contextmanager
 def nginx(root: Path) -> Iterator[LoaderWorker]:
-    port = free_port()
+    (port,) = free_ports(1)
     (root / "files").mkdir()
     root.chmod(0o755)
     (root / "nginx.conf").write_text(NGINX.format(root=root, port=port))
@@ -168,7 +167,7 @@ def _s3(port: int, user: str) -> LoaderWorker:
 @contextlib.contextmanager
 def moto(root: Path) -> Iterator[LoaderWorker]:
     pytest.importorskip("moto")
-    port = free_port()
+    (port,) = free_ports(1)
     with running([sys.executable, "-m", "moto.server", "-p", str(port)], port, root / "log"):
         _request(port, f"/{BUCKET}", {})
         yield _s3(port, "moto")
@@ -176,7 +175,7 @@ def moto(root: Path) -> Iterator[LoaderWorker]:
 
 @contextlib.contextmanager
 def s3rver(root: Path) -> Iterator[LoaderWorker]:
-    port = free_port()
+    (port,) = free_ports(1)
     command = [
         binary("s3rver", "s3rver by npm"),
         "-d",
@@ -192,7 +191,7 @@ def s3rver(root: Path) -> Iterator[LoaderWorker]:
 
 @contextlib.contextmanager
 def azurite(root: Path) -> Iterator[LoaderWorker]:
-    port = free_port()
+    (port,) = free_ports(1)
     program = binary("azurite-blob", "azurite by npm")
     command = [
         program,
@@ -229,7 +228,7 @@ def _make_container(port: int) -> None:
 @contextlib.contextmanager
 def sftp(root: Path) -> Iterator[LoaderWorker]:
     pytest.importorskip("paramiko")
-    port = free_port()
+    (port,) = free_ports(1)
     (root / "files").mkdir()
     address = [
         "--addr",
@@ -269,10 +268,25 @@ def webhdfs(root: Path) -> Iterator[LoaderWorker]:
         )
 
 
+@contextlib.contextmanager
+def _hadoop(root: Path, kind: str) -> Iterator[LoaderWorker]:
+    with hadoop_cluster(root) as cluster:
+        url = f"{cluster.root(kind)}/files"
+        yield LoaderWorker(
+            url=url, put=_put_by_featstore(url), environment=dict(cluster.environment)
+        )
+
+
+def hadoop_by_rpc(root: Path) -> AbstractContextManager[LoaderWorker]:
+    return _hadoop(root, "hdfs")
+
+
+def hadoop_by_rest(root: Path) -> AbstractContextManager[LoaderWorker]:
+    return _hadoop(root, "webhdfs")
+
+
 class FakeHost(MemoryFileSystem):  # type: ignore[misc]
-    """In the place of libhdfs and GCS, which have no server here: paths below a host, as HDFS
-    has them.
-    """
+    """In the place of GCS, which has no server here: paths below a host."""
 
     protocol = "fakehost"
     store: ClassVar[dict[str, Any]] = {}
@@ -302,7 +316,7 @@ def failing_looks(place: LoaderWorker) -> Iterator[str]:
         raise OSError(errno.EIO, "Input/output error", str(args[-1]))
 
     port = re.compile(r"127\.0\.0\.1:\d+")
-    nobody = f"127.0.0.1:{free_port()}"
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
     with pytest.MonkeyPatch.context() as patch:
         if "://" not in place.url:
             patch.setattr(os, "scandir", fails)
@@ -317,13 +331,15 @@ SERVERS = {
     server.__name__: server
     for server in (local, nginx, moto, s3rver, azurite, sftp, webhdfs, fake_host)
 }
+# Each is a further JVM.
+HADOOP = {server.__name__: server for server in (hadoop_by_rpc, hadoop_by_rest)}
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=tiered([*SERVERS, *HADOOP], HADOOP.__contains__))
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LoaderWorker]:
-    with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as place:
+    with (SERVERS | HADOOP)[request.param](tmp_path_factory.mktemp(request.param)) as place:
         yield place
 
 
