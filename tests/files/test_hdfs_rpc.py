@@ -93,7 +93,7 @@ def test_other_errors_of_the_client_are_told_with_the_service(
 
 
 def test_the_words_of_a_name_node_stand_in_the_users_error() -> None:
-    remote = 'RPCError("org.apache.hadoop.security.AccessControlException", "{}")'.format(DENIED)
+    remote = f'RPCError("org.apache.hadoop.security.AccessControlException", "{DENIED}")'
     found = store_error("hdfs://prod/t", error_of(remote, ROOT))
     assert isinstance(found, AccessError)
     assert f"prod refuses access (PermissionError: AccessControlException: {DENIED}" in str(found)

@@ -32,9 +32,9 @@ from featstore.base.errors import (
 from featstore.base.redaction import redact
 from featstore.base.schema import Slot, SlotKind
 from featstore.files import storage
+from featstore.files.hdfs_files import HdfsError
 from featstore.files.listings import list_files
 from featstore.files.store_errors import as_store_errors, retry_after_s, store_error
-from featstore.files.hdfs_files import HdfsError
 from featstore.table import delta
 from featstore.table.delta import is_delta
 from featstore.table.open import open_snapshot

@@ -23,8 +23,8 @@ import requests
 from featstore.base.errors import AccessError, DiskFullError, StoreError
 from featstore.extraction.spark.java import java_environment
 from featstore.files import listings, storage
-from featstore.files.retry import RetryPolicy, retrying
 from featstore.files.hdfs_files import HdfsError
+from featstore.files.retry import RetryPolicy, retrying
 from featstore.files.webhdfs import FailedNodes, WebHdfs, error_of, transfer_addresses
 from featstore.staging import Source, StageItem, Stager, Staging
 from tests.programs import free_ports, run_python
