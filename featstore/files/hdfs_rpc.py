@@ -116,15 +116,29 @@ class HdfsRpc(HdfsFiles):
         self.ask(lambda client: client.rename(old, new, overwrite))
 
     def create(self, path: str, data: IO[bytes]) -> None:
-        self.again(partial(self._create, self._strip_protocol(path), data))
+        self.again(partial(self._create, self._strip_protocol(path), data, []))
 
-    def _create(self, where: str, data: IO[bytes]) -> None:
-        options = hdfs_native.WriteOptions(overwrite=True)
+    def _create(self, where: str, data: IO[bytes], copies: list[int]) -> None:
+        """Writes a file. `copies` is kept from one attempt to the next: how many copies the file is
+        to have, once an attempt has failed.
+
+        hdfs-native cannot write a block while one of the data nodes that it is to go to is gone, in
+        which a name node believes for minutes. So a file that is sent again goes to one data node,
+        and gets its other copies from there.
+        """
+        if not copies:
+            # Its name is unique: if it is there, an earlier attempt has begun it.
+            with contextlib.suppress(FileNotFoundError):
+                found = self.ask_once(lambda client: client.get_file_info(where))
+                copies.append(found.replication)
+        options = hdfs_native.WriteOptions(overwrite=True, replication=1 if copies else None)
         writer = self.ask_once(lambda client: client.create(where, options))
         data.seek(0)
         for block in iter(partial(data.read, _BLOCK_BYTES), b""):
             self.limited(partial(writer.write, block), _BLOCK_S)
         self.limited(writer.close, _BLOCK_S)
+        if copies:
+            self.ask_once(lambda client: client.set_replication(where, *copies))
 
     def reader(self, path: str) -> RandomReader:
         return _Reader(self, self._strip_protocol(path))
@@ -136,9 +150,9 @@ class _Reader(RandomReader):
     def __init__(self, files: HdfsRpc, where: str) -> None:
         self._files, self._where = files, where
         self._file: Any = None  # that of hdfs-native; None: it is to be opened again
-        super().__init__(files.again(self._size_bytes))
+        super().__init__(files.again(self._known_bytes))
 
-    def _size_bytes(self) -> int:
+    def _known_bytes(self) -> int:
         if self._file is None:
             self._file = self._files.ask_once(lambda client: client.read(self._where))
         return len(self._file)
@@ -148,7 +162,7 @@ class _Reader(RandomReader):
 
     def _fetch(self, first: int, num_bytes: int) -> Any:
         try:
-            if first + num_bytes > (size_bytes := self._size_bytes()):
+            if first + num_bytes > (size_bytes := self._known_bytes()):
                 raise HdfsError(f"expected {first + num_bytes:,} bytes, found {size_bytes:,}")
             with translated(self._files.root):
                 return self._file.read_range(first, num_bytes)

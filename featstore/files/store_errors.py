@@ -58,6 +58,7 @@ _OS_ERROR = re.compile(r"\(os error (?!2\))\d+\)")
 # What a name node says while it starts or hands over, and data nodes have not reported to it yet.
 PASSING_WORDS = re.compile(
     r"zero blocklocations|failed to find datanode|no live (data ?)?nodes?\b|startup mode|"
+    r"no active .*nodes contain this block|"
     r"namenode still not started|could only be (written|replicated) to 0 ",
     re.IGNORECASE,
 )
@@ -96,7 +97,7 @@ _NO_CREDENTIALS = _rule(
 )
 _UNRESOLVED = _rule(
     r"dns error|failed to lookup address|name or service not known|failed to resolve|"
-    r"no address associated|nodename nor servname|name resolution|gaierror|UnknownHost",
+    r"no address associated|nodename nor servname|name resolution|gaierror|HdfsError: UnknownHost",
     "the name of {host} does not resolve",
     "check the spelling, and {endpoint}",
     errno=errno.EIO,

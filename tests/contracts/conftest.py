@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
@@ -28,7 +27,6 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from featstore.files import storage
-from tests.hadoop.clusters import hadoop_cluster
 from tests.programs import free_ports
 from tests.store_clients import clients_of
 from tests.tiers import tiered
@@ -268,23 +266,6 @@ def webhdfs(root: Path) -> Iterator[LoaderWorker]:
         )
 
 
-@contextlib.contextmanager
-def _hadoop(root: Path, kind: str) -> Iterator[LoaderWorker]:
-    with hadoop_cluster(root) as cluster:
-        url = f"{cluster.root(kind)}/files"
-        yield LoaderWorker(
-            url=url, put=_put_by_featstore(url), environment=dict(cluster.environment)
-        )
-
-
-def hadoop_by_rpc(root: Path) -> AbstractContextManager[LoaderWorker]:
-    return _hadoop(root, "hdfs")
-
-
-def hadoop_by_rest(root: Path) -> AbstractContextManager[LoaderWorker]:
-    return _hadoop(root, "webhdfs")
-
-
 class FakeHost(MemoryFileSystem):  # type: ignore[misc]
     """In the place of GCS, which has no server here: paths below a host."""
 
@@ -331,15 +312,19 @@ SERVERS = {
     server.__name__: server
     for server in (local, nginx, moto, s3rver, azurite, sftp, webhdfs, fake_host)
 }
-# Each is a further JVM.
-HADOOP = {server.__name__: server for server in (hadoop_by_rpc, hadoop_by_rest)}
+HADOOP = {"hadoop_by_rpc": "hdfs", "hadoop_by_rest": "webhdfs"}
 
 
 @pytest.fixture(scope="module", params=tiered([*SERVERS, *HADOOP], HADOOP.__contains__))
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LoaderWorker]:
-    with (SERVERS | HADOOP)[request.param](tmp_path_factory.mktemp(request.param)) as place:
+    if scheme := HADOOP.get(request.param):
+        cluster = request.getfixturevalue("hadoop")
+        url = f"{cluster.root(scheme)}/files"
+        yield LoaderWorker(url=url, put=_put_by_featstore(url), environment=cluster.environment)
+        return
+    with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as place:
         yield place
 
 

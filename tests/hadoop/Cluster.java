@@ -6,12 +6,12 @@ import java.util.Deque;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.SafeModeAction;
 import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.hadoop.hdfs.DistributedFileSystem;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
 import org.apache.hadoop.hdfs.MiniDFSNNTopology;
 import org.apache.hadoop.hdfs.protocol.HdfsConstants;
-import org.apache.hadoop.hdfs.protocol.HdfsConstants.SafeModeAction;
 
 /**
  * HDFS with two data nodes. Arguments: the directory of its files, for each name node the port for
@@ -54,6 +54,10 @@ public class Cluster {
                 .setHttpPort(Integer.parseInt(arguments[2 + 2 * i])));
       }
       builder.nnTopology(new MiniDFSNNTopology().addNameservice(service));
+      // By this a data node knows that `prod` is a service.
+      conf.set(
+          "dfs.client.failover.proxy.provider.prod",
+          "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider");
     }
     cluster = builder.build();
     cluster.waitActive();

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ from featstore.base.errors import AccessError, DiskFullError, StoreError
 from featstore.files import hdfs_rpc, listings, storage
 from featstore.files.retry import RetryPolicy, retrying
 from featstore.files.webhdfs import FailedNodes
-from tests.hadoop.clusters import DIRECTORY, HadoopCluster, hadoop_cluster
+from tests.hadoop.clusters import DIRECTORY, HadoopCluster
 from tests.store_clients import clients_of
 from tests.threads import run_together
 
@@ -27,17 +26,11 @@ pytestmark = pytest.mark.slow
 DATA = bytes(range(256)) * 20_000
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HadoopCluster]:
-    with hadoop_cluster(tmp_path_factory.mktemp("hadoop")) as cluster:
-        yield cluster
-
-
 @pytest.fixture(params=["hdfs", "webhdfs"])
-def url(request: pytest.FixtureRequest, cluster: HadoopCluster) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, hadoop: HadoopCluster) -> Iterator[str]:
     """A directory of the test's own, by one of the clients."""
-    with clients_of(cluster.environment):
-        yield f"{cluster.root(request.param)}/{re.sub('[^a-z_]', '-', request.node.name)}"
+    with clients_of(hadoop.environment):
+        yield f"{hadoop.root(request.param)}/{re.sub('[^a-z_]', '-', request.node.name)}"
 
 
 def write(url: str, data: bytes = DATA) -> None:
@@ -50,18 +43,18 @@ def read(url: str) -> bytes:
         return file.read()
 
 
-def other(url: str, cluster: HadoopCluster) -> str:
+def other(url: str, hadoop: HadoopCluster) -> str:
     """The same place by the other client."""
-    ours, theirs = cluster.root("hdfs"), cluster.root("webhdfs")
+    ours, theirs = hadoop.root("hdfs"), hadoop.root("webhdfs")
     return url.replace(ours, theirs) if url.startswith(ours) else url.replace(theirs, ours)
 
 
 @pytest.mark.parametrize("name", ["a b.bin", "%20+%2F", "k=é 漢", "q?x#y&z", "[1]{2}*"])
 def test_a_name_of_any_characters_is_the_same_for_both_clients(
-    url: str, cluster: HadoopCluster, name: str
+    url: str, hadoop: HadoopCluster, name: str
 ) -> None:
     write(f"{url}/{name}/x.bin", name.encode())
-    assert read(f"{other(url, cluster)}/{name}/x.bin") == name.encode()
+    assert read(f"{other(url, hadoop)}/{name}/x.bin") == name.encode()
     assert [file.name for file in listings.list_own(f"{url}/{name}")] == ["x.bin"]
 
 
@@ -111,25 +104,25 @@ def test_a_file_that_is_replaced_is_the_new_one(url: str) -> None:
 
 
 def test_a_file_of_another_kind_of_client_has_the_same_version(
-    url: str, cluster: HadoopCluster
+    url: str, hadoop: HadoopCluster
 ) -> None:
     write(f"{url}/x.parquet")
-    ours, theirs = (listings.list_files(each) for each in (url, other(url, cluster)))
+    ours, theirs = (listings.list_files(each) for each in (url, other(url, hadoop)))
     assert [file.version for file in ours] == [file.version for file in theirs]
 
 
-def test_without_a_name_the_user_of_the_system_asks(cluster: HadoopCluster, url: str) -> None:
-    cluster.do("mkdir", "/open", "ann")
-    cluster.do("chmod", "777", "/open")
+def test_without_a_name_the_user_of_the_system_asks(hadoop: HadoopCluster, url: str) -> None:
+    hadoop.do("mkdir", "/open", "ann")
+    hadoop.do("chmod", "777", "/open")
     path = f"{url.partition(DIRECTORY)[0]}/open/{url.partition(':')[0]}"
     with clients_of({}):
         write(path, b"x")
-        web = f"{cluster.root('webhdfs').removesuffix(DIRECTORY)}/open/{url.partition(':')[0]}"
+        web = f"{hadoop.root('webhdfs').removesuffix(DIRECTORY)}/open/{url.partition(':')[0]}"
         found = storage.filesystem(web).info(web)["owner"]
     assert found == pwd.getpwuid(os.geteuid()).pw_name
 
 
-def test_a_refusal_says_who_wanted_what_and_where(cluster: HadoopCluster, url: str) -> None:
+def test_a_refusal_says_who_wanted_what_and_where(hadoop: HadoopCluster, url: str) -> None:
     with (
         clients_of({"HADOOP_USER_NAME": "bob"}),
         pytest.raises(
@@ -141,62 +134,72 @@ def test_a_refusal_says_who_wanted_what_and_where(cluster: HadoopCluster, url: s
         write(f"{url}/x")
 
 
-def test_a_quota_that_is_full_is_a_full_disk(cluster: HadoopCluster, url: str) -> None:
+def test_a_quota_that_is_full_is_a_full_disk(hadoop: HadoopCluster, url: str) -> None:
     write(f"{url}/small", b"x")
-    cluster.do("quota", 1_000_000, DIRECTORY + url.partition(DIRECTORY)[2])
+    hadoop.do("quota", 1_000_000, DIRECTORY + url.partition(DIRECTORY)[2])
     with pytest.raises(DiskFullError, match=r"DiskSpace quota of \S+ is exceeded"):
         write(f"{url}/x")
     assert [file.name for file in listings.list_own(url)] == ["small"]
 
 
-def test_a_name_node_in_safe_mode_is_named_and_waited_for(cluster: HadoopCluster, url: str) -> None:
+def test_a_name_node_in_safe_mode_is_named_and_waited_for(hadoop: HadoopCluster, url: str) -> None:
     write(f"{url}/x", b"before")
-    cluster.do("safe-mode", "ENTER")
+    hadoop.do("safe-mode", "ENTER")
     try:
         with pytest.raises(StoreError, match=r"the name node is in safe mode .*dfsadmin"):
             write(f"{url}/x")
-        leaves = threading.Timer(3.0, cluster.do, ("safe-mode", "LEAVE"))
+        leaves = threading.Timer(3.0, hadoop.do, ("safe-mode", "LEAVE"))
         leaves.start()
         with retrying(RetryPolicy(retry_s=30.0)):
             write(f"{url}/x", b"after")
         leaves.join()
     finally:
-        cluster.do("safe-mode", "LEAVE")
+        hadoop.do("safe-mode", "LEAVE")
     assert read(f"{url}/x") == b"after"
 
 
-def test_a_directory_that_may_not_be_listed_is_an_error(cluster: HadoopCluster, url: str) -> None:
+def test_a_directory_that_may_not_be_listed_is_an_error(hadoop: HadoopCluster, url: str) -> None:
     write(f"{url}/secret/a.parquet", b"x")
     write(f"{url}/b.parquet", b"x")
     path = DIRECTORY + url.partition(DIRECTORY)[2]
-    cluster.do("mkdir", f"{path}/secret", "carol")
-    cluster.do("chmod", "700", f"{path}/secret")
+    hadoop.do("mkdir", f"{path}/secret", "carol")
+    hadoop.do("chmod", "700", f"{path}/secret")
     with pytest.raises(AccessError, match=r'user=ann, access=READ_EXECUTE, inode="\S+/secret"'):
         listings.list_files(url)
 
 
 def test_a_name_node_that_stops_in_silence_is_told_within_a_time_limit(
-    cluster: HadoopCluster, url: str, monkeypatch: pytest.MonkeyPatch
+    hadoop: HadoopCluster, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on later, and the client with it."""
     monkeypatch.setattr(hdfs_rpc, "_CALL_S", 1.0)
     monkeypatch.setattr("featstore.files.webhdfs._TIMEOUTS_S", (1.0, 1.0))
     write(f"{url}/x", b"x")
     begun_s = time.monotonic()
-    cluster.process.send_signal(signal.SIGSTOP)
+    hadoop.process.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(StoreError, match=r"127\.0\.0\.1:\d+ does not answer .*check that the"):
             read(f"{url}/x")
         assert time.monotonic() - begun_s < 10
     finally:
-        cluster.process.send_signal(signal.SIGCONT)
+        hadoop.process.send_signal(signal.SIGCONT)
     assert read(f"{url}/x") == b"x"
 
 
-def test_a_data_node_that_is_gone_is_asked_once_although_the_name_node_believes_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def without_a_data_node(hadoop_service: HadoopCluster) -> Iterator[HadoopCluster]:
+    """A cluster of which one of two data nodes is gone, in which the name node believes."""
+    with clients_of(hadoop_service.environment):
+        for number in range(20):
+            write(f"{hadoop_service.root('hdfs')}/believed/{number}", b"%d" % number)
+        hadoop_service.do("stop-data", 0)
+        yield hadoop_service
+        hadoop_service.do("start-data")
+
+
+def test_a_data_node_that_is_gone_is_asked_once_although_a_name_node_believes_in_it(
+    without_a_data_node: HadoopCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With Hadoop's default heartbeats, by which a name node believes in it for 10.5 minutes."""
     failed = list[set[str]]()
     add = FailedNodes.add
 
@@ -205,36 +208,41 @@ def test_a_data_node_that_is_gone_is_asked_once_although_the_name_node_believes_
         add(self, addresses, now_s)
 
     monkeypatch.setattr(FailedNodes, "add", noted)
-    heartbeats = {
-        "dfs_heartbeat_interval": 3,
-        "dfs_namenode_heartbeat_recheck-interval": 300_000,
-    }
-    with (
-        hadoop_cluster(tmp_path, **heartbeats) as cluster,
-        clients_of(cluster.environment),
-    ):
-        url = cluster.root("webhdfs")
-        for number in range(20):
-            write(f"{url}/{number}", b"%d" % number)
-        cluster.do("stop-data", 0)
-        assert [read(f"{url}/{number}") for number in range(20)] == [
-            b"%d" % number for number in range(20)
-        ]
+    url = f"{without_a_data_node.root('webhdfs')}/believed"
+    for number in range(20):
+        assert read(f"{url}/{number}") == b"%d" % number
     # Half of the 20 reads meet it if it is not left out.
-    assert len(failed) == 1
-    assert re.fullmatch(r"127\.0\.0\.1:\d+", *failed[0])
+    (addresses,) = failed
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", *addresses)
 
 
-def test_name_nodes_hand_over_between_any_two_requests(tmp_path: Path) -> None:
-    with hadoop_cluster(tmp_path, num_name_nodes=2) as cluster, clients_of(cluster.environment):
+@pytest.mark.parametrize("kind", ["hdfs", "webhdfs"])
+def test_files_are_written_although_a_name_node_believes_in_a_data_node_that_is_gone(
+    without_a_data_node: HadoopCluster, kind: str
+) -> None:
+    url = f"{without_a_data_node.root(kind)}/written-{kind}"
+    with retrying(RetryPolicy(retry_s=60.0)):
+        for number in range(4):
+            write(f"{url}/{number}")
+            assert read(f"{url}/{number}") == DATA
+    # They are to have as many copies as those that were written before.
+    web = without_a_data_node.root("webhdfs")
+    copies = {
+        file["replication"]
+        for place in ("believed", f"written-{kind}")
+        for file in storage.filesystem(web).ls(f"{web}/{place}")
+    }
+    assert copies == {2}
+
+
+def test_name_nodes_hand_over_between_any_two_requests(hadoop_service: HadoopCluster) -> None:
+    with clients_of(hadoop_service.environment):
         for kind in ("hdfs", "webhdfs"):
-            url = f"{cluster.root(kind)}/{kind}"
-            for active, standby in ((0, 1), (1, 0), (0, 1)):
+            url = f"{hadoop_service.root(kind)}/{kind}"
+            for active, standby in ((0, 1), (1, 0)):
                 write(f"{url}/x", b"%d" % active)
-                cluster.do("standby", active)
+                hadoop_service.do("standby", active)
                 with pytest.raises(StoreError, match=r"no name node is active .*haadmin"):
                     storage.size_bytes(f"{url}/x")
-                cluster.do("active", standby)
+                hadoop_service.do("active", standby)
                 assert read(f"{url}/x") == b"%d" % active
-            cluster.do("standby", 1)
-            cluster.do("active", 0)

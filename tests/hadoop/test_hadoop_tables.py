@@ -15,7 +15,7 @@ from featstore.files import storage
 from featstore.files.listings import list_own
 from featstore.table.delta import history, open_delta
 from featstore.table.vacuum import vacuum
-from tests.hadoop.clusters import HadoopCluster, hadoop_cluster
+from tests.hadoop.clusters import HadoopCluster
 from tests.parquet_files import put_parquet
 from tests.store_clients import clients_of
 from tests.threads import run_together
@@ -32,17 +32,10 @@ SPEC: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HadoopCluster]:
-    """Two name nodes, as clusters for work have."""
-    with hadoop_cluster(tmp_path_factory.mktemp("hadoop"), num_name_nodes=2) as cluster:
-        yield cluster
-
-
 @pytest.fixture(params=["hdfs", "webhdfs"])
-def root(request: pytest.FixtureRequest, cluster: HadoopCluster) -> Iterator[str]:
-    with clients_of(cluster.environment):
-        yield f"{cluster.root(request.param)}/{request.param}"
+def root(request: pytest.FixtureRequest, hadoop_service: HadoopCluster) -> Iterator[str]:
+    with clients_of(hadoop_service.environment):
+        yield f"{hadoop_service.root(request.param)}/{request.param}"
 
 
 def put_raw(directory: Path, url: str, num_rows: int) -> None:
