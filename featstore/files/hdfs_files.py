@@ -11,9 +11,10 @@ import re
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import IO, Any, TypeVar
 
 from fsspec.spec import AbstractFileSystem
@@ -113,8 +114,8 @@ class HdfsFiles(AbstractFileSystem):  # type: ignore[misc]
         """
         raise NotImplementedError
 
-    def reader(self, path: str) -> RandomReader:
-        """An unbuffered reader of a file."""
+    def reader(self, path: str) -> "HdfsReader":
+        """A reader of a file."""
         raise NotImplementedError
 
     @classmethod
@@ -188,6 +189,67 @@ class HdfsFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         return HdfsWriter(self, path) if mode == "wb" else self.reader(path)
+
+
+class HdfsReader(RandomReader):
+    """An unbuffered reader that streams reads which follow one another. Not thread-safe.
+
+    A request costs as much as some MiB, and bytes that are sent and not read are wasted. So a
+    request asks for as many bytes as were read in a row before it, if that is more than is wanted.
+
+    Args:
+        client: Has failed requests made again.
+        size_bytes: Size of the file.
+    """
+
+    def __init__(self, client: HdfsFiles, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        self._client, self._num_bytes = client, size_bytes
+        self._restart(0)
+
+    def stream(self, first: int, num_bytes: int) -> Iterator[bytes]:
+        """As `RandomReader.stream`. Raises HdfsError, here or in the iterator."""
+        raise NotImplementedError
+
+    def fetch(self, first: int, num_bytes: int) -> bytes:
+        return self._client.again(partial(self._fetch, first, num_bytes))
+
+    def _restart(self, first: int) -> None:
+        self._next = first  # where the last read ended
+        self._row_bytes = 0  # were read in a row up to there
+        self._blocks = iter(list[bytes]())  # what comes after `_held`
+        self._held = b""
+        self._coming_bytes = 0  # in both
+
+    def _fetch(self, first: int, num_bytes: int) -> bytes:
+        if first != self._next:
+            self._restart(first)
+        try:
+            parts = list(self._parts(num_bytes))
+        except HdfsError:
+            self._restart(first)
+            raise
+        self._next += num_bytes
+        self._row_bytes += num_bytes
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _parts(self, num_bytes: int) -> Iterator[bytes]:
+        position = self._next
+        while num_bytes:
+            if not self._coming_bytes:
+                rest_bytes = self._num_bytes - position
+                self._coming_bytes = min(max(num_bytes, self._row_bytes), rest_bytes)
+                self._blocks = self.stream(position, self._coming_bytes)
+            block = self._held or next(self._blocks, b"")
+            if not block:
+                raise HdfsError(
+                    f"{self._coming_bytes:,} bytes from {position:,} on did not come",
+                    is_passing=True,
+                )
+            part, self._held = block[:num_bytes], block[num_bytes:]
+            yield part
+            position, num_bytes = position + len(part), num_bytes - len(part)
+            self._coming_bytes -= len(part)
 
 
 class HdfsWriter:

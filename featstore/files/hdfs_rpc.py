@@ -9,6 +9,7 @@ without one for a name node that has stopped.
 
 import contextlib
 import functools
+import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,14 +18,14 @@ from typing import IO, Any, TypeVar
 
 import hdfs_native
 
-from featstore.files.hdfs_files import HdfsError, HdfsFiles, remote_error
-from featstore.files.random_reader import RandomReader
+from featstore.files.hdfs_files import HdfsError, HdfsFiles, HdfsReader, remote_error
 from featstore.files.retry import BRIEF, RetryPolicy, with_time_limit
 
 _CALL_S = 30.0  # of a name node. Hadoop's own client waits for 20 s to connect
 # Of writing _BLOCK_BYTES. The client itself notices within 60 s that no data node confirms them.
 _BLOCK_S = 90.0
 _BLOCK_BYTES = 4 << 20
+_PACKETS = 16  # of 64 KiB that are one block of a stream
 _NAMES = "dfs.ha.namenodes."
 _MAX_ATTEMPTS = "dfs.client.failover.max.attempts"  # after the first one
 # How hdfs-native shows an exception of a server, and its own errors.
@@ -34,7 +35,7 @@ _PASSING = re.compile(
     r"^(DataTransferError|ChecksumError|BlocksNotFound|InvalidRPCResponse|FatalRPCError|"
     r"OperationFailed..Failed to complete)"
 )
-_NODE = re.compile(r'ip_addr: "([^"]*)".*?xfer_port: (\d+)')
+_NODE = re.compile(r'ip_addr: \\?"([^"\\]*).*?xfer_port: (\d+)')
 _Result = TypeVar("_Result")
 
 
@@ -140,35 +141,32 @@ class HdfsRpc(HdfsFiles):
         if copies:
             self.ask_once(lambda client: client.set_replication(where, *copies))
 
-    def reader(self, path: str) -> RandomReader:
+    def reader(self, path: str) -> HdfsReader:
         return _Reader(self, self._strip_protocol(path))
 
 
-class _Reader(RandomReader):
+class _Reader(HdfsReader):
     """A file that is open: what is known of it are the places of its blocks."""
 
     def __init__(self, files: HdfsRpc, where: str) -> None:
         self._files, self._where = files, where
-        self._file: Any = None  # that of hdfs-native; None: it is to be opened again
-        super().__init__(files.again(self._known_bytes))
+        self._file = files.again(self._opened)
+        super().__init__(files, len(self._file))
 
-    def _known_bytes(self) -> int:
-        if self._file is None:
-            self._file = self._files.ask_once(lambda client: client.read(self._where))
-        return len(self._file)
+    def _opened(self) -> Any:
+        return self._files.ask_once(lambda client: client.read(self._where))
 
-    def fetch(self, first: int, num_bytes: int) -> Any:
-        return self._files.again(partial(self._fetch, first, num_bytes))
-
-    def _fetch(self, first: int, num_bytes: int) -> Any:
-        try:
-            if first + num_bytes > (size_bytes := self._known_bytes()):
-                raise HdfsError(f"expected {first + num_bytes:,} bytes, found {size_bytes:,}")
-            with translated(self._files.root):
-                return self._file.read_range(first, num_bytes)
-        except HdfsError:
-            self._file = None  # Its blocks may have moved.
-            raise
+    def stream(self, first: int, num_bytes: int) -> Iterator[bytes]:
+        with translated(self._files.root):
+            try:
+                if first + num_bytes > len(self._file):
+                    raise HdfsError(f"expected {first + num_bytes:,} bytes: it was replaced")
+                packets = self._file.read_range_stream(first, num_bytes)
+                while block := b"".join(itertools.islice(packets, _PACKETS)):
+                    yield block
+            except (OSError, RuntimeError):
+                self._file = self._opened()  # Its blocks may have moved.
+                raise
 
 
 class _Shared:

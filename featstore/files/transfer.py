@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 from featstore.base.errors import ReplacedError
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact
+from featstore.files.random_reader import RandomReader
 from featstore.files.retry import ONCE, retrying, with_time_limit
 from featstore.files.storage import (
     connect,
@@ -140,7 +141,7 @@ def _from_filesystem(url: str, first: int, end: int) -> RangeResponse:
         url,
         version,
         lambda: fs.open(url, "rb", cache_type="none"),
-        lambda file: _read_growing(file, first, end),
+        lambda file: _streamed(file, first, end),
     )
     return replace(response, blocks=_with_store_errors(url, response.blocks))
 
@@ -183,6 +184,13 @@ def _read(file: IO[bytes], position: int, end: int) -> Iterator[bytes]:
     while position < end and (block := file.read(min(_BLOCK_BYTES, end - position))):
         yield block
         position += len(block)
+
+
+def _streamed(file: Any, first: int, end: int) -> Iterator[bytes]:
+    """Yields blocks as they arrive, if the client is able to, which then has a time limit."""
+    if isinstance(file, RandomReader) and (stream := file.stream(first, end - first)) is not None:
+        return stream
+    return _read_growing(file, first, end)
 
 
 def _read_growing(file: IO[bytes], position: int, end: int) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
@@ -17,8 +17,13 @@ from urllib.parse import quote, urlsplit
 import requests
 
 from featstore.base.libraries import LazyModule
-from featstore.files.hdfs_files import HdfsError, HdfsFiles, host_text, remote_error
-from featstore.files.random_reader import RandomReader
+from featstore.files.hdfs_files import (
+    HdfsError,
+    HdfsFiles,
+    HdfsReader,
+    host_text,
+    remote_error,
+)
 from featstore.files.retry import BRIEF, RetryPolicy
 from featstore.files.store_errors import is_unresolved
 
@@ -29,6 +34,7 @@ _TIMEOUTS_S = (4.0, 60.0)  # to connect, and between two reads of a response
 # Hadoop's defaults; it may also be back in seconds.
 _AVOIDED_S = 60.0
 _REDIRECT = 307
+_STREAMED_BYTES = 1 << 20
 _ASKED = re.compile(r"with url: \S+")  # the request's query may hold a token
 
 
@@ -124,9 +130,12 @@ class WebHdfs(HdfsFiles):
         Name nodes that are down or on standby are passed over. If a data node fails, the name node
         is asked for another one. So an operation may be made twice.
         """
+        return self.again(partial(self._once, method, *self._asked(op, path, query), data))
+
+    def _asked(self, op: str, path: str, query: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The path and the parameters of a request."""
         where = quote(self._strip_protocol(path), safe="/=")
-        params = {**query, **self._who, "op": op}
-        return self.again(partial(self._once, method, where, params, data))
+        return where, {**query, **self._who, "op": op}
 
     def _once(
         self, method: str, where: str, params: Mapping[str, Any], data: IO[bytes] | None
@@ -143,7 +152,7 @@ class WebHdfs(HdfsFiles):
             return answer
         location = answer.headers.get("Location", "")
         try:
-            return self._send(method, location, **_body(data))
+            return self._send(method, location, stream=params["op"] == "OPEN", **_body(data))
         except HdfsError as error:
             if error.is_passing:
                 self._failed.add(self._addresses(where, params, location), time.monotonic())
@@ -191,9 +200,7 @@ class WebHdfs(HdfsFiles):
                 method.upper(), url, timeout=_TIMEOUTS_S, allow_redirects=False, **options
             )
         except requests.RequestException as error:
-            words = _ASKED.sub("", f"{type(error).__name__}: {error}")
-            text = f"{words} ({host_text(host.hostname, host.port)})"
-            raise HdfsError(text, is_passing=True) from None
+            raise _broken(error, host.hostname, host.port) from None
         if answer.status_code < 400:
             return answer
         raise error_of(answer.status_code, answer.headers, _remote_exception(answer), host.netloc)
@@ -211,7 +218,7 @@ class WebHdfs(HdfsFiles):
         self._call("DELETE", "delete", path, recursive="false")
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
-        options = {"renameoptions": "OVERWRITE"} if overwrite else {}
+        options: dict[str, Any] = {"renameoptions": "OVERWRITE"} if overwrite else {}
         where = self._strip_protocol(target)
         answer = self._call("RENAME", "put", source, destination=where, **options)
         if answer.content and not answer.json()["boolean"]:
@@ -225,23 +232,34 @@ class WebHdfs(HdfsFiles):
     def create(self, path: str, data: IO[bytes]) -> None:
         self._call("CREATE", "put", path, data, overwrite="true")
 
-    def reader(self, path: str) -> RandomReader:
+    def stream(self, path: str, **query: Any) -> Iterator[bytes]:
+        """The bytes of a file as they arrive, by one attempt.
+
+        Raises:
+            HdfsError: It failed.
+        """
+        where, params = self._asked("OPEN", path, query)
+        with self._once("get", where, params, None) as answer:
+            try:
+                yield from answer.iter_content(_STREAMED_BYTES)
+            except requests.RequestException as error:
+                self._failed.add(self._addresses(where, params, answer.url), time.monotonic())
+                node = urlsplit(answer.url)
+                raise _broken(error, node.hostname, node.port) from None
+
+    def reader(self, path: str) -> HdfsReader:
         return _Reader(self, path)
 
 
-class _Reader(RandomReader):
-    """Each read is a request to a data node, with the bytes' position."""
+class _Reader(HdfsReader):
+    """Each stream is a request to a data node."""
 
     def __init__(self, client: WebHdfs, path: str) -> None:
-        super().__init__(client.info(path)["size"])
-        self._client, self._path = client, path
+        super().__init__(client, client.info(path)["size"])
+        self._web, self._path = client, path
 
-    def fetch(self, first: int, num_bytes: int) -> bytes:
-        answer = self._client._call("OPEN", "get", self._path, offset=first, length=num_bytes)
-        data: bytes = answer.content
-        if len(data) != num_bytes:
-            raise HdfsError(f"{len(data):,} of {num_bytes:,} bytes from {first:,} on were read")
-        return data
+    def stream(self, first: int, num_bytes: int) -> Iterator[bytes]:
+        return self._web.stream(self._path, offset=first, length=num_bytes)
 
 
 class FailedNodes:
@@ -283,6 +301,12 @@ def transfer_addresses(located: Any, host: str | None, port: int | None) -> set[
         if host in (node["hostName"].lower(), node["ipAddr"])
         and port in (node["infoPort"], node.get("infoSecurePort"))
     }
+
+
+def _broken(error: requests.RequestException, host: str | None, port: int | None) -> HdfsError:
+    """The error for a connection that failed."""
+    words = _ASKED.sub("", f"{type(error).__name__}: {error}")
+    return HdfsError(f"{words} ({host_text(host, port)})", is_passing=True)
 
 
 def _info(name: str, status: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.store_clients import clients_of
 from tests.threads import run_together
 
 pytestmark = pytest.mark.slow
-SPEC: dict[str, Any] = {
+SPEC: Any = {
     "spec": 1,
     "inputs": {"id": "string", "user": "string", "price": "double"},
     "keep": ["id"],
