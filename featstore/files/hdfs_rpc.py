@@ -142,10 +142,10 @@ class HdfsRpc(HdfsFiles):
             self.ask_once(lambda client: client.set_replication(where, *copies))
 
     def reader(self, path: str) -> HdfsReader:
-        return _Reader(self, self._strip_protocol(path))
+        return _RpcReader(self, self._strip_protocol(path))
 
 
-class _Reader(HdfsReader):
+class _RpcReader(HdfsReader):
     """A file that is open: what is known of it are the places of its blocks."""
 
     def __init__(self, files: HdfsRpc, where: str) -> None:

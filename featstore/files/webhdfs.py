@@ -29,7 +29,9 @@ from featstore.files.store_errors import is_unresolved
 
 requests_kerberos: Any = LazyModule("requests_kerberos")
 
-_TIMEOUTS_S = (4.0, 60.0)  # to connect, and between two reads of a response
+# To connect, and between two reads of a response: of a name node, and of a data node.
+_NAME_TIMEOUTS_S = (4.0, 30.0)
+_DATA_TIMEOUTS_S = (4.0, 60.0)
 # So long a data node that failed is left out. Name nodes believe in a dead one for 10.5 minutes by
 # Hadoop's defaults; it may also be back in seconds.
 _AVOIDED_S = 60.0
@@ -152,7 +154,8 @@ class WebHdfs(HdfsFiles):
             return answer
         location = answer.headers.get("Location", "")
         try:
-            return self._send(method, location, stream=params["op"] == "OPEN", **_body(data))
+            options = {"timeout": _DATA_TIMEOUTS_S, "stream": params["op"] == "OPEN"}
+            return self._send(method, location, **options, **_body(data))
         except HdfsError as error:
             if error.is_passing:
                 self._failed.add(self._addresses(where, params, location), time.monotonic())
@@ -180,7 +183,9 @@ class WebHdfs(HdfsFiles):
         errors = list[HdfsError]()
         for root in self._roots[self._active :] + self._roots[: self._active]:
             try:
-                answer = self._send(method, f"{root}{where}", params=params)
+                answer = self._send(
+                    method, f"{root}{where}", timeout=_NAME_TIMEOUTS_S, params=params
+                )
             except HdfsError as error:
                 if not error.is_passing:
                     raise
@@ -196,9 +201,7 @@ class WebHdfs(HdfsFiles):
         if self._has_password and host.hostname not in self._hosts:
             options["auth"] = lambda request: request
         try:
-            answer = self.session.request(
-                method.upper(), url, timeout=_TIMEOUTS_S, allow_redirects=False, **options
-            )
+            answer = self.session.request(method.upper(), url, allow_redirects=False, **options)
         except requests.RequestException as error:
             raise _broken(error, host.hostname, host.port) from None
         if answer.status_code < 400:
@@ -248,10 +251,10 @@ class WebHdfs(HdfsFiles):
                 raise _broken(error, node.hostname, node.port) from None
 
     def reader(self, path: str) -> HdfsReader:
-        return _Reader(self, path)
+        return _RestReader(self, path)
 
 
-class _Reader(HdfsReader):
+class _RestReader(HdfsReader):
     """Each stream is a request to a data node."""
 
     def __init__(self, client: WebHdfs, path: str) -> None:

@@ -48,14 +48,14 @@ class SessionFiles:
         """An unbuffered reader."""
         with _translated(path):
             files, where = self._at(path)
-            return _Reader(path, files.open(where), self.info(path)["size"])
+            return _SessionReader(path, files.open(where), self.info(path)["size"])
 
     def _at(self, path: str) -> tuple[Any, Any]:
         where = self._jvm.org.apache.hadoop.fs.Path(path)
         return where.getFileSystem(self._conf), where
 
 
-class _Reader(RandomReader):
+class _SessionReader(RandomReader):
     def __init__(self, path: str, stream: Any, size_bytes: int) -> None:
         super().__init__(size_bytes)
         self._path, self._stream = path, stream

@@ -173,7 +173,7 @@ def test_a_name_node_that_stops_in_silence_is_told_within_a_time_limit(
 ) -> None:
     """It goes on later, and the client with it."""
     monkeypatch.setattr(hdfs_rpc, "_CALL_S", 1.0)
-    monkeypatch.setattr("featstore.files.webhdfs._TIMEOUTS_S", (1.0, 1.0))
+    monkeypatch.setattr("featstore.files.webhdfs._NAME_TIMEOUTS_S", (1.0, 1.0))
     write(f"{url}/x", b"x")
     begun_s = time.monotonic()
     hadoop.process.send_signal(signal.SIGSTOP)
