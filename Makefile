@@ -5,11 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# Servers, a browser, strace, Graphviz and iproute2, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
-DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz iproute2
+# Servers, a browser, strace, Graphviz, iproute2 and Maven, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
+DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz iproute2 maven default-jdk-headless
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format ray faults faults-calls faults-epochs faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
+.PHONY: demo test test-all lint format ray hadoop faults faults-calls faults-epochs faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -37,6 +37,15 @@ format: $(INSTALLED)
 # Ray, for the test of its recipe, which is skipped without it.
 ray: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group ray
+
+# A real HDFS, for tests that are skipped without it; its jars, 110 MB, come from Maven.
+HADOOP := build/hadoop/jars
+$(HADOOP): tests/hadoop/pom.xml
+	rm -rf $@
+	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
+
+hadoop: $(INSTALLED) $(HADOOP)
+	$(BIN)/python -m pytest tests/hadoop tests/contracts/test_file_contract.py -k "hadoop"
 
 faults: ray
 	$(MAKE) --jobs 2 --keep-going faults-epochs faults-hosts faults-properties faults-processes faults-calls

@@ -24,6 +24,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from featstore.extraction.spark.runners import spark_session
+from tests.hadoop.clusters import HadoopCluster, hadoop_cluster
 from tests.http_servers import Handler, serving
 from tests.known_skips import pytest_addoption as pytest_addoption
 from tests.known_skips import pytest_sessionfinish as pytest_sessionfinish
@@ -270,6 +271,27 @@ def closed_at_end() -> Iterator[Callable[[Any], Any]]:
             return made
 
         yield take
+
+
+@pytest.fixture(scope="session")
+def hadoop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HadoopCluster]:
+    """A real HDFS of one name node, for all modules of a process: tests undo what they do to it."""
+    with hadoop_cluster(tmp_path_factory.mktemp("hadoop")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def hadoop_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HadoopCluster]:
+    """As `hadoop`, with two name nodes, and Hadoop's default heartbeats: they believe in a data node
+    that is gone for 10.5 minutes.
+    """
+    heartbeats = {
+        "dfs_heartbeat_interval": 3,
+        "dfs_namenode_heartbeat_recheck-interval": 300_000,
+    }
+    directory = tmp_path_factory.mktemp("hadoop")
+    with hadoop_cluster(directory, num_name_nodes=2, **heartbeats) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Python programs that tests run in processes of their own."""
 
+import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +15,15 @@ import pytest
 
 CLI = "from featstore.tools.cli import console; console()"
 JOB = ("--rdzv-id", "job-1")
+
+
+def free_ports(number: int) -> list[int]:
+    """So many ports on which nothing listens now."""
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)
+        ]
+        return [int(server.getsockname()[1]) for server in servers]
 
 
 def command_of(program: str | Path, *arguments: object, warnings: str = "") -> list[str]:

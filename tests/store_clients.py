@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from featstore.files import storage
+from featstore.files import hdfs_rpc, storage
 from featstore.files.webhdfs import WebHdfs
 
 
@@ -14,6 +14,8 @@ def forget_clients() -> None:
     """The next access to a store makes a new client."""
     storage._store.cache_clear()
     WebHdfs.clear_instance_cache()
+    hdfs_rpc.HdfsRpc.clear_instance_cache()
+    hdfs_rpc._shared.cache_clear()
 
 
 @contextlib.contextmanager

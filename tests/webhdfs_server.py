@@ -14,7 +14,7 @@ import posixpath
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -42,6 +42,11 @@ class RemoteError(Exception):
     def __init__(self, status: int, name: str, message: str) -> None:
         super().__init__(message)
         self.status, self.name = status, name
+
+
+def transfer_port(port: int) -> int:
+    """The port for data of the data node with this port for HTTP. Nothing listens there."""
+    return 65_536 - port
 
 
 def missing(path: str) -> RemoteError:
@@ -129,6 +134,16 @@ class Cluster:
         names = sorted(p for p in self.nodes if p != path and posixpath.dirname(p) == path)
         return [self.status(name, posixpath.basename(name)) for name in names]
 
+    def locations(self, path: str) -> list[dict[str, Any]]:
+        """Where the blocks of a file are: on all data nodes."""
+        self.status(path)
+        nodes = [
+            {"hostName": "localhost", "ipAddr": "127.0.0.1", "infoPort": port}
+            | {"xferPort": transfer_port(port)}
+            for port in self.data_ports
+        ]
+        return [{"locations": nodes}]
+
     def rename(self, source: str, target: str, option: str) -> bool | None:
         """The result of `rename`, or None as of `rename2`, which has options."""
         is_checked = bool(option)
@@ -168,6 +183,15 @@ class Cluster:
         """All files by path."""
         with self.lock:
             return {path: node.data for path, node in self.nodes.items() if node.data is not None}
+
+
+LOOKS: dict[str, Callable[[Cluster, str], Any]] = {
+    "GETFILESTATUS": lambda cluster, path: {"FileStatus": cluster.status(path)},
+    "LISTSTATUS": lambda cluster, path: {"FileStatuses": {"FileStatus": cluster.listing(path)}},
+    "GET_BLOCK_LOCATIONS": lambda cluster, path: {
+        "LocatedBlocks": {"locatedBlocks": cluster.locations(path)}
+    },
+}
 
 
 def _parents(path: str) -> list[str]:
@@ -330,10 +354,8 @@ class NameNodeHandler(_NodeHandler):
     def _operate(self, op: str, path: str, query: dict[str, str]) -> Any:
         """The JSON of the answer, a location to redirect to, or None for an empty answer."""
         cluster = self.cluster
-        if op == "GETFILESTATUS":
-            return {"FileStatus": cluster.status(path)}
-        if op == "LISTSTATUS":
-            return {"FileStatuses": {"FileStatus": cluster.listing(path)}}
+        if op in LOOKS:
+            return LOOKS[op](cluster, path)
         if op == "MKDIRS":
             cluster.make_directories(path)
             return {"boolean": True}
@@ -354,7 +376,14 @@ class NameNodeHandler(_NodeHandler):
         raise RemoteError(400, "UnsupportedOperationException", f"op={op} is not supported")
 
     def _location(self, path: str, query: dict[str, str]) -> str:
-        ports = self.cluster.data_ports
+        excluded = query.get("excludedatanodes", "").split(",")
+        ports = [
+            port
+            for port in self.cluster.data_ports
+            if f"127.0.0.1:{transfer_port(port)}" not in excluded
+        ]
+        if not ports:
+            raise RemoteError(403, "IOException", "Failed to find datanode")
         host = f"127.0.0.1:{ports[next(self.cluster.turns) % len(ports)]}"
         passed = dict(query)
         if self.cluster.is_secure and "delegation" not in passed:

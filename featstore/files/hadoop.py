@@ -1,20 +1,27 @@
-"""Hadoop's file systems by URL: which client reads them, where its name nodes are, and what it
-lacks. `docs/design/files.md` says why.
+"""Hadoop's file systems by URL: which client reads them, as whom, and where its name nodes are.
+`docs/design/files.md` says why.
 
 | scheme | client |
 |---|---|
-| `webhdfs://`, `swebhdfs://` | `webhdfs.py`: the REST interface, without Java |
-| `hdfs://`, `viewfs://` | pyarrow's, which loads Hadoop's libhdfs and Java |
+| `hdfs://`, `viewfs://` | `hdfs_rpc.py`: the protocol of name nodes and data nodes |
+| `webhdfs://`, `swebhdfs://` | `webhdfs.py`: the REST interface |
 """
 
+import functools
+import importlib.util
+import os
+import pwd
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
+from featstore.base.errors import ConfigError
 from featstore.base.libraries import LazyModule
-from featstore.files.looks import exists, is_file_at
+from featstore.base.redaction import redact
+from featstore.files.looks import status_of
 from featstore.files.retry import current_policy
 
 if TYPE_CHECKING:
@@ -22,21 +29,19 @@ if TYPE_CHECKING:
 else:
     fsspec = LazyModule("fsspec")
 
-WEB_SCHEMES = frozenset({"webhdfs", "swebhdfs"})
-HADOOP_SCHEMES = WEB_SCHEMES | {"hdfs", "viewfs"}
+RPC_SCHEMES = frozenset({"hdfs", "viewfs"})
+HADOOP_SCHEMES = RPC_SCHEMES | {"webhdfs", "swebhdfs"}
 # A delegation token, as `hdfs fetchdt` and the operation GETDELEGATIONTOKEN give it.
 TOKEN = "FEATSTORE_HDFS_TOKEN"
-# Not fsspec's own name: other users of fsspec in the process keep its client.
-_PROTOCOL = "featstore-webhdfs"
-_CLIENT = "featstore.files.webhdfs.WebHdfs"  # imported when it is used, and requests with it
-_DEFAULT_PORTS = {"webhdfs": 9870, "swebhdfs": 9871}
-_JVM = (
-    "lib/server/libjvm.so",
-    "jre/lib/amd64/server/libjvm.so",
-    "jre/lib/aarch64/server/libjvm.so",
+# Not fsspec's own names: other users of fsspec in the process keep its clients. A client is
+# imported when it is used, and its package with it.
+_WEB, _RPC = (
+    ("featstore-webhdfs", "featstore.files.webhdfs.WebHdfs"),
+    ("featstore-hdfs", "featstore.files.hdfs_rpc.HdfsRpc"),
 )
-_DEFAULT_JAVA = "/usr/lib/jvm/default-java"  # where pyarrow looks too
-_JARS = ("hadoop-common", "hadoop-client-api")
+_INSTALL = "install featstore[hdfs]"
+_DEFAULT_PORTS = {"webhdfs": 9870, "swebhdfs": 9871, "hdfs": 8020}
+_SERVICE = "dfs.ha.namenodes"
 FileSystem: TypeAlias = "fsspec.AbstractFileSystem"
 
 
@@ -48,61 +53,60 @@ def hadoop_filesystem(url: str, environment: Mapping[str, str]) -> FileSystem:
         environment: The environment variables.
 
     Raises:
-        OSError: What the client needs is missing.
+        ConfigError: The URL does not say where the name nodes are, or says who asks in vain.
+        OSError: A configuration file cannot be read.
         ImportError: The package of the client is not installed.
     """
-    scheme = url.partition("://")[0].lower()
-    if scheme in WEB_SCHEMES:
-        fsspec.register_implementation(
-            _PROTOCOL, _CLIENT, clobber=True, errtxt="it needs requests: install featstore[hdfs]"
-        )
-        options = web_options(url, environment)
-        return cast("FileSystem", fsspec.filesystem(_PROTOCOL, **options))
-    if missing := missing_for_libhdfs(environment):
-        raise OSError(f"missing for Hadoop's client: {'; '.join(missing)}")
-    return cast("FileSystem", fsspec.filesystem("hdfs", **libhdfs_options(url)))
+    is_rpc = url.partition("://")[0].lower() in RPC_SCHEMES
+    (protocol, client), options = (_RPC, rpc_options) if is_rpc else (_WEB, web_options)
+    fsspec.register_implementation(protocol, client, clobber=True, errtxt=_INSTALL)
+    return cast("FileSystem", fsspec.filesystem(protocol, **options(url, environment)))
 
 
-def libhdfs_options(url: str) -> dict[str, Any]:
-    """The options of fsspec's client over libhdfs. Pure.
+def rpc_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """The options of `HdfsRpc` for a URL: service, configuration, and the thread's retry policy.
 
-    A URL without a host means the default file system of Hadoop's configuration. A mount table
-    (`viewfs://`) is named with its scheme, since libhdfs takes a bare host for one of `hdfs://`.
+    A host without a port is a name service, or else the host of a single name node. A URL without a
+    host means the default file system of the configuration.
+
+    Raises:
+        ConfigError: The URL has a user, or nothing names a host.
     """
     parts = urlsplit(url)
-    options: dict[str, Any] = {"host": parts.hostname or "default"}
-    if parts.scheme == "viewfs":
-        options["host"] = f"viewfs://{parts.hostname or ''}"
-    if parts.port:
-        options["port"] = parts.port
-    if parts.username:
-        options["user"] = unquote(parts.username)
-    return options
-
-
-def missing_for_libhdfs(environment: Mapping[str, str]) -> list[str]:
-    """What libhdfs lacks: each a text that names the variable to set."""
-    missing = []
-    java = environment.get("JAVA_HOME", "")
-    if not any(is_file_at(Path(java or _DEFAULT_JAVA, name)) for name in _JVM):
-        missing.append(f"JAVA_HOME ({_found(java)}) is no Java with {_JVM[0]}")
-    library = environment.get("ARROW_LIBHDFS_DIR", "")
-    home = environment.get("HADOOP_HOME", "")
-    places = [library, home and f"{home}/lib/native"]
-    places += environment.get("LD_LIBRARY_PATH", "").split(":")
-    if not any(is_file_at(Path(place, "libhdfs.so")) for place in filter(None, places)):
-        missing.append(f"HADOOP_HOME ({_found(home)}) is no Hadoop with lib/native/libhdfs.so")
-    classes = environment.get("CLASSPATH", "")
-    if not any(jar in classes for jar in _JARS):
-        missing.append(
-            f"CLASSPATH ({_found(classes)}) names no jar of Hadoop, each of which must be written "
-            f"out, as `hadoop classpath --glob` does"
+    if parts.username is not None:
+        raise ConfigError(
+            f"{redact(url)}: found a user in the URL, which Hadoop's own clients ignore; expected "
+            f"it in HADOOP_USER_NAME"
         )
-    return missing
+    config = _configuration(environment)
+    host, port = parts.hostname or "", parts.port
+    if not host:
+        default = urlsplit(config.get("fs.defaultFS", ""))
+        if default.scheme != parts.scheme or not default.hostname:
+            raise ConfigError(
+                f"{redact(url)}: expected a host, or {parts.scheme}:// as fs.defaultFS in "
+                f"core-site.xml of HADOOP_CONF_DIR, found {default.geturl() or 'neither'}"
+            )
+        host, port = default.hostname, default.port
+    if port is None and parts.scheme == "hdfs" and f"{_SERVICE}.{host}" not in config:
+        port = _DEFAULT_PORTS["hdfs"]
+    root = f"{parts.scheme}://{_bracketed(host)}{f':{port}' if port else ''}"
+    return {"root": root, "config": config, "retry": current_policy()}
 
 
-def _found(value: str) -> str:
-    return "not set" if not value else value if len(value) <= 60 else f"{value[:60]}..."
+def _configuration(environment: Mapping[str, str]) -> dict[str, str]:
+    """The properties of Hadoop's configuration; empty if there is none."""
+    home = environment.get("HADOOP_HOME")
+    directory = environment.get("HADOOP_CONF_DIR") or (home and f"{home}/etc/hadoop")
+    if not directory:
+        return {}
+    found = dict[str, str]()
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        found |= hadoop_properties(Path(directory, name))
+    return {
+        key: re.sub(r"\s+", "", value) if key.startswith(f"{_SERVICE}.") else value
+        for key, value in found.items()
+    }
 
 
 def web_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -110,33 +114,47 @@ def web_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
 
     A host without a port is looked up as a name service in `hdfs-site.xml`, as Hadoop's own clients
     do. If it is none, it is the host of a single name node. The user and password of the URL come
-    first, then a delegation token, then HADOOP_USER_NAME.
+    first, then a delegation token, then HADOOP_USER_NAME, then, without Kerberos, who runs this
+    process.
 
     Args:
         url: The URL.
         environment: The environment variables.
     """
-    parts = urlsplit(url)
+    parts, config = urlsplit(url), _configuration(environment)
+    is_secure = parts.scheme == "swebhdfs"
     name_nodes: tuple[str, ...] = ()
-    if parts.port is None and environment.get("HADOOP_CONF_DIR"):
-        site = hadoop_properties(Path(environment["HADOOP_CONF_DIR"], "hdfs-site.xml"))
-        name_nodes = name_nodes_of(parts.hostname or "", site, is_secure=parts.scheme == "swebhdfs")
+    if parts.port is None:
+        name_nodes = name_nodes_of(parts.hostname or "", config, is_secure=is_secure)
     options: dict[str, Any] = {
         "name_nodes": name_nodes
         or (f"{_bracketed(parts.hostname)}:{parts.port or _DEFAULT_PORTS[parts.scheme]}",),
-        "is_secure": parts.scheme == "swebhdfs",
+        "is_secure": is_secure,
         "retry": current_policy(),
     }
     if environment.get("SSL_CERT_FILE"):
-        options["session_verify"] = environment["SSL_CERT_FILE"]
+        options["certificates"] = environment["SSL_CERT_FILE"]
     if parts.username:
         options["user"] = unquote(parts.username)
         options["password"] = None if parts.password is None else unquote(parts.password)
     elif environment.get(TOKEN):
         options["token"] = environment[TOKEN]
     else:
-        options["user"] = environment.get("HADOOP_USER_NAME") or None
+        options["user"] = environment.get("HADOOP_USER_NAME") or _login_name(config)
     return options
+
+
+def _login_name(config: Mapping[str, str]) -> str | None:
+    """Who runs this process, as Hadoop's own clients tell a cluster without Kerberos. None with
+    Kerberos, where it is the ticket that says who asks, or if the system does not know.
+    """
+    has_kerberos = importlib.util.find_spec("requests_kerberos") is not None
+    if has_kerberos or config.get("hadoop.security.authentication", "simple") != "simple":
+        return None
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # as in containers that run as an arbitrary user
+        return None
 
 
 def _bracketed(host: str | None) -> str:
@@ -149,8 +167,12 @@ def hadoop_properties(path: Path) -> dict[str, str]:
     Raises:
         OSError: The file cannot be read, or is no XML.
     """
-    if not exists(path):
-        return {}
+    status = status_of(path)
+    return {} if status is None else _parsed(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(path: Path, modified_ns: int, size_bytes: int) -> dict[str, str]:
     try:
         root = ElementTree.parse(path).getroot()
     except ElementTree.ParseError as error:
@@ -173,6 +195,6 @@ def name_nodes_of(
         Each `host:port`. Empty if there is no such name service.
     """
     kind = "https" if is_secure else "http"
-    names = properties.get(f"dfs.ha.namenodes.{service}", "").split(",")
+    names = properties.get(f"{_SERVICE}.{service}", "").split(",")
     keys = [f"dfs.namenode.{kind}-address.{service}.{name.strip()}" for name in names]
     return tuple(properties[key] for key in keys if properties.get(key))

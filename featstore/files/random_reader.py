@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -18,6 +19,12 @@ class RandomReader(io.RawIOBase):
     def fetch(self, first: int, num_bytes: int) -> Any:
         """These bytes of the file, as an object with the buffer protocol. They are within it."""
         raise NotImplementedError
+
+    def stream(self, first: int, num_bytes: int) -> Iterator[bytes] | None:
+        """These bytes as they arrive, by one request that is not made again. It may end early. None
+        if the store gives bytes only when all have arrived.
+        """
+        return None
 
     def readable(self) -> bool:
         return True
@@ -37,6 +44,15 @@ class RandomReader(io.RawIOBase):
         """The rest of the file, in one request: the inherited method makes one for each 8 KiB."""
         num_bytes = self._size_bytes - self._position
         data = bytes(self.fetch(self._position, num_bytes)) if num_bytes > 0 else b""
+        self._position += len(data)
+        return data
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to `size` bytes, without the copies that the inherited method makes."""
+        if size < 0:
+            return self.readall()
+        length = min(size, self._size_bytes - self._position)
+        data = bytes(self.fetch(self._position, length)) if length > 0 else b""
         self._position += len(data)
         return data
 

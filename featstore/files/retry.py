@@ -1,20 +1,23 @@
 """When a failed request is sent again: the policy that all clients of stores, and downloads of
-staging, follow.
+staging, follow; and time limits for clients that have none.
 
-obstore and delta-rs retry by themselves and take the policy as options; the client of WebHDFS, and
+obstore and delta-rs retry by themselves and take the policy as options; the clients of HDFS, and
 downloads of staging, count their failures with `Failures`.
 """
 
 import contextlib
 import math
 import random
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 NO_LIMIT = 1_000_000  # of a client's retries, so that only the time counts
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,3 +140,30 @@ def gave_up(num_attempts: int, tried_s: float, name: str, retry_s: float) -> str
         retry_s: The budget.
     """
     return f"; gave up after {num_attempts} attempts in {tried_s:.0f} s ({name} is {retry_s:g})"
+
+
+def with_time_limit(act: Callable[[], _Result], limit_s: float, awaited: str) -> _Result:
+    """The result of `act`, or TimeoutError after `limit_s`.
+
+    A call that hangs cannot be cancelled. Its daemon thread ends when the call returns.
+
+    Args:
+        act: The call.
+        limit_s: The time limit.
+        awaited: What it waits for, for the message.
+    """
+    result: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(act())
+        except BaseException as error:  # noqa: BLE001  a thread's boundary: the waiter raises it
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="featstore-limited", daemon=True).start()
+    try:
+        return result.result(limit_s)
+    except TimeoutError:
+        if result.done():  # the call itself raised it
+            raise
+        raise TimeoutError(f"no {awaited} came in {limit_s:.0f} s") from None

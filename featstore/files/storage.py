@@ -25,7 +25,7 @@ from featstore.base.libraries import LazyModule
 from featstore.base.processes import first_user
 from featstore.base.redaction import LINKS, redact, redact_text, secrets_of
 from featstore.files.credentials import own_hosts_only, require_credentials
-from featstore.files.hadoop import HADOOP_SCHEMES, hadoop_filesystem
+from featstore.files.hadoop import HADOOP_SCHEMES, RPC_SCHEMES, hadoop_filesystem
 from featstore.files.looks import looking
 from featstore.files.random_reader import RandomReader
 from featstore.files.retry import BRIEF, RetryPolicy, current_policy
@@ -122,6 +122,23 @@ def version_of(info: Mapping[str, Any]) -> Any:
     return next((info[key] for key in _VERSION_KEYS if info.get(key)), "")
 
 
+# What `looking_by` has set, for all threads of the process.
+_files_of_session: list[FileSystem] = []
+
+
+@contextlib.contextmanager
+def looking_by(files: FileSystem) -> Iterator[None]:
+    """Has files of Hadoop, and of stores that no client here knows, looked at and read by another
+    file system in the block, in all threads: that of an engine which reads them anyway. What the
+    engine reads is then never refused for want of a client or its configuration.
+    """
+    _files_of_session.append(files)
+    try:
+        yield
+    finally:
+        _files_of_session.remove(files)
+
+
 def filesystem(url: str) -> FileSystem:
     """The fsspec file system for a URL. Credentials come from the environment, in the variables of
     each store.
@@ -144,12 +161,20 @@ def _foreign_filesystem(url: str) -> FileSystem:
     if LINKS.search(url):
         expected = "expected the URL of the file itself"
         raise ConfigError(f"{redact(url)}: a chain of file systems cannot be read; {expected}")
+    if _files_of_session and scheme(url) in HADOOP_SCHEMES:
+        return _files_of_session[-1]
+    if scheme(url) in RPC_SCHEMES:
+        _require_unforked(url, "hdfs-native")
     with as_store_errors(url):
         try:
             if scheme(url) in HADOOP_SCHEMES:
                 return hadoop_filesystem(url, os.environ)
             return cast("FileSystem", fsspec.core.url_to_fs(url)[0])
+        except ConfigError:
+            raise
         except (ValueError, ImportError) as error:
+            if _files_of_session:
+                return _files_of_session[-1]
             reason = redact_text(" ".join(str(error).split()), secrets_of(url))
             raise ConfigError(
                 f"{redact(url)}: no file system for {scheme(url)}:// ({reason}); expected a URL of "
@@ -172,11 +197,11 @@ def _options(protocol: str, policy: RetryPolicy) -> dict[str, Any]:
     }
 
 
-def _require_unforked(url: str) -> None:
+def _require_unforked(url: str, library: str = "obstore") -> None:
     """StagingError in a forked child of a process that has used the remote client: the client's
     threads do not survive the fork, and it would wait for them for ever.
     """
-    if not first_user("obstore").is_this():
+    if not first_user(library).is_this():
         raise StagingError(
             f"{redact(url)} cannot be read in this process: it was forked from one that had "
             "already used a remote store, whose client does not survive a fork; start worker "

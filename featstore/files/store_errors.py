@@ -58,6 +58,7 @@ _OS_ERROR = re.compile(r"\(os error (?!2\))\d+\)")
 # What a name node says while it starts or hands over, and data nodes have not reported to it yet.
 PASSING_WORDS = re.compile(
     r"zero blocklocations|failed to find datanode|no live (data ?)?nodes?\b|startup mode|"
+    r"no active .*nodes contain this block|"
     r"namenode still not started|could only be (written|replicated) to 0 ",
     re.IGNORECASE,
 )
@@ -96,7 +97,7 @@ _NO_CREDENTIALS = _rule(
 )
 _UNRESOLVED = _rule(
     r"dns error|failed to lookup address|name or service not known|failed to resolve|"
-    r"no address associated|nodename nor servname|name resolution|gaierror|UnknownHost",
+    r"no address associated|nodename nor servname|name resolution|gaierror|HdfsError: UnknownHost",
     "the name of {host} does not resolve",
     "check the spelling, and {endpoint}",
     errno=errno.EIO,
@@ -166,10 +167,17 @@ _ANSWERED = (
         "set this machine's clock (NTP), then run it again",
     ),
     _rule(
-        r"missing for Hadoop's client",
-        "Hadoop's client cannot be loaded ({words})",
-        "set JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob), or use webhdfs://, "
-        "which needs neither Java nor Hadoop",
+        r"the name node demands Kerberos",
+        "{host} refuses access ({words})",
+        "run `kinit`, install libgssapi_krb5, and check hadoop.security.authentication in "
+        "core-site.xml of HADOOP_CONF_DIR",
+        kind=AccessError,
+    ),
+    _rule(
+        r"AccessControlException",
+        "{host} refuses access ({words})",
+        "check {credentials}, and the owner and permissions of the path (`hdfs dfs -ls -d`)",
+        kind=AccessError,
     ),
 )
 _UNREACHED = (
@@ -181,15 +189,7 @@ _UNREACHED = (
         errno=errno.EIO,
     ),
     _rule(
-        r"HDFS connection",
-        "Hadoop's client gets no connection to {host} ({words}); its own words are on standard "
-        "error",
-        "check that the name node runs, HADOOP_CONF_DIR for a name service, and the Kerberos "
-        "ticket (`klist`)",
-        errno=errno.EIO,
-    ),
-    _rule(
-        r"timed ?out|TimeoutError|kind: timeout|unreachable|no route to",
+        r"timed ?out|TimeoutError|kind: timeout|no answer came|unreachable|no route to",
         "{host} does not answer ({words})",
         "check that the server runs and the network reaches it, and {endpoint}",
         errno=errno.EIO,
@@ -199,11 +199,6 @@ _UNREACHED = (
         "{host} and this client agree on no TLS connection",
         "check that the endpoint speaks https, and SSL_CERT_FILE for a certificate of your own",
         errno=errno.EIO,
-    ),
-    _rule(
-        r"libjvm|libhdfs|No FileSystem for scheme|CLASSPATH",
-        "Hadoop's client cannot be loaded",
-        "set JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
     ),
 )
 # A dead proxy keeps a redirect from being followed, see credentials.py.

@@ -3,10 +3,8 @@
 Nothing is retried here: the reader knows where the stream broke, and continues there.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -16,7 +14,8 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 from featstore.base.errors import ReplacedError
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact
-from featstore.files.retry import ONCE, retrying
+from featstore.files.random_reader import RandomReader
+from featstore.files.retry import ONCE, retrying, with_time_limit
 from featstore.files.storage import (
     connect,
     filesystem,
@@ -142,7 +141,7 @@ def _from_filesystem(url: str, first: int, end: int) -> RangeResponse:
         url,
         version,
         lambda: fs.open(url, "rb", cache_type="none"),
-        lambda file: _read_growing(file, first, end),
+        lambda file: _streamed(file, first, end),
     )
     return replace(response, blocks=_with_store_errors(url, response.blocks))
 
@@ -187,6 +186,13 @@ def _read(file: IO[bytes], position: int, end: int) -> Iterator[bytes]:
         position += len(block)
 
 
+def _streamed(file: Any, first: int, end: int) -> Iterator[bytes]:
+    """Yields blocks as they arrive, if the client is able to, which then has a time limit."""
+    if isinstance(file, RandomReader) and (stream := file.stream(first, end - first)) is not None:
+        return stream
+    return _read_growing(file, first, end)
+
+
 def _read_growing(file: IO[bytes], position: int, end: int) -> Iterator[bytes]:
     """Yields blocks whose size grows while the store is quick. A store that stops delivering is
     noticed by the time limit of a block.
@@ -195,32 +201,11 @@ def _read_growing(file: IO[bytes], position: int, end: int) -> Iterator[bytes]:
     num_bytes = _FIRST_BLOCK_BYTES
     while position < end:
         started_s = time.monotonic()
-        block = _with_time_limit(partial(file.read, min(num_bytes, end - position)))
+        read = partial(file.read, min(num_bytes, end - position))
+        block = with_time_limit(read, _LONGEST_BLOCK_S, "block")
         if not block:
             return
         yield block
         position += len(block)
         if time.monotonic() - started_s < _QUICK_BLOCK_S:
             num_bytes = min(2 * num_bytes, _BLOCK_BYTES)
-
-
-def _with_time_limit(read: Callable[[], bytes]) -> bytes:
-    """The result of `read`, or TimeoutError after `_LONGEST_BLOCK_S`.
-
-    A read that hangs cannot be cancelled. Its daemon thread ends when the client returns.
-    """
-    result: Future[bytes] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(read())
-        except BaseException as error:  # noqa: BLE001  a thread's boundary: the waiter raises it
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="featstore-read", daemon=True).start()
-    try:
-        return result.result(_LONGEST_BLOCK_S)
-    except TimeoutError:
-        if result.done():  # the read itself raised it
-            raise
-        raise TimeoutError(f"no block came in {_LONGEST_BLOCK_S:.0f} s") from None

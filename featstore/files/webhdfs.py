@@ -1,65 +1,43 @@
-"""HDFS over its REST interface: fsspec's WebHDFS client, with what a table needs beyond it.
-
-fsspec's client knows one name node, waits without a time limit, does not notice a refused rename
-and appends the blocks of a file one by one. This one asks all name nodes of a service, sends each
-file in one request under a hidden name, and renames it when it is whole. The operations and the
-order of their requests follow the published REST contract; only `renameoptions` is not in it, and
-is what Hadoop's own client sends.
+"""HDFS over its REST interface. The operations and the order of their requests follow the published
+contract; `renameoptions` and GET_BLOCK_LOCATIONS are not in it, and are what Hadoop's own client
+sends.
 """
 
 import contextlib
 import importlib.util
 import re
-import tempfile
+import socket
+import threading
 import time
-import uuid
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
 import requests
-from fsspec.implementations.webhdfs import WebHDFS
 
 from featstore.base.libraries import LazyModule
-from featstore.files.random_reader import RandomReader
-from featstore.files.retry import BRIEF, Failures, RetryPolicy
-from featstore.files.store_errors import PASSING_WORDS, is_unresolved, retry_after_s
+from featstore.files.hdfs_files import (
+    HdfsError,
+    HdfsFiles,
+    HdfsReader,
+    host_text,
+    remote_error,
+)
+from featstore.files.retry import BRIEF, RetryPolicy
+from featstore.files.store_errors import is_unresolved
 
 requests_kerberos: Any = LazyModule("requests_kerberos")
 
-_TIMEOUTS_S = (10.0, 60.0)  # to connect, and between two reads of a response
-_SPOOLED_BYTES = 8 << 20  # of a file that is being written: larger ones are kept on local disk
+# To connect, and between two reads of a response: of a name node, and of a data node.
+_NAME_TIMEOUTS_S = (4.0, 30.0)
+_DATA_TIMEOUTS_S = (4.0, 60.0)
+# So long a data node that failed is left out. Name nodes believe in a dead one for 10.5 minutes by
+# Hadoop's defaults; it may also be back in seconds.
+_AVOIDED_S = 60.0
 _REDIRECT = 307
-_PREFIX = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+_STREAMED_BYTES = 1 << 20
 _ASKED = re.compile(r"with url: \S+")  # the request's query may hold a token
-# Exceptions of a name node that another one, or a later request, may not raise.
-_PASSING = (
-    *("StandbyException", "RetriableException", "ObserverRetryOnActiveException"),
-    "SafeModeException",
-)
-_REFUSED = (
-    *("AccessControlException", "SecurityException", "AuthenticationException"),
-    *("AuthorizationException", "InvalidToken"),
-)
-
-
-class HdfsError(OSError):
-    """An answer or a connection that failed.
-
-    Attributes:
-        is_passing: Whether another request may succeed.
-        headers: The headers of the answer.
-        tried: How often and how long, where the request was made again.
-    """
-
-    tried: str = ""
-
-    def __init__(
-        self, text: str, *, is_passing: bool = False, headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(text)
-        self.is_passing, self.headers = is_passing, headers or {}
 
 
 def error_of(status: int, headers: Mapping[str, str], exception: Any, host: str) -> OSError:
@@ -74,27 +52,19 @@ def error_of(status: int, headers: Mapping[str, str], exception: Any, host: str)
         exception: The `RemoteException` of the body, or None.
         host: Who answered, as `host:port`.
     """
-    name = str(exception["exception"]) if exception else ""
-    text = f"host='{urlsplit(f'//{host}').hostname}', port={urlsplit(f'//{host}').port}"
-    if exception:
-        words = str(exception.get("message", "")).partition("\n")[0]
-        text = f"{name}: {words} ({text})"
-    else:
-        text = f"HTTP {status} ({text})"
-    if name == "FileNotFoundException":
-        return FileNotFoundError(text)
-    if name == "FileAlreadyExistsException":
-        return FileExistsError(text)
+    parts = urlsplit(f"//{host}")
+    where = host_text(parts.hostname, parts.port)
     if status == 401 and "negotiate" in headers.get("WWW-Authenticate", "").lower():
-        return PermissionError(f"the server demands Kerberos: {kerberos_state()} ({text})")
-    if name in _REFUSED or (not name and status in (401, 403)):
+        return PermissionError(f"the server demands Kerberos: {kerberos_state()} ({where})")
+    if exception:
+        error = remote_error(str(exception["exception"]), str(exception.get("message", "")), where)
+        if isinstance(error, HdfsError):
+            error.headers = headers
+        return error
+    text = f"HTTP {status} ({where})"
+    if status in (401, 403):
         return PermissionError(text)
-    is_passing = (
-        name in _PASSING
-        or (bool(exception) and PASSING_WORDS.search(text) is not None)
-        or (not name and (status >= 500 or status in (408, 429)))
-    )
-    return HdfsError(text, is_passing=is_passing, headers=headers)
+    return HdfsError(text, is_passing=status >= 500 or status in (408, 429), headers=headers)
 
 
 def kerberos_state() -> str:
@@ -104,7 +74,7 @@ def kerberos_state() -> str:
     return "no valid ticket was found"
 
 
-class WebHdfs(WebHDFS):  # type: ignore[misc]
+class WebHdfs(HdfsFiles):
     """A client of one name service. Threads may share it.
 
     `_active` is the name node that answered last. It is a hint: an old value costs one request.
@@ -115,6 +85,7 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         user: Who asks, where the cluster believes it.
         password: For a gateway with passwords; sent to no other host.
         token: A delegation token, in place of a user.
+        certificates: The file with the certificates to trust; True: those that requests trusts.
         retry: When rounds over all name nodes are made again.
     """
 
@@ -128,63 +99,82 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
+        certificates: str | bool = True,
         retry: RetryPolicy = BRIEF,
         **options: Any,
     ) -> None:
         if self._cached:
             return
-        first = urlsplit(f"//{name_nodes[0]}")
-        super().__init__(
-            first.hostname,
-            first.port,
-            use_https=is_secure,
-            user=user,
-            password=password,
-            token=token,
-            **options,
-        )
+        super().__init__(retry, **options)
         kind = "https" if is_secure else "http"
         self._hosts = frozenset(urlsplit(f"//{node}").hostname for node in name_nodes)
         self._roots = [f"{kind}://{node}/webhdfs/v1" for node in name_nodes]
-        self._active, self._retry = 0, retry
-
-    def _connect(self) -> None:
-        super()._connect()
+        self._active, self._failed = 0, FailedNodes()
+        self._has_password = password is not None
+        self._who = {"delegation": token} if token else {}
+        if user is not None and password is None:
+            self._who["user.name"] = user
+        self.session = requests.Session()
+        self.session.verify = certificates
+        if password is not None:
+            self.session.auth = (user, password)
         # It answers a server that asks for Kerberos, and is silent otherwise.
-        if (
-            self.password is None
-            and "delegation" not in self.pars
-            and importlib.util.find_spec("requests_kerberos") is not None
-        ):
+        elif not token and importlib.util.find_spec("requests_kerberos") is not None:
             self.session.auth = requests_kerberos.HTTPKerberosAuth(
                 mutual_authentication=requests_kerberos.OPTIONAL
             )
 
     def _call(
-        self,
-        op: str,
-        method: str = "get",
-        path: str | None = None,
-        data: Any = None,
-        redirect: bool = True,
-        **query: Any,
+        self, op: str, method: str, path: str, data: IO[bytes] | None = None, **query: Any
     ) -> requests.Response:
         """Makes one operation at the active name node, and at the data node that it names.
 
         Name nodes that are down or on standby are passed over. If a data node fails, the name node
-        is asked again, which chooses among those that live. So an operation may be made twice.
+        is asked for another one. So an operation may be made twice.
         """
-        where = quote(self._strip_protocol(path), safe="/=") if path else "/"
-        params = {**query, **self.pars, "op": op.upper()}
-        failures = Failures()
-        while True:
-            try:
-                answer = self._ask_name_nodes(method, where, params)
-                if answer.status_code != _REDIRECT or not redirect:
-                    return answer
-                return self._send(method, answer.headers.get("Location", ""), **_body(data))
-            except HdfsError as error:
-                self._pause(failures, error)
+        return self.again(partial(self._once, method, *self._asked(op, path, query), data))
+
+    def _asked(self, op: str, path: str, query: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The path and the parameters of a request."""
+        where = quote(self._strip_protocol(path), safe="/=")
+        return where, {**query, **self._who, "op": op}
+
+    def _once(
+        self, method: str, where: str, params: Mapping[str, Any], data: IO[bytes] | None
+    ) -> requests.Response:
+        avoided = self._failed.among(time.monotonic()) if params["op"] in ("OPEN", "CREATE") else ""
+        asked = {**params, "excludedatanodes": avoided} if avoided else params
+        try:
+            answer = self._ask_name_nodes(method, where, asked)
+        except HdfsError as error:
+            if avoided and error.is_passing:  # Perhaps no other data node is left.
+                self._failed.forget()
+            raise
+        if answer.status_code != _REDIRECT:
+            return answer
+        location = answer.headers.get("Location", "")
+        try:
+            options = {"timeout": _DATA_TIMEOUTS_S, "stream": params["op"] == "OPEN"}
+            return self._send(method, location, **options, **_body(data))
+        except HdfsError as error:
+            if error.is_passing:
+                self._failed.add(self._addresses(where, params, location), time.monotonic())
+            raise
+
+    def _addresses(self, where: str, params: Mapping[str, Any], location: str) -> set[str]:
+        """By what a name node knows the data node of a redirect: its IP address, with its port for
+        data where that can be told. A host's name and the port of a redirect, which Hadoop's own
+        client sends, mean nothing to it.
+        """
+        node = urlsplit(location)
+        found = set[str]()
+        # A file that is yet to be created has no blocks, and gateways know no such operation.
+        with contextlib.suppress(OSError, ValueError):
+            answer = self._ask_name_nodes("get", where, {**params, "op": "GET_BLOCK_LOCATIONS"})
+            found = transfer_addresses(answer.json(), node.hostname, node.port)
+        with contextlib.suppress(OSError):
+            return found or {socket.gethostbyname(node.hostname or "")}
+        return found
 
     def _ask_name_nodes(
         self, method: str, where: str, params: Mapping[str, Any]
@@ -193,7 +183,9 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         errors = list[HdfsError]()
         for root in self._roots[self._active :] + self._roots[: self._active]:
             try:
-                answer = self._send(method, f"{root}{where}", params=params)
+                answer = self._send(
+                    method, f"{root}{where}", timeout=_NAME_TIMEOUTS_S, params=params
+                )
             except HdfsError as error:
                 if not error.is_passing:
                     raise
@@ -204,136 +196,131 @@ class WebHdfs(WebHDFS):  # type: ignore[misc]
         # That the name of one does not resolve says less than what others answer.
         raise min(errors, key=lambda error: is_unresolved(str(error)))
 
-    def _pause(self, failures: Failures, error: HdfsError) -> None:
-        """Waits after a failure. Raises it if it is final."""
-        policy = self._retry
-        if is_unresolved(str(error)):  # It is most often misspelled.
-            policy = replace(policy, max_attempts=BRIEF.max_attempts)
-        asked_s = retry_after_s(error.headers, time.time())
-        pause_s = failures.add(policy, asked_s=asked_s) if error.is_passing else None
-        if pause_s is None:
-            error.tried = failures.told("retry_s", policy) if failures.num else ""
-            raise error
-        time.sleep(pause_s)
-
     def _send(self, method: str, url: str, **options: Any) -> requests.Response:
         host = urlsplit(url)
-        if self.password is not None and host.hostname not in self._hosts:
+        if self._has_password and host.hostname not in self._hosts:
             options["auth"] = lambda request: request
         try:
-            answer = self.session.request(
-                method.upper(), url, timeout=_TIMEOUTS_S, allow_redirects=False, **options
-            )
+            answer = self.session.request(method.upper(), url, allow_redirects=False, **options)
         except requests.RequestException as error:
-            words = _ASKED.sub("", f"{type(error).__name__}: {error}")
-            text = f"{words} (host='{host.hostname}', port={host.port})"
-            raise HdfsError(text, is_passing=True) from None
+            raise _broken(error, host.hostname, host.port) from None
         if answer.status_code < 400:
             return answer
         raise error_of(answer.status_code, answer.headers, _remote_exception(answer), host.netloc)
 
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return _PREFIX.sub("", path).rstrip("/") or "/"
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        status = self._call("GETFILESTATUS", "get", path).json()["FileStatus"]
+        return _info(path, status)
 
-    @staticmethod
-    def _process_info(info: dict[str, Any]) -> dict[str, Any]:
-        info["type"], info["size"] = info["type"].lower(), info["length"]
-        info["mtime"] = info["modificationTime"] / 1000
-        return info
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
+        listed = self._call("LISTSTATUS", "get", path).json()["FileStatuses"]["FileStatus"]
+        infos = [_info(f"{path.rstrip('/')}/{status['pathSuffix']}", status) for status in listed]
+        return infos if detail else [info["name"] for info in infos]
 
-    def mv(self, path1: str, path2: str, **options: Any) -> None:
-        """Renames a file or directory in one step. It never replaces a file.
+    def rm_file(self, path: str) -> None:
+        self._call("DELETE", "delete", path, recursive="false")
 
-        Raises:
-            FileExistsError: The new name is taken, or there is nothing at the old one: a name node
-                does not say which.
-        """
-        target = self._strip_protocol(path2)
-        answer = self._call("RENAME", "put", path1, destination=target)
-        if not answer.json()["boolean"]:
-            raise FileExistsError(f"the name node refuses to rename {path1} to {target}")
-
-    def replace(self, source: str, target: str) -> None:
-        """Renames a file of a unique name in one step, in place of the file at the target."""
+    def rename(self, source: str, target: str, *, overwrite: bool) -> None:
+        options: dict[str, Any] = {"renameoptions": "OVERWRITE"} if overwrite else {}
         where = self._strip_protocol(target)
-        try:
-            answer = self._call(
-                "RENAME", "put", source, destination=where, renameoptions="OVERWRITE"
-            )
-        except FileNotFoundError:
-            # After a lost reply the operation is made again: the source is then gone.
-            with contextlib.suppress(FileNotFoundError):
-                self.info(target)
-                return
-            raise
+        answer = self._call("RENAME", "put", source, destination=where, **options)
         if answer.content and not answer.json()["boolean"]:
+            # Without options a name node does not say why. A gateway may not know them.
             raise FileExistsError(
                 f"{target} exists, and the gateway knows no rename that replaces a file"
+                if overwrite
+                else f"the name node refuses to rename {source} to {where}"
             )
 
-    def upload(self, source: IO[bytes], path: str) -> None:
-        """Sends a file of known size, which appears whole under its name, or not at all."""
-        size_bytes = source.seek(0, 2)
-        directory, _, name = self._strip_protocol(path).rpartition("/")
-        partial = f"{directory}/.{name}.{uuid.uuid4().hex[:8]}.partial"
-        try:
-            self._call("CREATE", "put", partial, data=source, overwrite="true")
-            if (written := self.info(partial)["size"]) != size_bytes:
-                raise HdfsError(f"{written:,} of {size_bytes:,} bytes were written")
-            self.replace(partial, path)
-        except BaseException:
-            # What cannot be removed now is left to a vacuum.
-            with contextlib.suppress(OSError):
-                self.rm(partial)
-            raise
+    def create(self, path: str, data: IO[bytes]) -> None:
+        self._call("CREATE", "put", path, data, overwrite="true")
 
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        if mode == "wb":
-            return HdfsWriter(self, path)
-        return HdfsReader(self, path)
+    def stream(self, path: str, **query: Any) -> Iterator[bytes]:
+        """The bytes of a file as they arrive, by one attempt.
+
+        Raises:
+            HdfsError: It failed.
+        """
+        where, params = self._asked("OPEN", path, query)
+        with self._once("get", where, params, None) as answer:
+            try:
+                yield from answer.iter_content(_STREAMED_BYTES)
+            except requests.RequestException as error:
+                self._failed.add(self._addresses(where, params, answer.url), time.monotonic())
+                node = urlsplit(answer.url)
+                raise _broken(error, node.hostname, node.port) from None
+
+    def reader(self, path: str) -> HdfsReader:
+        return _RestReader(self, path)
 
 
-class HdfsReader(RandomReader):
-    """An unbuffered reader: each read is a request to a data node, with the bytes' position."""
+class _RestReader(HdfsReader):
+    """Each stream is a request to a data node."""
 
     def __init__(self, client: WebHdfs, path: str) -> None:
-        super().__init__(client.info(path)["size"])
-        self._client, self._path = client, path
+        super().__init__(client, client.info(path)["size"])
+        self._web, self._path = client, path
 
-    def fetch(self, first: int, num_bytes: int) -> bytes:
-        data: bytes = self._client._call(
-            "OPEN", path=self._path, offset=first, length=num_bytes
-        ).content
-        if len(data) != num_bytes:
-            raise HdfsError(f"{len(data):,} of {num_bytes:,} bytes from {first:,} on were read")
-        return data
+    def stream(self, first: int, num_bytes: int) -> Iterator[bytes]:
+        return self._web.stream(self._path, offset=first, length=num_bytes)
 
 
-class HdfsWriter:
-    """A writer that keeps the file on this machine until it is closed. Not thread-safe.
+class FailedNodes:
+    """The data nodes that failed lately. Threads may share it: `_lock` guards `_until_s`."""
 
-    HDFS publishes a file when the request that writes it ends, also when it ends early. A file that
-    is sent whole can be sent again, to another data node.
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._until_s: dict[str, float] = {}
+
+    def add(self, addresses: set[str], now_s: float) -> None:
+        """Has data nodes avoided for a while."""
+        with self._lock:
+            self._until_s |= dict.fromkeys(addresses, now_s + _AVOIDED_S)
+
+    def among(self, now_s: float) -> str:
+        """Those to avoid now, as a value of `excludedatanodes`."""
+        with self._lock:
+            return ",".join(sorted(each for each, end_s in self._until_s.items() if now_s < end_s))
+
+    def forget(self) -> None:
+        """Has none avoided any more."""
+        with self._lock:
+            self._until_s.clear()
+
+
+def transfer_addresses(located: Any, host: str | None, port: int | None) -> set[str]:
+    """The addresses for data, each `ip:port`, of a data node with this address for HTTP. Pure.
+
+    Args:
+        located: The answer to GET_BLOCK_LOCATIONS.
+        host: The data node's name or IP address.
+        port: Its port for HTTP or HTTPS.
     """
+    blocks = (located.get("LocatedBlocks") or {}).get("locatedBlocks") or []
+    return {
+        f"{node['ipAddr']}:{node['xferPort']}"
+        for block in blocks
+        for node in block["locations"]
+        if host in (node["hostName"].lower(), node["ipAddr"])
+        and port in (node["infoPort"], node.get("infoSecurePort"))
+    }
 
-    def __init__(self, client: WebHdfs, path: str) -> None:
-        self._client, self._path = client, path
-        self._file = tempfile.SpooledTemporaryFile(_SPOOLED_BYTES)  # noqa: SIM115  closed below
 
-    def write(self, data: Any) -> int:
-        return self._file.write(data)
+def _broken(error: requests.RequestException, host: str | None, port: int | None) -> HdfsError:
+    """The error for a connection that failed."""
+    words = _ASKED.sub("", f"{type(error).__name__}: {error}")
+    return HdfsError(f"{words} ({host_text(host, port)})", is_passing=True)
 
-    def close(self) -> None:
-        """Publishes the file."""
-        try:
-            self._client.upload(self._file, self._path)
-        finally:
-            self._file.close()
 
-    def discard(self) -> None:
-        """Forgets the file."""
-        self._file.close()
+def _info(name: str, status: Mapping[str, Any]) -> dict[str, Any]:
+    """What fsspec calls a file's or directory's information."""
+    return {
+        **status,
+        "name": name,
+        "type": status["type"].lower(),
+        "size": status["length"],
+        "mtime": status["modificationTime"] / 1000,
+    }
 
 
 def _body(data: IO[bytes] | None) -> dict[str, Any]:

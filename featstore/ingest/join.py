@@ -15,7 +15,7 @@ from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import InputError, not_once
 from featstore.extraction.spark.spark_errors import refused_by_spark
 from featstore.files.storage import join as join_url
-from featstore.files.storage import spark_url
+from featstore.files.storage import looking_by, spark_url
 from featstore.ingest import join_query as query
 from featstore.ingest.join_inputs import (
     check_apart,
@@ -40,6 +40,7 @@ from featstore.ingest.join_report import (
     mismatch,
     report_text,
 )
+from featstore.ingest.session_files import SessionFiles
 from featstore.table.layout import partition_path
 from featstore.table.metadata import to_json
 
@@ -85,6 +86,11 @@ def join_labels(
         CommitConflictError: Another join published to the same directory at the same time.
     """
     check_apart(join)
+    with looking_by(SessionFiles(spark)):
+        return _join_labels(join, spark, write)
+
+
+def _join_labels(join: LabelJoin, spark: "SparkSession", write: WriteFunction) -> JoinReport:
     url = join_url(join.output_url, partition_path(join.partition))
     output, logs = JoinOutput(spark, url), list_logs(join)
     inputs_digest = input_digest(join, logs)

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from featstore.base.errors import DataFileError, InputError, TableFormatError, nearest
 from featstore.base.redaction import redact
+from featstore.files.hadoop import HADOOP_SCHEMES
 from featstore.files.listings import FileEntry, check_unchanged, list_files, listing_digest
-from featstore.files.storage import lies_within
+from featstore.files.storage import lies_within, scheme
 from featstore.formats.text_files import list_raw_files
 from featstore.ingest.join_options import Label, LabelJoin, LogSource, Lookup
 from featstore.table.iceberg import is_iceberg
@@ -155,13 +156,13 @@ def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:
 
 
 def check_found(join: LabelJoin) -> None:
-    """Checks that each log with a URL has files, which takes no Spark.
+    """Checks that each log with a URL has files, except those that Spark is to look at.
 
     Raises:
         InputError: As for `list_logs`.
     """
     for source in join.sources:
-        if source.url is not None:
+        if source.url is not None and scheme(source.url) not in HADOOP_SCHEMES:
             _files(source, source.url)
 
 

@@ -27,7 +27,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from featstore.files import storage
+from tests.programs import free_ports
 from tests.store_clients import clients_of
+from tests.tiers import tiered
 from tests.webhdfs_server import hdfs_cluster
 
 BUCKET = "features"
@@ -53,11 +55,6 @@ class LoaderWorker:
     is_listed: bool = True
     is_written: bool = True
     environment: dict[str, str] = field(default_factory=dict)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -132,7 +129,7 @@ def local(root: Path) -> Iterator[LoaderWorker]:
 
 @contextlib.contextmanager
 def nginx(root: Path) -> Iterator[LoaderWorker]:
-    port = free_port()
+    (port,) = free_ports(1)
     (root / "files").mkdir()
     root.chmod(0o755)
     (root / "nginx.conf").write_text(NGINX.format(root=root, port=port))
@@ -168,7 +165,7 @@ def _s3(port: int, user: str) -> LoaderWorker:
 @contextlib.contextmanager
 def moto(root: Path) -> Iterator[LoaderWorker]:
     pytest.importorskip("moto")
-    port = free_port()
+    (port,) = free_ports(1)
     with running([sys.executable, "-m", "moto.server", "-p", str(port)], port, root / "log"):
         _request(port, f"/{BUCKET}", {})
         yield _s3(port, "moto")
@@ -176,7 +173,7 @@ def moto(root: Path) -> Iterator[LoaderWorker]:
 
 @contextlib.contextmanager
 def s3rver(root: Path) -> Iterator[LoaderWorker]:
-    port = free_port()
+    (port,) = free_ports(1)
     command = [
         binary("s3rver", "s3rver by npm"),
         "-d",
@@ -192,7 +189,7 @@ def s3rver(root: Path) -> Iterator[LoaderWorker]:
 
 @contextlib.contextmanager
 def azurite(root: Path) -> Iterator[LoaderWorker]:
-    port = free_port()
+    (port,) = free_ports(1)
     program = binary("azurite-blob", "azurite by npm")
     command = [
         program,
@@ -229,7 +226,7 @@ def _make_container(port: int) -> None:
 @contextlib.contextmanager
 def sftp(root: Path) -> Iterator[LoaderWorker]:
     pytest.importorskip("paramiko")
-    port = free_port()
+    (port,) = free_ports(1)
     (root / "files").mkdir()
     address = [
         "--addr",
@@ -270,9 +267,7 @@ def webhdfs(root: Path) -> Iterator[LoaderWorker]:
 
 
 class FakeHost(MemoryFileSystem):  # type: ignore[misc]
-    """In the place of libhdfs and GCS, which have no server here: paths below a host, as HDFS
-    has them.
-    """
+    """In the place of GCS, which has no server here: paths below a host."""
 
     protocol = "fakehost"
     store: ClassVar[dict[str, Any]] = {}
@@ -302,7 +297,7 @@ def failing_looks(place: LoaderWorker) -> Iterator[str]:
         raise OSError(errno.EIO, "Input/output error", str(args[-1]))
 
     port = re.compile(r"127\.0\.0\.1:\d+")
-    nobody = f"127.0.0.1:{free_port()}"
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
     with pytest.MonkeyPatch.context() as patch:
         if "://" not in place.url:
             patch.setattr(os, "scandir", fails)
@@ -317,12 +312,18 @@ SERVERS = {
     server.__name__: server
     for server in (local, nginx, moto, s3rver, azurite, sftp, webhdfs, fake_host)
 }
+HADOOP = {"hadoop_by_rpc": "hdfs", "hadoop_by_rest": "webhdfs"}
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=tiered([*SERVERS, *HADOOP], HADOOP.__contains__))
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LoaderWorker]:
+    if scheme := HADOOP.get(request.param):
+        cluster = request.getfixturevalue("hadoop")
+        url = f"{cluster.root(scheme)}/files"
+        yield LoaderWorker(url=url, put=_put_by_featstore(url), environment=cluster.environment)
+        return
     with SERVERS[request.param](tmp_path_factory.mktemp(request.param)) as place:
         yield place
 

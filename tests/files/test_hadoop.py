@@ -1,16 +1,15 @@
+import os
+import pwd
+import re
 from pathlib import Path
 
 import pytest
-from fsspec.implementations.arrow import HadoopFileSystem
 
+from featstore.base.errors import ConfigError, StagingError, StoreError
 from featstore.files import storage
-from featstore.files.hadoop import (
-    hadoop_properties,
-    libhdfs_options,
-    missing_for_libhdfs,
-    name_nodes_of,
-    web_options,
-)
+from featstore.files.hadoop import hadoop_properties, name_nodes_of, rpc_options, web_options
+from tests.forks import in_a_fork
+from tests.programs import run_python
 
 SITE = """<?xml version="1.0"?>
 <configuration>
@@ -23,9 +22,15 @@ SITE = """<?xml version="1.0"?>
 """
 
 
+CORE = """<configuration>
+  <property><name>fs.defaultFS</name><value>hdfs://prod</value></property>
+</configuration>"""
+
+
 @pytest.fixture
 def conf(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "hdfs-site.xml").write_text(SITE)
+    (tmp_path / "core-site.xml").write_text(CORE)
     return {"HADOOP_CONF_DIR": str(tmp_path)}
 
 
@@ -61,12 +66,21 @@ def test_credentials_come_from_the_url_then_from_a_token_then_from_the_users_nam
     assert credentials("webhdfs://bob@nn:1/t", name | token) == {"user": "bob"}
     assert credentials("webhdfs://nn:1/t", name | token) == {"token": "abc"}
     assert credentials("webhdfs://nn:1/t", name) == {"user": "ann"}
-    assert credentials("webhdfs://nn:1/t", {}) == {}
+    system_user = pwd.getpwuid(os.geteuid()).pw_name
+    assert credentials("webhdfs://nn:1/t", {}) == {"user": system_user}
+
+
+def test_with_kerberos_the_ticket_says_who_asks(tmp_path: Path) -> None:
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>hadoop.security.authentication</name>"
+        "<value>kerberos</value></property></configuration>"
+    )
+    assert web_options("webhdfs://nn:1/t", {"HADOOP_CONF_DIR": str(tmp_path)})["user"] is None
 
 
 def test_a_certificate_of_ones_own_is_checked() -> None:
     options = web_options("swebhdfs://nn:1/t", {"SSL_CERT_FILE": "/etc/own.pem"})
-    assert options["session_verify"] == "/etc/own.pem"
+    assert options["certificates"] == "/etc/own.pem"
 
 
 def test_without_a_configuration_there_is_no_name_service(tmp_path: Path) -> None:
@@ -81,59 +95,78 @@ def test_a_configuration_that_is_no_xml_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "options"),
+    ("url", "root"),
     [
-        ("hdfs://nn:8020/t", {"host": "nn", "port": 8020}),
-        ("hdfs://ann@prod/t", {"host": "prod", "user": "ann"}),
-        ("hdfs:///t", {"host": "default"}),
-        ("viewfs://mounts/t", {"host": "viewfs://mounts"}),
-        ("viewfs:///t", {"host": "viewfs://"}),
+        ("hdfs://nn:9000/t", "hdfs://nn:9000"),
+        ("hdfs://nn/t", "hdfs://nn:8020"),  # it is no name service
+        ("hdfs://prod/t", "hdfs://prod"),
+        ("hdfs:///t", "hdfs://prod"),
+        ("hdfs://[::1]:1234/t", "hdfs://[::1]:1234"),
+        ("viewfs://mounts/t", "viewfs://mounts"),
     ],
 )
-def test_libhdfs_is_told_the_mount_table_or_the_name_node(
-    url: str, options: dict[str, object]
+def test_a_url_of_hdfs_has_the_name_service_or_the_name_node(
+    conf: dict[str, str], url: str, root: str
 ) -> None:
-    assert libhdfs_options(url) == options
-    assert HadoopFileSystem._strip_protocol(url) == "/t"
+    assert rpc_options(url, conf)["root"] == root
 
 
-def test_what_libhdfs_lacks_is_named_all_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # long values are cut
-    java, hadoop = Path("java"), Path("hadoop")
-    environment = {
-        "JAVA_HOME": str(java),
-        "HADOOP_HOME": str(hadoop),
-        "CLASSPATH": "/opt/hadoop/share/hadoop/common/*",
-    }
-    java_text, library_text, jars_text = missing_for_libhdfs(environment)
-    assert java_text == f"JAVA_HOME ({java}) is no Java with lib/server/libjvm.so"
-    assert library_text == f"HADOOP_HOME ({hadoop}) is no Hadoop with lib/native/libhdfs.so"
-    assert jars_text.startswith("CLASSPATH (/opt/hadoop/share/hadoop/common/*) names no jar of")
-    for path in (java / "lib/server/libjvm.so", hadoop / "lib/native/libhdfs.so"):
-        path.parent.mkdir(parents=True)
-        path.touch()
-    assert missing_for_libhdfs(environment) == [jars_text]
-    environment["CLASSPATH"] = "/opt/x.jar:/opt/hadoop-common-3.4.1.jar"
-    assert missing_for_libhdfs(environment) == []
-    del environment["HADOOP_HOME"]
-    for name in ("ARROW_LIBHDFS_DIR", "LD_LIBRARY_PATH"):
-        there = {name: str(hadoop / "lib/native")}
-        assert missing_for_libhdfs(environment | there) == []
-    assert "HADOOP_HOME (not set)" in missing_for_libhdfs(environment)[0]
+def test_the_client_has_the_properties_of_both_files_without_spaces(conf: dict[str, str]) -> None:
+    config = rpc_options("hdfs://prod/t", conf)["config"]
+    assert config["dfs.ha.namenodes.prod"] == "a,b"
+    assert config["dfs.namenode.http-address.prod.b"] == "nn-b:9870"
+    assert config["fs.defaultFS"] == "hdfs://prod"
 
 
-@pytest.mark.parametrize("scheme", ["hdfs", "viewfs"])
-def test_without_hadoop_an_error_says_what_to_set(
-    scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("HADOOP_HOME", "CLASSPATH", "ARROW_LIBHDFS_DIR", "LD_LIBRARY_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    with pytest.raises(
-        OSError,
-        match=rf"{scheme}://prod/t: Hadoop's client cannot be loaded .*JAVA_HOME \(/nowhere\).*"
-        r"HADOOP_HOME \(not set\).*CLASSPATH \(not set\).*; set JAVA_HOME, HADOOP_HOME and CLASSPATH",
-    ):
-        storage.size_bytes(f"{scheme}://prod/t")
+def test_a_home_of_hadoop_has_a_configuration(tmp_path: Path) -> None:
+    (tmp_path / "etc" / "hadoop").mkdir(parents=True)
+    (tmp_path / "etc" / "hadoop" / "hdfs-site.xml").write_text(SITE)
+    assert rpc_options("hdfs://prod/t", {"HADOOP_HOME": str(tmp_path)})["root"] == "hdfs://prod"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("hdfs:///t", r"hdfs:///t: expected a host, or hdfs:// as fs\.defaultFS .* found neither"),
+        ("viewfs:///t", "expected a host, or viewfs:// as fs.defaultFS"),
+        ("hdfs://ann:Sk3y@nn/t", "hdfs://nn/t: found a user in the URL.*HADOOP_USER_NAME"),
+    ],
+)
+def test_a_url_that_does_not_say_where_or_says_who_is_refused(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        rpc_options(url, {})
+    assert "Sk3y" not in str(raised.value)
+
+
+def test_a_configuration_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "hdfs-site.xml"
+    for text in ("a", "longer"):
+        path.write_text(
+            f"<configuration><property><name>x</name><value>{text}</value></property>"
+            "</configuration>"
+        )
+        assert hadoop_properties(path) == {"x": text}
+
+
+def test_without_the_client_an_error_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['hdfs_native'] = None; from featstore.files import storage;"
+        "storage.size_bytes('hdfs://nn:8020/x')"
+    )
+    said = run_python(code, status=1).stderr
+    assert re.search(
+        r"ConfigError: hdfs://nn:8020/x: no file system for hdfs:// \(install featstore\[hdfs\]\)",
+        said,
+    )
+
+
+def test_a_child_that_is_forked_from_a_user_of_the_client_is_told_so() -> None:
+    url = "hdfs://127.0.0.1:1/x"
+    with pytest.raises(StoreError, match="refuses the connection"):
+        storage.size_bytes(url)
+
+    def read_in_child() -> None:
+        with pytest.raises(StagingError, match=r"127\.0\.0\.1:1/x cannot be read .*by 'spawn'"):
+            storage.size_bytes(url)
+
+    assert in_a_fork(read_in_child) == 0

@@ -32,9 +32,9 @@ from featstore.base.errors import (
 from featstore.base.redaction import redact
 from featstore.base.schema import Slot, SlotKind
 from featstore.files import storage
+from featstore.files.hdfs_files import HdfsError
 from featstore.files.listings import list_files
 from featstore.files.store_errors import as_store_errors, retry_after_s, store_error
-from featstore.files.webhdfs import HdfsError
 from featstore.table import delta
 from featstore.table.delta import is_delta
 from featstore.table.open import open_snapshot
@@ -161,19 +161,24 @@ CASES: dict[str, Any] = {
         r"the store refuses access \(AccessDenied\); check AWS_ACCESS_KEY_ID .*may read and write "
         r"there",
     ),
-    "HDFS without Hadoop": (
-        "hdfs://user:Sk3yPass@{closed}/t",
-        {"CLASSPATH": ""},
-        r"Hadoop's client cannot be loaded .*CLASSPATH \(not set\) names no jar of Hadoop.*; set "
-        r"JAVA_HOME, HADOOP_HOME and CLASSPATH",
-    ),
     "HDFS that is down": (
-        "webhdfs://user:Sk3yPass@{closed}/t",
+        "hdfs://{closed}/t",
         {},
         r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs, and the name node's "
         r"host",
     ),
     "HDFS whose name does not resolve": (
+        "hdfs://nowhere.invalid:8020/t",
+        {},
+        r"the name of nowhere\.invalid:8020 does not resolve",
+    ),
+    "WebHDFS that is down": (
+        "webhdfs://user:Sk3yPass@{closed}/t",
+        {},
+        r"127\.0\.0\.1:\d+ refuses the connection; check that the server runs, and the name node's "
+        r"host",
+    ),
+    "WebHDFS whose name does not resolve": (
         "webhdfs://nowhere.invalid:9870/t",
         {},
         r"the name of nowhere\.invalid:9870 does not resolve",
@@ -370,11 +375,6 @@ class AuthenticationException(Exception):
             CommitFailedError("busy"),
             CommitConflictError,
             "other writers repeatedly committed first.*run it again",
-        ),
-        (
-            OSError("Unable to load libjvm\ndlopen(/x)"),
-            StoreError,
-            "Hadoop's client cannot be loaded; set JAVA_HOME",
         ),
         (
             OSError(

@@ -1,12 +1,15 @@
 """The client of WebHDFS against name nodes and data nodes on loopback. The contract of all stores
 runs against them too (tests/contracts/test_file_contract.py)."""
 
+import contextlib
 import io
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
 from functools import partial
@@ -20,13 +23,21 @@ import requests
 from featstore.base.errors import AccessError, DiskFullError, StoreError
 from featstore.extraction.spark.java import java_environment
 from featstore.files import listings, storage
-from featstore.files.retry import RetryPolicy
-from featstore.files.webhdfs import HdfsError, WebHdfs, error_of
+from featstore.files.hdfs_files import HdfsError
+from featstore.files.retry import RetryPolicy, retrying
+from featstore.files.webhdfs import FailedNodes, WebHdfs, error_of, transfer_addresses
 from featstore.staging import Source, StageItem, Stager, Staging
-from tests.programs import run_python
+from tests.programs import free_ports, run_python
 from tests.store_clients import clients_of, forget_clients
 from tests.threads import run_together
-from tests.webhdfs_server import TICKET, Cluster, RemoteError, hdfs_cluster, write_site
+from tests.webhdfs_server import (
+    TICKET,
+    Cluster,
+    RemoteError,
+    hdfs_cluster,
+    transfer_port,
+    write_site,
+)
 
 DATA = bytes(range(256)) * 4_000
 
@@ -132,6 +143,79 @@ def test_a_broken_read_is_made_again(cluster: Cluster, url: str, fault: object) 
     cluster.fail("data", "OPEN", fault)
     assert read(f"{url}/x") == DATA
     assert len(cluster.queries("data", "OPEN")) == 2
+
+
+def test_a_data_node_that_failed_is_left_out_from_then_on(cluster: Cluster, url: str) -> None:
+    for name in "abcd":
+        cluster.put(f"/t/{name}", DATA)
+    cluster.fail("data", "OPEN", "drop")
+    assert [read(f"{url}/{name}") for name in "abcd"] == 4 * [DATA]
+    failed, *others = (port for kind, op, port in cluster.served if (kind, op) == ("data", "OPEN"))
+    assert failed not in others
+    excluded = [query.get("excludedatanodes") for query in cluster.queries("name", "OPEN")]
+    assert excluded == [None, *(4 * [f"127.0.0.1:{transfer_port(failed)}"])]
+
+
+def test_where_all_data_nodes_failed_none_is_left_out(cluster: Cluster, url: str) -> None:
+    cluster.put("/t/x", DATA)
+    cluster.fail("data", "OPEN", "drop", "drop")
+    assert read(f"{url}/x") == DATA
+    *_, last = cluster.queries("name", "OPEN")
+    assert "excludedatanodes" not in last
+
+
+def test_a_failed_data_node_is_avoided_for_a_minute() -> None:
+    failed = FailedNodes()
+    failed.add({"10.0.0.2:9866"}, now_s=0.0)
+    failed.add({"10.0.0.1"}, now_s=30.0)
+    assert failed.among(59.0) == "10.0.0.1,10.0.0.2:9866"
+    assert failed.among(61.0) == "10.0.0.1"
+    failed.forget()
+    assert failed.among(61.0) == ""
+
+
+def test_a_name_node_knows_a_data_node_by_its_address_for_data() -> None:
+    node = {"ipAddr": "10.0.0.1", "hostName": "Node1", "infoPort": 9864, "xferPort": 9866}
+    other = node | {"ipAddr": "10.0.0.2", "hostName": "node2"}
+    located = {"LocatedBlocks": {"locatedBlocks": 2 * [{"locations": [node, other]}]}}
+    assert transfer_addresses(located, "node1", 9864) == {"10.0.0.1:9866"}
+    assert transfer_addresses(located, "10.0.0.2", 9864) == {"10.0.0.2:9866"}
+    assert transfer_addresses(located, "node1", 9865) == set()
+    assert transfer_addresses({}, "node1", 9864) == set()
+
+
+@pytest.mark.slow
+def test_a_host_that_does_not_answer_is_told_within_ten_seconds() -> None:
+    """Its queue of connections is full, so that no further one is made."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        address = server.getsockname()
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        begun_s = time.monotonic()
+        with (
+            clients_of({}),
+            pytest.raises(StoreError, match=rf"127\.0\.0\.1:{address[1]} does not answer"),
+        ):
+            storage.size_bytes(f"webhdfs://127.0.0.1:{address[1]}/x")
+        assert 4 < time.monotonic() - begun_s < 10
+
+
+def test_under_a_budget_of_time_a_dead_port_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (port,) = free_ports(1)
+    url = f"webhdfs://127.0.0.1:{port}/x"
+    with (
+        clients_of({}),
+        retrying(RetryPolicy(retry_s=1.0)),
+        pytest.raises(StoreError, match=r"refuses the connection; gave up after"),
+    ):
+        storage.size_bytes(url)
+    (record,) = caplog.records
+    assert re.search(r"refused.*it is asked again for 1 s \(retry_s\)", record.getMessage())
 
 
 @pytest.mark.parametrize("op", ["GETFILESTATUS", "OPEN"])
@@ -378,13 +462,14 @@ def test_a_broken_stream_of_a_staged_file_is_continued(
     """More often than the client itself tries."""
     data = DATA * 3
     cluster.put("/t/x", data)
-    cluster.fail("data", "OPEN", None, *(6 * ["cut"]))
+    cluster.fail("data", "OPEN", *(6 * ["cut"]))
     source = Source(retry=RetryPolicy(first_pause_s=0.01))
     with Stager(Staging(directory=str(tmp_path)), source) as stager:
         with next(stager.stage([StageItem(key=0, url=f"{url}/x", size_bytes=len(data))])) as staged:
             assert staged.path is not None
             assert staged.path.read_bytes() == data
-        assert stager.stats().num_retries >= 1
+        assert stager.stats().num_retries >= 6
+    assert not cluster.faults["data", "OPEN"]
     offsets = [int(query["offset"]) for query in cluster.queries("data", "OPEN")]
     assert offsets.count(0) == 1
 
