@@ -28,6 +28,7 @@ _CHECKPOINT = re.compile(
     r"\.(?P<suffix>parquet|json)"
 )
 _SIDECARS = "_sidecars"
+_KIND = "delta-vector"
 _UUID_CHARS = 20
 # Of a file of vectors: its first byte is a version.
 _FIRST = 1
@@ -130,16 +131,16 @@ def _url(url: str, logged: str) -> str:
 
 def _mask(url: str, path: str, vector: Mapping[str, Any]) -> RowMask:
     """The mask of a file with this vector."""
-    record = MaskRecord("delta-vector", num_bytes=vector["sizeInBytes"])
-    kind, text, first = vector["storageType"], vector["pathOrInlineDv"], vector.get("offset")
+    kind, text, num_bytes = vector["storageType"], vector["pathOrInlineDv"], vector["sizeInBytes"]
+    first = vector.get("offset") or _FIRST
     if kind == "i":
-        record = record._replace(text=text)
+        record = MaskRecord(_KIND, num_bytes=num_bytes, text=text)
     elif kind == "u":
         directory, name = text[:-_UUID_CHARS], text[-_UUID_CHARS:]
         found = f"deletion_vector_{uuid.UUID(bytes=decode_base85(name))}.bin"
-        record = record._replace(url=join(url, directory, found), first=first or _FIRST)
+        record = MaskRecord(_KIND, join(url, directory, found), first, num_bytes)
     elif kind == "p":
-        record = record._replace(url=_url(url, text), first=first or _FIRST)
+        record = MaskRecord(_KIND, _url(url, text), first, num_bytes)
     else:
         raise DataFileError(
             f"{redact(url)}: {path}: expected a deletion vector in a file or in the log (storage "

@@ -30,6 +30,7 @@ from featstore.table.layout import is_whole
 # The rows of so many files are kept in memory: a file is opened once for each of its splits.
 _NUM_KEPT = 16
 _DELTA_MAGIC = 1681511377
+_JSON = json.JSONEncoder(ensure_ascii=False)
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _TO_B85 = bytes.maketrans(_Z85, _B85)
@@ -72,8 +73,8 @@ class RowMask(NamedTuple):
         Args:
             root: What the URLs of records are written without.
         """
-        records = [record._replace(url=_below(record.url, root)) for record in self.records]
-        return json.dumps([self.num_deleted, *records], ensure_ascii=False)
+        records = [(kind, _below(url, root), *rest) for kind, url, *rest in self.records]
+        return _JSON.encode([self.num_deleted, *records])
 
     @classmethod
     def from_json(cls, text: str, root: str = "") -> "RowMask":
