@@ -1,4 +1,5 @@
 import json
+import sys
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from featstore.base.errors import (
     ConfigError,
     DataFileError,
     InputError,
+    MissingDependencyError,
     StoreError,
     TableNotFoundError,
 )
@@ -490,6 +492,12 @@ def test_a_catalog_that_cannot_be_asked_is_told_in_one_line(
     with pytest.raises(error, match=expected) as raised:
         open_table(URL)
     assert "\n" not in str(raised.value)
+
+
+def test_without_pyiceberg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(MissingDependencyError, match=r"install 'featstore\[iceberg\]'"):
+        open_table(URL)
 
 
 def test_a_plain_table_has_no_tags(tmp_path: Path) -> None:
