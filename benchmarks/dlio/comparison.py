@@ -6,12 +6,12 @@ import os
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dlio.rows import PARQUET
+from dlio.rows import FORMATS, PARQUET
 from loader_parts.plain_workload import DLRM, PlainWorkload
 from shared_parts.machine import print_result
 from training_parts.environment import python_with
@@ -42,11 +42,13 @@ class Side:
     Attributes:
         format: DLIO's name of the format, and of the data folder.
         reader: Settings of the workload's part `reader`.
+        epochs: More than one where an epoch is short.
         rows_of_one_file: Reads this many rows of one file, in place of all.
     """
 
     format: str
     reader: Mapping[str, str | int]
+    epochs: int = 1
     rows_of_one_file: int | None = None
 
 
@@ -55,22 +57,21 @@ def _loader(name: str, sampler: str, **more: str) -> dict[str, str | int]:
 
 
 _FEATSTORE = _loader("loader.FeatstoreDataLoader", "none")
+_NOTHING = _loader("neighbours.SameBatchDataLoader", "none")
 _INDEXED = _loader("neighbours.IndexedDataLoader", "index")
+_UNCHANGED = _loader("neighbours.CountedTorchDataLoader", "index")
 SIDES = {
-    "nothing": Side(format=PARQUET, reader=_loader("neighbours.SameBatchDataLoader", "none")),
-    "featstore": Side(format=PARQUET, reader=_FEATSTORE),
-    "featstore shuffled": Side(format=PARQUET, reader=_FEATSTORE | {"sample_shuffle": "random"}),
+    "nothing": Side(format=PARQUET, reader=_NOTHING, epochs=8),
+    "featstore": Side(format=PARQUET, reader=_FEATSTORE, epochs=8),
+    "featstore shuffled": Side(
+        format=PARQUET, reader=_FEATSTORE | {"sample_shuffle": "random"}, epochs=8
+    ),
     "parquet": Side(
         format=PARQUET, reader=_INDEXED | {"reader_classname": "dlio.neighbours.ParquetReader"}
     ),
-    "npz": Side(format="npz", reader=_INDEXED),
-    "hdf5": Side(format="hdf5", reader=_INDEXED),
-    "csv": Side(format="csv", reader=_INDEXED),
-    "indexed_binary": Side(format="indexed_binary", reader=_INDEXED),
+    **{name: Side(format=name, reader=_INDEXED) for name in FORMATS},
     "indexed_binary unchanged": Side(
-        format="indexed_binary",
-        reader={"data_loader_classname": "null", "data_loader_sampler": "index"},
-        rows_of_one_file=4 * BATCH_SIZE,
+        format="indexed_binary", reader=_UNCHANGED, rows_of_one_file=4 * BATCH_SIZE
     ),
 }
 
@@ -92,12 +93,7 @@ class Runner:
     of: PlainWorkload
 
     def run(self, side: Side, *, computation_s: float) -> Run:
-        """What DLIO reports of one epoch.
-
-        Returns:
-            "m_rows_per_s" as DLIO reports it, and "steady_m_rows_per_s" without the first step;
-            "au_percent"; and in ms, medians of the steps after the first, "wait_ms", "step_ms".
-        """
+        """The figures that `figures_of` takes from DLIO's reports."""
         num_files = 1 if side.rows_of_one_file else self.of.num_files
         per_file = side.rows_of_one_file or self.of.rows_per_file
         settings = {
@@ -106,15 +102,16 @@ class Runner:
             "dataset.num_files_train": num_files,
             "dataset.num_samples_per_file": per_file,
             "train.computation_time": computation_s,
+            "train.epochs": side.epochs,
             **{f"reader.{key}": value for key, value in side.reader.items()},
         }
         with tempfile.TemporaryDirectory(dir=self.scratch) as made:
             output = Path(made)
             self._call(output, [f"++workload.{key}={value}" for key, value in settings.items()])
-            report = json.loads((output / "0_output.json").read_text())["1"]
-            counted = output / "0_train_rows.json"
-            found = json.loads(counted.read_text())["num_rows"] if counted.exists() else None
-        return figures_of(report, num_files * per_file, found)
+            reports = json.loads((output / "0_output.json").read_text())
+            counted = json.loads((output / "0_train_counted.json").read_text())
+        epochs = [reports[str(number + 1)] for number in range(side.epochs)]
+        return figures_of(epochs, counted, num_files * per_file)
 
     def _call(self, output: Path, settings: list[str]) -> None:
         log = output / "printed.log"
@@ -137,21 +134,41 @@ def _environment() -> dict[str, str]:
     }
 
 
-def figures_of(report: Mapping[str, Any], expected_rows: int, found_rows: int | None) -> Run:
-    """The figures of an epoch of one block, from what DLIO says of it."""
-    steps, waits, computed = (report[key]["block1"] for key in ("proc", "load", "compute"))
-    counts = {len(steps) * BATCH_SIZE} | ({found_rows} if found_rows is not None else set())
-    if counts != {expected_rows}:
-        raise SystemExit(f"expected {expected_rows} rows, found {sorted(counts)}")
-    rows_per_s, au_percent = report["throughput"]["block1"], report["au"]["block1"]
-    steady_s = expected_rows / rows_per_s - steps[0]
+def figures_of(
+    epochs: Sequence[Mapping[str, Any]], counted: Mapping[str, float], num_rows: int
+) -> Run:
+    """The figures of a run.
+
+    Args:
+        epochs: What DLIO reports of each, as one block.
+        counted: What the loader counted in all of them.
+        num_rows: That an epoch must have read.
+
+    Returns:
+        "m_rows_per_cpu_s", of the loop and all that it started; and medians of the epochs:
+        "m_rows_per_s" and "au_percent" as DLIO reports them, "steady_m_rows_per_s" and "step_ms"
+        without the first step, and "wait_ms", the median time in which a step waits for its batch.
+    """
+    steps = [len(epoch["proc"]["block1"]) * BATCH_SIZE for epoch in epochs]
+    if {*steps, counted["num_rows"] / len(epochs)} != {num_rows}:
+        raise SystemExit(
+            f"expected {num_rows} rows in each epoch, found {steps} in DLIO's steps and "
+            f"{counted['num_rows']} in all batches"
+        )
+    in_all = {"m_rows_per_cpu_s": counted["num_rows"] / counted["cpu_s"] / 1e6}
+    return in_all | _medians([_figures(epoch, num_rows) for epoch in epochs])
+
+
+def _figures(epoch: Mapping[str, Any], num_rows: int) -> Run:
+    steps_s, waits_s = epoch["proc"]["block1"], epoch["load"]["block1"]
+    rows_per_s: float = epoch["throughput"]["block1"]
+    steady_s = num_rows / rows_per_s - steps_s[0]
     return {
         "m_rows_per_s": rows_per_s / 1e6,
-        "steady_m_rows_per_s": (expected_rows - BATCH_SIZE) / steady_s / 1e6,
-        "au_percent": au_percent,
-        "wait_ms": statistics.median(waits[1:]) * 1e3,
-        "step_ms": steady_s / (len(steps) - 1) * 1e3,
-        "computation_ms": statistics.median(computed[1:]) * 1e3,
+        "steady_m_rows_per_s": (num_rows - BATCH_SIZE) / steady_s / 1e6,
+        "au_percent": epoch["au"]["block1"],
+        "wait_ms": statistics.median(waits_s[1:]) * 1e3,
+        "step_ms": steady_s / (len(steps_s) - 1) * 1e3,
     }
 
 
@@ -162,7 +179,7 @@ def main(description: str) -> int:
         directory = Path(arguments.directory or temporary)
         directory.mkdir(parents=True, exist_ok=True)
         python = python_with(directory / "dlio", *PACKAGES, with_dependencies=False)
-        of = DLRM.smaller(4 if arguments.small else 2)
+        of = DLRM.smaller(8 if arguments.small else 4)
         runner = Runner(
             python=python,
             folder=_written(python, directory, of),
@@ -209,17 +226,23 @@ def _stored_mb(folder: Path) -> float:
 
 
 def _compare(runner: Runner, names: list[str], repeats: int) -> dict[str, Any]:
-    """The sides in turn, each without and with a simulated accelerator."""
+    """The sides in turn, each without and with a simulated accelerator; medians of the runs."""
     computations = {"rate": 0.0, "accelerator": BATCH_SIZE / ROWS_PER_S_OF_ACCELERATOR}
     runs: dict[tuple[str, str], list[Run]] = {}
     for _ in range(repeats):
-        for name in names:
-            for kind, computation_s in computations.items():
+        for kind, computation_s in computations.items():
+            for name in names:
                 found = runner.run(SIDES[name], computation_s=computation_s)
                 print(f"{name}, {kind}: {found}", flush=True)
                 runs.setdefault((name, kind), []).append(found)
-    return {name: {kind: _medians(runs[name, kind]) for kind in computations} for name in names}
+    return {
+        name: {
+            kind: {key: float(f"{value:.4g}") for key, value in _medians(runs[name, kind]).items()}
+            for kind in computations
+        }
+        for name in names
+    }
 
 
-def _medians(runs: list[Run]) -> Run:
-    return {key: round(statistics.median(run[key] for run in runs), 4) for key in runs[0]}
+def _medians(runs: Sequence[Run]) -> Run:
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]}

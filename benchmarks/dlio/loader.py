@@ -23,19 +23,25 @@ from dlio.shares import share_of
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import FileList, Snapshot
+from shared_parts.process_tree import spent_s, tree_cpu_s
 
 CONFIG = "featstore.yaml"
 
 
 class CountedDataLoader(BaseDataLoader):  # type: ignore[misc]  # DLIO has no types.
-    """A data loader that says how many rows its batches had, in a file of DLIO's output folder."""
+    """A data loader that says in a file of DLIO's output folder how many rows its batches had so
+    far, and the CPU seconds since `read`, of this process and its workers: "num_rows", "cpu_s".
+    """
 
-    num_rows = 0
+    def read(self) -> None:
+        """Called by DLIO once, before the first epoch."""
+        self.num_rows, self._cpu_at_begin = 0, tree_cpu_s()
 
     def finalize(self) -> None:
         """Called by DLIO at the end of each epoch."""
-        path = Path(self._args.output_folder, f"{self._args.my_rank}_{self.dataset_type}_rows.json")
-        path.write_text(json.dumps({"num_rows": self.num_rows}))
+        counted = {"num_rows": self.num_rows, "cpu_s": spent_s(self._cpu_at_begin, tree_cpu_s())}
+        name = f"{self._args.my_rank}_{self.dataset_type}_counted.json"
+        Path(self._args.output_folder, name).write_text(json.dumps(counted))
 
 
 class FeatstoreDataLoader(CountedDataLoader):
@@ -48,7 +54,7 @@ class FeatstoreDataLoader(CountedDataLoader):
         super().__init__(format_type, dataset_type, epoch_number, DataLoaderType.CUSTOM)
 
     def read(self) -> None:
-        """Makes the loader. Called by DLIO once, before the first epoch.
+        """Makes the loader.
 
         Raises:
             ConfigError: The ranks cannot read the same number of files each, or `featstore.yaml` is
@@ -66,6 +72,7 @@ class FeatstoreDataLoader(CountedDataLoader):
             decode_threads=args.read_threads or "auto",
         )
         self._epochs = iter(range(args.epochs))
+        super().read()
 
     def next(self) -> Iterator[dict[str, Any]]:
         """The batches of one epoch. DLIO may leave the last one's successor unasked for."""
@@ -81,9 +88,9 @@ class FeatstoreDataLoader(CountedDataLoader):
 
 
 def _table_of(files: Sequence[str]) -> Snapshot:
-    """The table of these files alone. Those of one folder are listed together."""
-    wanted = {str(Path(file).resolve()) for file in files}
+    """The table of these local files alone. Those of one folder are listed together."""
+    wanted = {Path(file).resolve() for file in files}
     folders = sorted({Path(file).parent for file in files})
     listed = [open_snapshot(f"{folder}/*{Path(files[0]).suffix}") for folder in folders]
-    kept = (file for table in listed for file in table.data_files if file.url in wanted)
+    kept = (file for of in listed for file in of.data_files if Path(file.url).resolve() in wanted)
     return replace(listed[0], data_files=FileList.of(kept))

@@ -39,15 +39,12 @@ class SampleIndex(Mapping[int, tuple[str, int]]):
         return len(self._files) * self._rows_per_file
 
 
-class IndexedDataLoader(TorchDataLoader, CountedDataLoader):  # type: ignore[misc]
-    """DLIO's own loader, a DataLoader of torch over one of its readers, with a `SampleIndex` in
-    place of its dict.
-    """
+class CountedTorchDataLoader(TorchDataLoader, CountedDataLoader):  # type: ignore[misc]
+    """DLIO's own loader, a DataLoader of torch over one of its readers."""
 
     def read(self) -> None:
-        args = self._args
-        args.train_global_index_map = SampleIndex(args.file_list_train, args.num_samples_per_file)
-        super().read()
+        TorchDataLoader.read(self)
+        CountedDataLoader.read(self)
 
     def next(self) -> Iterator[Any]:
         for batch in super().next():
@@ -56,6 +53,15 @@ class IndexedDataLoader(TorchDataLoader, CountedDataLoader):  # type: ignore[mis
 
     def finalize(self) -> None:
         CountedDataLoader.finalize(self)
+
+
+class IndexedDataLoader(CountedTorchDataLoader):
+    """The same with a `SampleIndex` in place of DLIO's dict."""
+
+    def read(self) -> None:
+        args = self._args
+        args.train_global_index_map = SampleIndex(args.file_list_train, args.num_samples_per_file)
+        super().read()
 
 
 class ParquetReader(FormatReader):  # type: ignore[misc]
@@ -99,6 +105,7 @@ class SameBatchDataLoader(CountedDataLoader):
 
     def read(self) -> None:
         self._batch = torch.zeros(self.batch_size)
+        super().read()
 
     def next(self) -> Iterator[torch.Tensor]:
         for _ in range(self._args.training_steps):

@@ -19,15 +19,14 @@ from featstore.base.errors import ConfigError
 from loader_parts.plain_workload import DLRM
 
 WORKLOAD = Path(__file__).parents[2] / "benchmarks/dlio/configs/workload/dlrm_parquet.yaml"
-STEPS_S = [0.5, 0.001, 0.003]
-REPORT: dict[str, Any] = {
-    "proc": {"block1": STEPS_S},
+# Three steps in 0.504 s, and 0.002 s between them.
+EPOCH: dict[str, Any] = {
+    "proc": {"block1": [0.5, 0.001, 0.003]},
     "load": {"block1": [0.4, 0.0005, 0.0015]},
-    "compute": {"block1": [0.0, 0.0, 0.0]},
-    # The loop took 0.504 s for the steps, and 0.002 s between them.
     "throughput": {"block1": 3 * BATCH_SIZE / 0.506},
-    "au": {"block1": 0.0},
+    "au": {"block1": 12.0},
 }
+SLOWER = EPOCH | {"throughput": {"block1": 3 * BATCH_SIZE / 5.0}, "au": {"block1": 1.0}}
 
 
 @pytest.fixture(scope="module")
@@ -78,16 +77,31 @@ def test_files_that_ranks_cannot_share_are_refused(num_files: int, num_ranks: in
 
 
 def test_the_first_step_is_left_out_of_the_steady_figures() -> None:
-    found = figures_of(REPORT, 3 * BATCH_SIZE, 3 * BATCH_SIZE)
-    assert found["m_rows_per_s"] == pytest.approx(3 * BATCH_SIZE / 0.506 / 1e6)
-    assert found["steady_m_rows_per_s"] == pytest.approx(2 * BATCH_SIZE / 0.006 / 1e6)
+    found = figures_of([EPOCH], {"num_rows": 3 * BATCH_SIZE, "cpu_s": 2.0}, 3 * BATCH_SIZE)
+    assert found == pytest.approx(
+        {
+            "m_rows_per_cpu_s": 3 * BATCH_SIZE / 2.0 / 1e6,
+            "m_rows_per_s": 3 * BATCH_SIZE / 0.506 / 1e6,
+            "steady_m_rows_per_s": 2 * BATCH_SIZE / 0.006 / 1e6,
+            "au_percent": 12.0,
+            "wait_ms": 1.0,
+            "step_ms": 3.0,
+        }
+    )
+
+
+def test_figures_are_medians_of_the_epochs_and_the_cpu_that_of_all() -> None:
+    counted = {"num_rows": 9 * BATCH_SIZE, "cpu_s": 2.0}
+    found = figures_of([SLOWER, EPOCH, EPOCH], counted, 3 * BATCH_SIZE)
+    assert found["au_percent"] == 12.0
     assert found["step_ms"] == pytest.approx(3.0)
-    assert found["wait_ms"] == pytest.approx(1.0)
+    assert found["m_rows_per_cpu_s"] == pytest.approx(9 * BATCH_SIZE / 2.0 / 1e6)
 
 
 @pytest.mark.parametrize(
-    ("expected", "counted"), [(2 * BATCH_SIZE, None), (3 * BATCH_SIZE, 3 * BATCH_SIZE - 1)]
+    ("expected", "counted"),
+    [(2 * BATCH_SIZE, 2 * BATCH_SIZE), (3 * BATCH_SIZE, 3 * BATCH_SIZE - 1)],
 )
-def test_a_side_that_read_other_rows_ends_the_benchmark(expected: int, counted: int | None) -> None:
-    with pytest.raises(SystemExit, match=f"expected {expected} rows, found"):
-        figures_of(REPORT, expected, counted)
+def test_a_run_that_read_other_rows_ends_the_benchmark(expected: int, counted: int) -> None:
+    with pytest.raises(SystemExit, match=f"expected {expected} rows in each epoch, found"):
+        figures_of([EPOCH], {"num_rows": counted, "cpu_s": 2.0}, expected)
