@@ -22,16 +22,23 @@ def tensorflow_python(directory: Path) -> str:
     return python_with(directory / TENSORFLOW.replace("==", "-"), TENSORFLOW)
 
 
-def python_with(root: Path, *packages: str) -> str:
+def python_with(root: Path, *packages: str, with_dependencies: bool = True) -> str:
     """The interpreter of the environment at this path, which is made with these packages if it is
     not there.
+
+    Args:
+        root: The environment.
+        packages: What is installed into it.
+        with_dependencies: False leaves out what the packages depend on: it is among them, or in
+            the project's environment.
     """
     python, done = root / "bin" / "python", root / "installed"
     if not done.exists():
         print(f"installing {', '.join(packages)} into {root}", flush=True)
         venv.create(root, clear=True, symlinks=True)
         pip = [sys.executable, "-m", "pip", "--python", str(python)]
-        subprocess.run([*pip, "install", "--quiet", *packages], check=True)
+        options = [] if with_dependencies else ["--no-deps"]
+        subprocess.run([*pip, "install", "--quiet", *options, *packages], check=True)
         own = Path(sysconfig.get_path("purelib", vars={"base": str(root)}))
         # Searched after the environment's own libraries.
         (own / "project.pth").write_text(sysconfig.get_path("purelib") + "\n")
