@@ -114,8 +114,7 @@ class WebHdfs(HdfsFiles):
         self._who = {"delegation": token} if token else {}
         if user is not None and password is None:
             self._who["user.name"] = user
-        self.session = requests.Session()
-        self.session.verify = certificates
+        self.session, self._certificates = requests.Session(), certificates
         if password is not None:
             self.session.auth = (user, password)
         # It answers a server that asks for Kerberos, and is silent otherwise.
@@ -201,7 +200,10 @@ class WebHdfs(HdfsFiles):
         if self._has_password and host.hostname not in self._hosts:
             options["auth"] = lambda request: request
         try:
-            answer = self.session.request(method.upper(), url, allow_redirects=False, **options)
+            # That of the session would yield to REQUESTS_CA_BUNDLE.
+            answer = self.session.request(
+                method.upper(), url, allow_redirects=False, verify=self._certificates, **options
+            )
         except requests.RequestException as error:
             raise _broken(error, host.hostname, host.port) from None
         if answer.status_code < 400:
