@@ -305,6 +305,34 @@ def test_a_gateway_that_cannot_replace_a_file_says_so(
     assert cluster.files() == {"/t/x": b"first"}
 
 
+class Gateway(NameNodeHandler):
+    """Sends the bytes of files itself, as HttpFS does."""
+
+    def _checked(self, op: str, path: str, query: dict[str, str], fault: Any) -> None:
+        if op != "OPEN":
+            super()._checked(op, path, query, fault)
+            return
+        first = int(query["offset"])
+        self._answer(200, self.cluster.files()[path][first : first + int(query["length"])])
+
+
+def test_a_gateway_sends_files_without_a_data_node(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put("/t/x", DATA)
+    with serving(Gateway, cluster=cluster) as port:
+        url = f"webhdfs://127.0.0.1:{port}/t/x"
+        with storage.open_read(url) as file:
+            file.seek(1_000)
+            assert file.read(500_000) == DATA[1_000:501_000]
+        item = StageItem(key=0, url=url, size_bytes=len(DATA))
+        with (
+            Stager(Staging(directory=str(tmp_path), mode="whole")) as stager,
+            next(stager.stage([item])) as staged,
+        ):
+            assert staged.path is not None
+            assert staged.path.read_bytes() == DATA
+    assert not cluster.queries("data", "OPEN")
+
+
 def test_of_many_writers_of_one_new_file_exactly_one_succeeds(cluster: Cluster, url: str) -> None:
     together, won = threading.Barrier(8), list[bytes]()
 
