@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz iproute2 maven default-jdk-headless
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format ray hadoop faults faults-calls faults-epochs faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
+.PHONY: demo test test-all lint format ray hadoop faults faults-calls faults-epochs faults-hadoop faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -47,8 +47,8 @@ $(HADOOP): tests/hadoop/pom.xml
 hadoop: $(INSTALLED) $(HADOOP)
 	$(BIN)/python -m pytest tests/hadoop tests/contracts/test_file_contract.py -k "hadoop"
 
-faults: ray
-	$(MAKE) --jobs 2 --keep-going faults-epochs faults-hosts faults-properties faults-processes faults-calls
+faults: ray $(HADOOP)
+	$(MAKE) --jobs 2 --keep-going faults-epochs faults-hadoop faults-hosts faults-properties faults-processes faults-calls
 
 # The campaigns, two at a time: ends of epochs (broken off, it goes on where it was), hosts that are cut off and killed,
 # properties with 2,000 cases and 50,000 damaged files, other processes that are killed and stopped, and system calls that
@@ -57,6 +57,10 @@ CAMPAIGN := $(BIN)/python -m pytest --hypothesis-profile=campaign
 EPOCHS := tests/faults/test_epoch_end.py
 faults-epochs:
 	$(CAMPAIGN) $(EPOCHS)
+
+# A minute for each outage of a real HDFS.
+faults-hadoop: $(HADOOP)
+	$(CAMPAIGN) tests/hadoop/test_hadoop_faults.py
 
 # As root, with iproute2.
 faults-hosts:

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import ssl
 import threading
 from collections.abc import Iterator
 
@@ -30,9 +31,17 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(handler: type[http.server.BaseHTTPRequestHandler], **known: object) -> Iterator[int]:
+def serving(
+    handler: type[http.server.BaseHTTPRequestHandler],
+    tls: ssl.SSLContext | None = None,
+    **known: object,
+) -> Iterator[int]:
     """The port of a server whose handlers have the attributes `known`."""
     server = _Server(("127.0.0.1", 0), type("Handler", (handler,), known))
+    if tls is not None:
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

@@ -114,8 +114,7 @@ class WebHdfs(HdfsFiles):
         self._who = {"delegation": token} if token else {}
         if user is not None and password is None:
             self._who["user.name"] = user
-        self.session = requests.Session()
-        self.session.verify = certificates
+        self.session, self._certificates = requests.Session(), certificates
         if password is not None:
             self.session.auth = (user, password)
         # It answers a server that asks for Kerberos, and is silent otherwise.
@@ -151,11 +150,17 @@ class WebHdfs(HdfsFiles):
                 self._failed.forget()
             raise
         if answer.status_code != _REDIRECT:
-            return answer
+            return answer  # of a gateway, which sends the bytes of a file itself
         location = answer.headers.get("Location", "")
+        _ = answer.content  # When it is read, its connection serves the next request.
         try:
-            options = {"timeout": _DATA_TIMEOUTS_S, "stream": params["op"] == "OPEN"}
-            return self._send(method, location, **options, **_body(data))
+            return self._send(
+                method,
+                location,
+                timeout=_DATA_TIMEOUTS_S,
+                stream=_is_streamed(params),
+                **_body(data),
+            )
         except HdfsError as error:
             if error.is_passing:
                 self._failed.add(self._addresses(where, params, location), time.monotonic())
@@ -184,7 +189,11 @@ class WebHdfs(HdfsFiles):
         for root in self._roots[self._active :] + self._roots[: self._active]:
             try:
                 answer = self._send(
-                    method, f"{root}{where}", timeout=_NAME_TIMEOUTS_S, params=params
+                    method,
+                    f"{root}{where}",
+                    timeout=_NAME_TIMEOUTS_S,
+                    stream=_is_streamed(params),
+                    params=params,
                 )
             except HdfsError as error:
                 if not error.is_passing:
@@ -201,7 +210,10 @@ class WebHdfs(HdfsFiles):
         if self._has_password and host.hostname not in self._hosts:
             options["auth"] = lambda request: request
         try:
-            answer = self.session.request(method.upper(), url, allow_redirects=False, **options)
+            # That of the session would yield to REQUESTS_CA_BUNDLE.
+            answer = self.session.request(
+                method.upper(), url, allow_redirects=False, verify=self._certificates, **options
+            )
         except requests.RequestException as error:
             raise _broken(error, host.hostname, host.port) from None
         if answer.status_code < 400:
@@ -304,6 +316,11 @@ def transfer_addresses(located: Any, host: str | None, port: int | None) -> set[
         if host in (node["hostName"].lower(), node["ipAddr"])
         and port in (node["infoPort"], node.get("infoSecurePort"))
     }
+
+
+def _is_streamed(params: Mapping[str, Any]) -> bool:
+    """Whether an answer may be as large as a file."""
+    return bool(params["op"] == "OPEN")
 
 
 def _broken(error: requests.RequestException, host: str | None, port: int | None) -> HdfsError:

@@ -2,10 +2,12 @@
 runs against them too (tests/contracts/test_file_contract.py)."""
 
 import contextlib
+import datetime
 import io
 import os
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,9 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pyspark
 import pytest
 import requests
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from featstore.base.errors import AccessError, DiskFullError, StoreError
 from featstore.extraction.spark.java import java_environment
@@ -27,12 +34,14 @@ from featstore.files.hdfs_files import HdfsError
 from featstore.files.retry import RetryPolicy, retrying
 from featstore.files.webhdfs import FailedNodes, WebHdfs, error_of, transfer_addresses
 from featstore.staging import Source, StageItem, Stager, Staging
+from tests.http_servers import serving
 from tests.programs import free_ports, run_python
 from tests.store_clients import clients_of, forget_clients
 from tests.threads import run_together
 from tests.webhdfs_server import (
     TICKET,
     Cluster,
+    NameNodeHandler,
     RemoteError,
     hdfs_cluster,
     transfer_port,
@@ -296,6 +305,34 @@ def test_a_gateway_that_cannot_replace_a_file_says_so(
     assert cluster.files() == {"/t/x": b"first"}
 
 
+class Gateway(NameNodeHandler):
+    """Sends the bytes of files itself, as HttpFS does."""
+
+    def _checked(self, op: str, path: str, query: dict[str, str], fault: Any) -> None:
+        if op != "OPEN":
+            super()._checked(op, path, query, fault)
+            return
+        first = int(query["offset"])
+        self._answer(200, self.cluster.files()[path][first : first + int(query["length"])])
+
+
+def test_a_gateway_sends_files_without_a_data_node(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.put("/t/x", DATA)
+    with serving(Gateway, cluster=cluster) as port:
+        url = f"webhdfs://127.0.0.1:{port}/t/x"
+        with storage.open_read(url) as file:
+            file.seek(1_000)
+            assert file.read(500_000) == DATA[1_000:501_000]
+        item = StageItem(key=0, url=url, size_bytes=len(DATA))
+        with (
+            Stager(Staging(directory=str(tmp_path), mode="whole")) as stager,
+            next(stager.stage([item])) as staged,
+        ):
+            assert staged.path is not None
+            assert staged.path.read_bytes() == DATA
+    assert not cluster.queries("data", "OPEN")
+
+
 def test_of_many_writers_of_one_new_file_exactly_one_succeeds(cluster: Cluster, url: str) -> None:
     together, won = threading.Barrier(8), list[bytes]()
 
@@ -437,6 +474,47 @@ def test_a_password_is_sent_to_the_name_nodes_host_only() -> None:
     client._send("get", "http://gateway:1/webhdfs/v1/x")
     client._send("get", "http://data-node:2/webhdfs/v1/x")
     assert [bool(header) for header in sent] == [True, False]
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A certificate of one's own for `localhost`, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path = tmp_path / "own.pem"
+    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+def test_a_name_node_whose_certificate_nobody_vouches_for_is_refused(
+    cluster: Cluster, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    cluster.put("/t/x", DATA)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with serving(NameNodeHandler, tls=context, cluster=cluster) as port:
+        url = f"swebhdfs://localhost:{port}/t/x"
+        with clients_of({}), pytest.raises(StoreError, match="agree on no TLS connection"):
+            storage.size_bytes(url)
+        with clients_of({"SSL_CERT_FILE": str(certificate)}):
+            assert storage.size_bytes(url) == len(DATA)
+            monkeypatch.setenv("REQUESTS_CA_BUNDLE", certifi.where())
+            assert storage.size_bytes(url) == len(DATA)
 
 
 def test_a_quota_that_is_full_is_a_full_disk(
