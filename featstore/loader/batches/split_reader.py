@@ -32,9 +32,10 @@ _MIN_SLICE_ROWS = 1_024
 # Small row groups are read together, up to these rows and bytes, since each read takes some
 # microseconds for every column, and a hand-over between threads. Windows of 131,072 rows took 20 %
 # less time than of 32,768 on two cores, 10 % less on one (benchmarks/loader.md, the DLRM shape).
-# The first of a split has fewer, since somebody may wait for it.
+# The first of a split has fewer, since somebody may wait for it, and those with text, of which
+# nobody knows the size before.
 MOST_ROWS, _MOST_BYTES, _WINDOWS_IN_BUDGET = 1 << 17, 64 << 20, 8
-_MOST_FIRST_ROWS = 1 << 13
+_MOST_FIRST_ROWS, _MOST_TEXT_ROWS = 1 << 13, 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,6 +435,7 @@ class SplitReader:
     def _joined(self, row_groups: Iterable[range]) -> Iterator[range]:
         """Small row groups, each of them given as a range, in ranges that are read together."""
         most_bytes = min(_MOST_BYTES, self._budget.most_bytes // _WINDOWS_IN_BUDGET)
+        most_rows_later = min(MOST_ROWS, _MOST_TEXT_ROWS) if self._has_text else MOST_ROWS
         joined, joined_bytes, most_rows = range(0), 0, min(MOST_ROWS, _MOST_FIRST_ROWS)
         for next_one in row_groups:
             more_bytes = self._reader.size_bytes(next_one)
@@ -441,10 +443,19 @@ class SplitReader:
             is_small = joined_bytes + more_bytes <= most_bytes
             if joined and not (is_small and self._num_rows(both) <= most_rows):
                 yield joined
-                both, joined_bytes, most_rows = next_one, 0, MOST_ROWS
+                both, joined_bytes, most_rows = next_one, 0, most_rows_later
             joined, joined_bytes = both, joined_bytes + more_bytes
         if joined:
             yield joined
+
+    @property
+    def _has_text(self) -> bool:
+        """Whether columns are read whose size in memory their footers do not tell."""
+        return any(
+            file.footer.leaves[leaf.place].physical_type == "BYTE_ARRAY"
+            for file, columns in self._reader.parts
+            for leaf in columns.leaves
+        )
 
     def _skip_delivered(self) -> None:
         """Skips windows that were delivered before, except the last one of the claim, with which

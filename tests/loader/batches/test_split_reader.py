@@ -113,6 +113,22 @@ def test_small_row_groups_are_read_together(
     assert last.end_row == NUM_ROWS
 
 
+@pytest.mark.parametrize(("extras", "expected"), [([], [16, 54]), (["text"], [16, 32, 22])])
+def test_the_first_window_and_those_with_text_have_fewer_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extras: list[str], expected: list[int]
+) -> None:
+    """Somebody may wait for the first one, and footers do not tell how large decoded texts are."""
+    monkeypatch.setattr(split_reader, "MOST_ROWS", 64)
+    monkeypatch.setattr(split_reader, "_MOST_FIRST_ROWS", 20)
+    monkeypatch.setattr(split_reader, "_MOST_TEXT_ROWS", 32)
+    table = pa.table({"row": range(NUM_ROWS), "text": ["same"] * NUM_ROWS})
+    work = work_on(data_file(tmp_path / "a.parquet", table))
+    order = RowOrder(seed=1, epoch=2, shuffle=None)
+    request = request_of(table.schema, "row", extras=extras)
+    reader = SplitReader(work, request=request, order=order, stats=Stats())
+    assert [window.num_rows for window in windows_of(reader)] == expected
+
+
 def test_the_row_groups_before_a_damaged_one_are_read_although_all_are_read_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
