@@ -112,7 +112,9 @@ def is_metadata_file(url: str) -> bool:
     return is_iceberg(url) and _parse(url).catalog is None
 
 
-def open_iceberg(url: str, version: int | str | None = None) -> Snapshot:
+def open_iceberg(
+    url: str, version: int | str | None = None, schema_id: int | None = None
+) -> Snapshot:
     """Opens a snapshot of an Iceberg table.
 
     Columns and their names are those of the table's current schema if the current snapshot or a
@@ -124,11 +126,13 @@ def open_iceberg(url: str, version: int | str | None = None) -> Snapshot:
             `&after=` those files alone that were appended since another one, and other names the
             partitions with these values.
         version: A snapshot's id, or the name of a tag or branch, in place of that of the URL.
+        schema_id: The schema whose columns and names are taken, as of `Snapshot`: which one is
+            current changes, and a reader that goes on keeps its own.
 
     Raises:
         InputError: The URL is malformed, or a range of snapshots has others than appends.
         ConfigError: pyiceberg's configuration has no such catalog.
-        TableNotFoundError: There is no table, or not in this version.
+        TableNotFoundError: There is no table, or not in this version or with this schema.
         DataFileError: The table has what featstore or pyiceberg does not read, such as equality
             deletes.
         MissingDependencyError: pyiceberg is not installed.
@@ -139,7 +143,9 @@ def open_iceberg(url: str, version: int | str | None = None) -> Snapshot:
     with _as_errors(url):
         table = _load(url, address)
         chosen = _snapshot_of(url, table, wanted)
-        return _opened(url, address, table, chosen, _schema_of(table, chosen, wanted))
+        if schema_id is None:
+            schema_id = _schema_id_of(table, chosen, wanted)
+        return _opened(url, address, table, chosen, _schema_of(url, table, schema_id))
 
 
 def _opened(
@@ -175,6 +181,7 @@ def _opened(
             pa.schema([each for each, _ in fields]), [key.name for key in keys.values()]
         ),
         data_files=replace(files, ranges=ranges),
+        schema_id=schema.schema_id,
     )
 
 
@@ -311,7 +318,7 @@ def _is_branch(table: "Table", name: str) -> bool:
     return str(table.refs()[name].snapshot_ref_type) == "branch"
 
 
-def _schema_of(table: "Table", chosen: "IcebergSnapshot | None", wanted: str | None) -> "Schema":
+def _schema_id_of(table: "Table", chosen: "IcebergSnapshot | None", wanted: str | None) -> int:
     """The current schema for the current snapshot and those of branches, otherwise the snapshot's
     own.
     """
@@ -322,8 +329,18 @@ def _schema_of(table: "Table", chosen: "IcebergSnapshot | None", wanted: str | N
         or chosen == table.current_snapshot()
         or is_branch
     ):
-        return table.schema()
-    return table.schemas()[chosen.schema_id]
+        return int(table.metadata.current_schema_id)
+    return int(chosen.schema_id)
+
+
+def _schema_of(url: str, table: "Table", schema_id: int) -> "Schema":
+    found = table.schemas().get(schema_id)
+    if found is None:
+        raise TableNotFoundError(
+            f"{redact(url)}: no schema {schema_id}, found {', '.join(map(str, table.schemas()))}: "
+            "was it expired? Open the newest version"
+        )
+    return found
 
 
 def _operation(snapshot: "IcebergSnapshot") -> str:

@@ -1,6 +1,7 @@
 """A loader, samples and a growing plan over an Iceberg table."""
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,67 @@ def test_new_partitions_are_followed_and_a_state_is_restored(catalog: Any) -> No
         loader.load_state_dict(state)
         rest = [row for batch in loader for row in batch["id"].tolist()]
     assert sorted(rest) == list(range(8, 20))
+
+
+def renamed_by_day(catalog: Any) -> Any:
+    """A table with rows, whose partition key was renamed since."""
+    table = by_day(catalog)
+    table.append(rows_of(4, 40))
+    with table.update_schema() as update:
+        update.rename_column("day", "d")
+    return table
+
+
+def append(table: Any, first: int) -> None:
+    names = [field.name for field in table.schema().fields]
+    table.append(rows_of(first, 8).rename_columns(names))
+
+
+@pytest.mark.parametrize("version", ["", "?version=audit"])
+def test_files_listed_again_have_the_names_with_which_the_table_was_opened(
+    version: str, catalog: Any
+) -> None:
+    table = renamed_by_day(catalog)
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
+    with featstore.FeatureLoader(
+        f"{URL}{version}",
+        slots=["id"],
+        extras=["d"],
+        where="d >= '2020-01-03' and id < 20",
+        batch_size=7,
+        order={"kind": "rank", "mini_epochs": 2},
+    ) as loader:
+        append(table, 100)  # the snapshot that was opened is no longer the current one
+        with table.update_schema() as update:
+            update.rename_column("d", "date")
+        found = [
+            row
+            for batch in loader
+            for row in zip(batch["id"].tolist(), batch.extras["d"].to_pylist(), strict=True)
+        ]
+    assert sorted(found) == [(i, date(2020, 1, 1 + i // 4)) for i in range(8, 20)]
+
+
+def test_a_followed_table_keeps_its_names_and_its_state_after_renames(catalog: Any) -> None:
+    table = renamed_by_day(catalog)
+    options: dict[str, Any] = {
+        "slots": ["id"],
+        "batch_size": 40,
+        "follow": {"every_s": 0.02, "until": "d >= '2020-01-15'"},
+    }
+    with featstore.FeatureLoader(URL, **options) as loader:
+        rows = next(iter(loader))["id"].tolist()
+        loader.ack()
+        state = loader.state_dict()
+    assert sorted(rows) == list(range(4, 44))
+    append(table, 44)
+    with featstore.FeatureLoader(URL, **options) as loader:
+        loader.load_state_dict(state)
+        with table.update_schema() as update:
+            update.rename_column("d", "date")
+        append(table, 52)
+        rest = [row for batch in loader for row in batch["id"].tolist()]
+    assert sorted(rest) == list(range(44, 60))
 
 
 def test_new_files_are_followed_in_a_table_without_partition_keys(catalog: Any) -> None:

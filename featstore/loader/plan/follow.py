@@ -67,6 +67,7 @@ class Following:
         select: Gives the files of a snapshot that are read.
         require: Called with a snapshot and the files of a plan; raises if they must not be read.
         reads_stale: As of a snapshot.
+        schema_id: Likewise; the request is for columns of this schema.
     """
 
     options: Follow
@@ -76,6 +77,7 @@ class Following:
     select: Callable[[Snapshot], SelectedFiles]
     require: Callable[[Snapshot, SelectedFiles], None]
     reads_stale: bool = False
+    schema_id: int | None = None
 
     def files(self, followed: Followed) -> NewFiles:
         """The files of the plan that a saved state was in; none if it awaited the next plan.
@@ -105,7 +107,8 @@ class Following:
 
     def open(self, version: int | None = None) -> Snapshot:
         """A version of the table, by default the newest."""
-        return replace(open_snapshot(self.url, version), reads_stale=self.reads_stale)
+        found = open_snapshot(self.url, version, self.schema_id)
+        return replace(found, reads_stale=self.reads_stale)
 
 
 class Follower:
