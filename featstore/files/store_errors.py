@@ -14,7 +14,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -226,8 +226,8 @@ _FAILED = _rule("", "the store failed ({words})", "check the URL, and {endpoint}
 
 
 @contextlib.contextmanager
-def as_store_errors(url: str) -> Iterator[None]:
-    """Translates what a client raises in the block, with `store_error`.
+def as_store_errors(url: str, secrets: Collection[str] = ()) -> Iterator[None]:
+    """Translates what a client raises in the block, with `store_error` and these `secrets`.
 
     Errors of featstore and mistakes in its code pass unchanged, and so do errors of the operating
     system about a local path, since they name it.
@@ -241,7 +241,7 @@ def as_store_errors(url: str) -> Iterator[None]:
             raise
         if _is_local(url) and isinstance(error, OSError) and error.errno is not None:
             raise
-        raise store_error(url, error) from None
+        raise store_error(url, error, secrets) from None
 
 
 def _is_of_client(error: Exception) -> bool:
@@ -285,12 +285,13 @@ def _is_local(url: str) -> bool:
     return "://" not in url or url.startswith("file://")
 
 
-def store_error(url: str, error: Exception) -> Exception:
+def store_error(url: str, error: Exception, secrets: Collection[str] = ()) -> Exception:
     """The error to raise in place of a client's.
 
     Args:
         url: The file or table that was accessed.
         error: The client's error.
+        secrets: What a message must not show, as of `client_words`.
 
     Returns:
         FileNotFoundError if there is no such file, AccessError if access is refused, DiskFullError
@@ -306,7 +307,8 @@ def store_error(url: str, error: Exception) -> Exception:
         return FileNotFoundError(errno.ENOENT, "No such file", redact(url))
     if rule is None and (translated := _of_delta(url, error, text)) is not None:
         return translated
-    told = _from_rule(rule or _FAILED, url, text, getattr(error, "tried", "") or _tried(text))
+    tries = getattr(error, "tried", "") or _tried(text)
+    told = _from_rule(rule or _FAILED, url, text, tries, secrets)
     told.retry_after_s = retry_after_s(getattr(error, "headers", None) or {}, time.time())
     return told
 
@@ -412,13 +414,15 @@ def _tried(text: str) -> str:
     return gave_up(int(match[3]) + 1, tried_s, "retry_s", float(match[5]))
 
 
-def _from_rule(rule: _Rule, url: str, text: str, tries: str) -> StoreError:
+def _from_rule(
+    rule: _Rule, url: str, text: str, tries: str, secrets: Collection[str]
+) -> StoreError:
     known = variables_of("file" if _is_local(url) else url.partition("://")[0].lower())
     code = _CODE.search(text)
     fields = known.message_fields | {
         "host": _host(url, text),
         "code": f" ({code.group(1)})" if code else "",
-        "words": _words(url, text),
+        "words": _words(url, text, secrets),
     }
     cause, advice = rule.cause.format(**fields), rule.advice.format(**fields)
     error = rule.kind(f"{redact(url)}: {cause}{tries}; {advice}")
@@ -439,11 +443,11 @@ def _host(url: str, text: str) -> str:
     return host or "the store's endpoint"
 
 
-def client_words(url: str, error: Exception) -> str:
+def client_words(url: str, error: Exception, secrets: Collection[str] = ()) -> str:
     """The client's own words as one short line, without the secrets of the URL and of environment
-    variables.
+    variables, and without other `secrets`.
     """
-    return _words(url, _plain(error))
+    return _words(url, _plain(error), secrets)
 
 
 def _without_path(url: str, text: str) -> str:
@@ -458,7 +462,7 @@ def _plain(error: Exception) -> str:
     return _COLOURS.sub("", f"{type(error).__name__}: {error}").replace("↳", ":")
 
 
-def _words(url: str, text: str) -> str:
+def _words(url: str, text: str, secrets: Collection[str] = ()) -> str:
     words = " ".join(_TRIES.sub("", _INNER_PARTS.split(text)[0]).split()).rstrip(": ")
-    shown = redact_text(words, secrets_of(url) | secrets_in(os.environ))
+    shown = redact_text(words, secrets_of(url) | secrets_in(os.environ) | {*secrets})
     return shown if len(shown) <= _MAX_CHARACTERS else f"{shown[:_MAX_CHARACTERS]}..."

@@ -9,7 +9,7 @@ https://iceberg.apache.org/spec/
 import contextlib
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import parse_qsl
@@ -27,13 +27,12 @@ from featstore.base.errors import (
     nearest,
 )
 from featstore.base.libraries import LazyModule
-from featstore.base.redaction import redact
+from featstore.base.redaction import redact, secrets_in
 from featstore.base.schema import BY_ID, FIELD_ID, FieldId, Slot, SlotKind, SlotSchema
 from featstore.files.retry import thread_pool
 from featstore.files.storage import absolute, open_read
-from featstore.files.store_errors import as_store_errors
+from featstore.files.store_errors import as_store_errors, client_words
 from featstore.native.column_types import plain_type
-from featstore.native.damage import first_line
 from featstore.selection.predicate import Range
 from featstore.table.delta import Commit
 from featstore.table.iceberg_deletes import Deletes, unreadable
@@ -56,7 +55,7 @@ _snapshots: Any = LazyModule("pyiceberg.table.snapshots")
 _tables: Any = LazyModule("pyiceberg.table")
 
 _URLS = re.compile(
-    r"(iceberg://(?P<catalog>[^/?]+)/(?P<table>[^/?]+\.[^/?]+)"
+    r"(iceberg://(?P<catalog>[^/?@]+)/(?P<table>[^/?]+\.[^/?]+)"
     r"|iceberg\+(?P<file>.+?\.metadata\.json))(\?(?P<query>.*))?",
     re.DOTALL,
 )
@@ -217,10 +216,10 @@ def _parse(url: str) -> _Address:
 
 
 @contextlib.contextmanager
-def _as_errors(url: str) -> Iterator[None]:
-    """Translates what pyiceberg raises in the block."""
+def _as_errors(url: str, secrets: Collection[str] = ()) -> Iterator[None]:
+    """Translates what pyiceberg raises in the block; no message shows `secrets`."""
     import_extra("pyiceberg", "a table of Iceberg")
-    with as_store_errors(url):
+    with as_store_errors(url, secrets):
         try:
             yield
         except (_exceptions.NoSuchTableError, _exceptions.NoSuchNamespaceError):
@@ -231,19 +230,21 @@ def _as_errors(url: str) -> Iterator[None]:
             if isinstance(error, FeatstoreError):
                 raise
             raise TableNotFoundError(
-                f"{redact(url)}: a file of the table's metadata is missing ({first_line(error)}): "
-                "was its snapshot expired?"
+                f"{redact(url)}: a file of the table's metadata is missing "
+                f"({client_words(url, error, secrets)}): was its snapshot expired?"
             ) from None
         except (_exceptions.NotInstalledError, ModuleNotFoundError) as error:
             raise ConfigError(
-                f"{redact(url)}: the catalog needs another package ({first_line(error)}): install "
-                "it, or pyiceberg's extra of the catalog's type"
+                f"{redact(url)}: the catalog needs another package "
+                f"({client_words(url, error, secrets)}): install it, or pyiceberg's extra of the "
+                "catalog's type"
             ) from None
         except (_exceptions.ValidationError, ValueError, NotImplementedError) as error:
             if isinstance(error, FeatstoreError):
                 raise
             raise DataFileError(
-                f"{redact(url)}: pyiceberg cannot read its metadata ({first_line(error)})"
+                f"{redact(url)}: pyiceberg cannot read its metadata "
+                f"({client_words(url, error, secrets)})"
             ) from None
 
 
@@ -270,15 +271,17 @@ def _load(url: str, address: _Address) -> "Table":
             f"{nearest(address.catalog, known)}: expected it in .pyiceberg.yaml, or in variables "
             f"PYICEBERG_CATALOG__{address.catalog.upper()}__URI and the like"
         )
-    try:
-        catalog = _catalogs.load_catalog(address.catalog, **found)
-    except ValueError as error:
-        raise ConfigError(
-            f"{redact(url)}: pyiceberg's configuration of catalog {address.catalog!r} is wrong "
-            f"({first_line(error)})"
-        ) from None
-    with catalog:
-        loaded = catalog.load_table(address.table)
+    secrets = secrets_in({name: each for name, each in found.items() if isinstance(each, str)})
+    with _as_errors(url, secrets):
+        try:
+            catalog = _catalogs.load_catalog(address.catalog, **found)
+        except ValueError as error:
+            raise ConfigError(
+                f"{redact(url)}: pyiceberg's configuration of catalog {address.catalog!r} is wrong "
+                f"({client_words(url, error, secrets)})"
+            ) from None
+        with catalog:
+            loaded = catalog.load_table(address.table)
     return loaded
 
 

@@ -1,10 +1,13 @@
 import json
 import sys
+import threading
 import uuid
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, time
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -492,6 +495,60 @@ def test_a_catalog_that_cannot_be_asked_is_told_in_one_line(
     with pytest.raises(error, match=expected) as raised:
         open_table(URL)
     assert "\n" not in str(raised.value)
+
+
+@contextmanager
+def rest_catalog(answers: list[tuple[int, str]]) -> Iterator[tuple[str, list[str]]]:
+    """A REST catalog of pyiceberg that gives these answers when it is asked for a table, the last
+    one from then on: its URL, and the paths that it was asked for.
+    """
+    asked = list[str]()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = 200, '{"defaults": {}, "overrides": {}}'
+            if "/v1/config" not in self.path:
+                status, body = answers[min(len(asked), len(answers) - 1)]
+                asked.append(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def said(status: int, words: str) -> tuple[int, str]:
+    error = {"message": words, "type": "Said", "code": status}
+    return status, json.dumps({"error": error})
+
+
+def test_secrets_of_a_catalog_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    config = tmp_path / ".pyiceberg.yaml"
+    words = "bad token=hidden-1 of hidden-2"
+    with rest_catalog([said(418, words)]) as (url, _):
+        more = {"uri": url, "type": "rest", "token": "hidden-1", "s3.secret-access-key": "hidden-2"}
+        for of in ({"uri": "foo://user:hidden-1@host/db"}, more):
+            config.write_text(json.dumps({"catalog": {"s": of}}))  # JSON is YAML
+            with pytest.raises((ConfigError, StoreError), match=r"iceberg://s/db\.t") as raised:
+                open_table("iceberg://s/db.t")
+            assert "hidden" not in str(raised.value)
+    with pytest.raises(InputError, match="not the URL of an Iceberg table") as refused:
+        open_table("iceberg://user:hidden-1@s/db.t")
+    assert "hidden" not in str(refused.value)
 
 
 def test_without_pyiceberg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
