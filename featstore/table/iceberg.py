@@ -461,16 +461,31 @@ def _names(mapped: Any) -> tuple[str, ...]:
 
 
 def _default(url: str, described: Any, type_: pa.DataType) -> str | None:
-    """The text of a column's initial default, which Arrow casts to its type."""
+    """The text of a column's initial default, which Arrow casts to its type.
+
+    Raises:
+        DataFileError: It is of another type, or of a member of a struct.
+    """
     value = described.initial_default
-    if value is None:
-        return None
-    if not _is_key(type_):
-        raise DataFileError(
-            f"{redact(url)}: column {described.name!r}: an initial default of type {type_} is not "
-            "read: leave it out of the table, or write the files without the column again"
-        )
-    return _text(value, type_)
+    member = _member_with_default(described.field_type)
+    if member is None and (value is None or _is_key(type_)):
+        return None if value is None else _text(value, type_)
+    found = f"of type {type_}" if member is None else f"of the member {member!r} of a struct"
+    raise DataFileError(
+        f"{redact(url)}: column {described.name!r}: an initial default {found} is not read: leave "
+        "it out of the table, or write the files without it again"
+    )
+
+
+def _member_with_default(type_: Any) -> str | None:
+    """The name of a member within a type of Iceberg, at any depth, that has an initial default."""
+    inner = (getattr(type_, f"{name}_field", None) for name in ("element", "key", "value"))
+    for member in getattr(type_, "fields", None) or filter(None, inner):
+        if member.initial_default is not None:
+            return str(member.name)
+        if (found := _member_with_default(member.field_type)) is not None:
+            return found
+    return None
 
 
 def _is_key(type_: pa.DataType) -> bool:

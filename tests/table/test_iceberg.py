@@ -316,6 +316,27 @@ def test_columns_that_files_lack_have_their_initial_default(catalog: Any, tmp_pa
     assert open_table(f"iceberg+{path}").to_arrow(where="`late double` > 0.3").num_rows == 0
 
 
+@pytest.mark.parametrize("outer", ["struct", "list", "map"])
+def test_initial_defaults_of_members_of_structs_are_refused(
+    outer: str, catalog: Any, tmp_path: Path
+) -> None:
+    struct = pa.struct([("a", pa.int64())])
+    types = {"struct": struct, "list": pa.list_(struct), "map": pa.map_(pa.string(), struct)}
+    table = catalog.create_table("db.t", pa.schema([("id", pa.int64()), ("s", types[outer])]))
+    metadata = json.loads(table.metadata.model_dump_json(exclude_none=True))
+    type_ = metadata["schemas"][-1]["fields"][1]["type"]
+    inner = {"struct": type_, "list": type_.get("element"), "map": type_.get("value")}[outer]
+    late = {"id": 100, "name": "late", "type": "long", "required": False}
+    path = tmp_path / "late.metadata.json"
+    inner["fields"].append(late)
+    path.write_text(json.dumps(metadata))
+    assert open_table(f"iceberg+{path}").num_rows == 0
+    inner["fields"][-1] = {**late, "initial-default": 5}
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(DataFileError, match=r"column 's': an initial default of the member 'late'"):
+        open_table(f"iceberg+{path}")
+
+
 OF_ALL_TYPES = {
     "uuid": (pa.uuid(), [uuid.UUID(int=1).bytes, None]),
     "fixed": (pa.binary(3), [b"abc", None]),
