@@ -36,6 +36,7 @@ from featstore.native.column_types import plain_type
 from featstore.selection.predicate import Range
 from featstore.table.delta import Commit
 from featstore.table.iceberg_deletes import Deletes, unreadable
+from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 if TYPE_CHECKING:
@@ -172,6 +173,8 @@ def _opened(
     }
     files = FileList.of(file for file, _ in found.values())
     columns = [(column, number) for column, number in fields if number not in keys]
+    by_number = {number: column for column, number in columns}
+    _require_stored(table, by_number, (stored for _, stored in found.values()))
     ranges = _ranges(table, columns, [found[path][1] for path in files.paths])
     return Snapshot(
         url=url,
@@ -539,12 +542,6 @@ def _data_file(
         if number in keys:
             key = keys[number]
             partition[key.name] = None if value is None else _text(value, key.type)
-        elif value is not None and file.value_counts and number not in file.value_counts:
-            raise DataFileError(
-                f"{redact(file.file_path)}: expected column {number} of the table in the file, "
-                "found its value in the partition only, while other files are not partitioned by "
-                "it: rewrite the data files"
-            )
     return DataFile(
         path=file.file_path.removeprefix(root),
         url=absolute(file.file_path),
@@ -553,6 +550,43 @@ def _data_file(
         partition=partition,
         mask=deletes.mask_of(entry),
     )
+
+
+def _require_stored(table: "Table", columns: Mapping[int, pa.Field], files: Iterable[Any]) -> None:
+    """Checks that files hold the columns of which their partitions have a value, as migrated files
+    do not. Footers are read of those whose metrics do not tell.
+
+    Args:
+        table: The table.
+        columns: The columns that are read from files, by id.
+        files: Data files, as of manifests.
+
+    Raises:
+        DataFileError: A file does not hold one.
+    """
+    unsure = list[tuple[str, list[int]]]()
+    for file in files:
+        counted = file.value_counts or {}
+        numbers = [
+            number
+            for at, number in _values(table, file.spec_id)
+            if number in columns and number not in counted and file.partition[at] is not None
+        ]
+        if numbers:
+            unsure.append((file.file_path, numbers))
+    urls = [absolute(path) for path, _ in unsure]
+    for (path, numbers), schema in zip(
+        unsure, each_footer(urls, lambda footer: footer.file_schema), strict=True
+    ):
+        for number in numbers:
+            names = FieldId.parse(columns[number].metadata[BY_ID].decode()).names
+            by_name = not schema.by_id and not schema.by_name.keys().isdisjoint(names)
+            if number not in schema.by_id and not by_name:
+                raise DataFileError(
+                    f"{redact(path)}: expected column {columns[number].name!r} in the file, found "
+                    "its value in the partition only, while other files are not partitioned by "
+                    "it: rewrite the data files"
+                )
 
 
 def _ranges(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -237,6 +238,34 @@ def test_partition_values_are_those_of_identity_transforms_in_the_types_of_their
         open_table(f"{URL}?dya=2020-01-02")
 
 
+@pytest.mark.parametrize(
+    ("metrics", "is_migrated"), [("none", False), ("none", True), ("counts", False)]
+)
+def test_a_file_whose_partition_alone_has_a_column_is_refused_once_it_is_no_key(
+    metrics: str, is_migrated: bool, catalog: Any
+) -> None:
+    """Hive's files lack the columns by which they are divided."""
+    from pyiceberg.transforms import IdentityTransform
+
+    table = partitioned(catalog, day=IdentityTransform())
+    with table.transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": metrics})
+    table.append(rows_of(0, 8))
+    if is_migrated:
+        for path in table.inspect.files().column("file_path").to_pylist():
+            file = Path(path.removeprefix("file://"))
+            rows = pq.read_table(file, partitioning=None).drop(["day"])
+            pq.write_table(rows, file)
+    with table.update_spec() as update:
+        update.remove_field("part_day")
+    table.append(rows_of(8, 8))
+    if is_migrated:
+        with pytest.raises(DataFileError, match=r"expected column 'day' in the file, found its"):
+            open_table(URL)
+    else:
+        require_equal(table, URL)
+
+
 def test_bounds_in_manifests_leave_out_files(catalog: Any) -> None:
     from pyiceberg.transforms import DayTransform
 
@@ -449,8 +478,6 @@ def test_deletes_that_are_not_read_are_named(
 
 
 def test_files_without_ids_are_read_by_the_names_of_the_table(catalog: Any, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
     plain = rows_of(0, 10)
     pq.write_table(plain, tmp_path / "a.parquet")
     table = catalog.create_table("db.t", COLUMNS)
