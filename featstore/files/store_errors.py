@@ -53,6 +53,19 @@ _TRIES = re.compile(
 )
 _HEAD = re.compile(r"Error performing HEAD ")
 _BUSY = (408, 429)
+# The responses of which pyiceberg's clients of catalogs raise an error of their own.
+_CATALOGS = "pyiceberg.exceptions"
+_ANSWERS_OF_CATALOGS = {
+    "AuthorizationExpiredError": 401,
+    "OAuthError": 401,
+    "UnauthorizedError": 401,
+    "ForbiddenError": 403,
+    "TooManyRequestsError": 429,
+    "ServerError": 500,
+    "ServiceUnavailableError": 503,
+    "BadRequestError": 400,
+    "RESTError": 400,  # of any other refusal
+}
 # An error of the system in delta-rs' words, other than that a file is missing (2).
 _OS_ERROR = re.compile(r"\(os error (?!2\))\d+\)")
 # What a name node says while it starts or hands over, and data nodes have not reported to it yet.
@@ -352,8 +365,10 @@ def _rule_of(url: str, error: Exception, text: str) -> _Rule | None:
 
 
 def _by_status(error: Exception, text: str) -> _Rule | None:
-    match = _STATUS.search(text)
+    match, kind = _STATUS.search(text), type(error)
     status = int(match.group(1) or match.group(2)) if match else 0
+    if kind.__module__ == _CATALOGS:
+        status = _ANSWERS_OF_CATALOGS.get(kind.__name__, 0)
     refusals = (
         PermissionError,
         obstore_errors.PermissionDeniedError,

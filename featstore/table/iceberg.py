@@ -7,8 +7,10 @@ https://iceberg.apache.org/spec/
 """
 
 import contextlib
+import errno
 import re
 import struct
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -22,6 +24,7 @@ from featstore.base.errors import (
     DataFileError,
     FeatstoreError,
     InputError,
+    StoreError,
     TableNotFoundError,
     import_extra,
     nearest,
@@ -29,9 +32,9 @@ from featstore.base.errors import (
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact, secrets_in
 from featstore.base.schema import BY_ID, FIELD_ID, FieldId, Slot, SlotKind, SlotSchema
-from featstore.files.retry import thread_pool
+from featstore.files.retry import Failures, current_policy, thread_pool
 from featstore.files.storage import absolute, open_read
-from featstore.files.store_errors import as_store_errors, client_words
+from featstore.files.store_errors import as_store_errors, client_words, is_lasting
 from featstore.native.column_types import plain_type
 from featstore.selection.predicate import Range
 from featstore.table.delta import Commit
@@ -275,17 +278,39 @@ def _load(url: str, address: _Address) -> "Table":
             f"PYICEBERG_CATALOG__{address.catalog.upper()}__URI and the like"
         )
     secrets = secrets_in({name: each for name, each in found.items() if isinstance(each, str)})
-    with _as_errors(url, secrets):
+    failures = Failures()
+    while True:
         try:
-            catalog = _catalogs.load_catalog(address.catalog, **found)
-        except ValueError as error:
-            raise ConfigError(
-                f"{redact(url)}: pyiceberg's configuration of catalog {address.catalog!r} is wrong "
-                f"({client_words(url, error, secrets)})"
-            ) from None
-        with catalog:
-            loaded = catalog.load_table(address.table)
+            with _as_errors(url, secrets):
+                return _of_catalog(url, address, found, secrets)
+        except StoreError as error:
+            _pause(url, failures, error)
+
+
+def _of_catalog(
+    url: str, address: _Address, properties: Mapping[str, Any], secrets: Collection[str]
+) -> "Table":
+    try:
+        catalog = _catalogs.load_catalog(address.catalog, **properties)
+    except ValueError as error:
+        raise ConfigError(
+            f"{redact(url)}: pyiceberg's configuration of catalog {address.catalog!r} is wrong "
+            f"({client_words(url, error, secrets)})"
+        ) from None
+    with catalog:
+        loaded: Table = catalog.load_table(address.table)
     return loaded
+
+
+def _pause(url: str, failures: Failures, error: StoreError) -> None:
+    """Waits after a failure of a catalog, whose clients do not retry. Raises it if it is final."""
+    met = error.__context__  # what the client raised
+    is_final = error.errno != errno.EIO or (isinstance(met, Exception) and is_lasting(url, met))
+    asked_s = error.retry_after_s
+    pause_s = None if is_final else failures.add(current_policy(), asked_s=asked_s)
+    if pause_s is None:
+        raise error
+    time.sleep(pause_s)
 
 
 class _OwnFiles:

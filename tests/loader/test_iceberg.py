@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import featstore
-from featstore.base.errors import ConfigError, InputError
+from featstore.base.errors import AccessError, ConfigError, InputError
 from tests.iceberg_tables import COLUMNS, catalog_at, partitioned, rows_of
 
 pytest.importorskip("pyiceberg")
@@ -167,6 +167,52 @@ def test_a_followed_table_keeps_its_names_and_its_state_after_renames(catalog: A
         append(table, 52)
         rest = [row for batch in loader for row in batch["id"].tolist()]
     assert sorted(rest) == list(range(44, 60))
+
+
+def fail_looks(patch: pytest.MonkeyPatch, num_failures: int, status: str) -> None:
+    """Has the catalog's server answer so often with an error that pyiceberg has for a status."""
+    from pyiceberg import exceptions
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    load, failures = SqlCatalog.load_table, iter(range(num_failures))
+
+    def fail_first(self: Any, name: str) -> Any:
+        if next(failures, None) is not None:
+            raise getattr(exceptions, status)("busy")
+        return load(self, name)
+
+    patch.setattr(SqlCatalog, "load_table", fail_first)
+
+
+def test_a_catalog_that_fails_for_a_while_does_not_end_following(
+    catalog: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = by_day(catalog)
+    table.append(rows_of(0, 8))
+    follow = {"every_s": 0.02, "until": "day >= '2020-01-03'"}
+    with featstore.FeatureLoader(URL, slots=["id"], batch_size=8, follow=follow) as loader:
+        batches = iter(loader)
+        assert sorted(next(batches)["id"].tolist()) == list(range(8))
+        table.append(rows_of(8, 8))
+        fail_looks(monkeypatch, 6, "ServiceUnavailableError")  # one more than one look's attempts
+        assert sorted(row for batch in batches for row in batch["id"].tolist()) == [*range(8, 16)]
+    assert "the store is in trouble" in caplog.text
+    assert "it is looked at again" in caplog.text
+
+
+def test_a_catalog_that_refuses_ends_following(
+    catalog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = by_day(catalog)
+    table.append(rows_of(0, 8))
+    with featstore.FeatureLoader(
+        URL, slots=["id"], batch_size=8, follow={"every_s": 0.02}
+    ) as loader:
+        batches = iter(loader)
+        next(batches)
+        fail_looks(monkeypatch, 1_000, "ForbiddenError")
+        with pytest.raises(AccessError, match="refuses access; check the catalog's credentials"):
+            next(batches)
 
 
 def test_new_files_are_followed_in_a_table_without_partition_keys(catalog: Any) -> None:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from featstore.base.errors import (
+    AccessError,
     ConfigError,
     DataFileError,
     InputError,
@@ -597,6 +598,30 @@ def test_secrets_of_a_catalog_are_not_shown(
     with pytest.raises(InputError, match="not the URL of an Iceberg table") as refused:
         open_table("iceberg://user:hidden-1@s/db.t")
     assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "expected", "num_asked"),
+    [
+        ([503, 429, 500, 404], TableNotFoundError, "the catalog has none of this name", 4),
+        ([503], StoreError, r"is in trouble \(.*busy\); try again later", 5),
+        ([403], AccessError, "refuses access; check the catalog's credentials in pyiceberg's", 1),
+        ([401], AccessError, "refuses access; check the catalog's credentials in pyiceberg's", 2),
+        ([422], StoreError, r"refuses the request \(.*busy\); check the URL, and the catalog's", 1),
+    ],
+)
+def test_a_catalog_is_asked_again_after_what_may_pass(
+    answers: list[int],
+    kind: type[Exception],
+    expected: str,
+    num_asked: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with rest_catalog([said(status, "busy") for status in answers]) as (url, asked):
+        monkeypatch.setenv("PYICEBERG_CATALOG__S__URI", url)
+        with pytest.raises(kind, match=rf"iceberg://s/db\.t.*{expected}"):
+            open_table("iceberg://s/db.t")
+    assert len(asked) == num_asked  # pyiceberg itself asks again for a new token
 
 
 def test_without_pyiceberg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
