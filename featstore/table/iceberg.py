@@ -637,10 +637,7 @@ def _range(column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any
     if not any(is_kind(column.type) for is_kind in _BOUNDED) or (slot and slot.shape):
         return None
     type_ = column.type if slot is None else slot.arrow_type()
-    ends = (
-        _bounds([(getattr(file, side) or {}).get(number) for file in files], column.type)
-        for side in ("lower_bounds", "upper_bounds")
-    )
+    ends = (_bounds(files, side, column, number) for side in ("lower_bounds", "upper_bounds"))
     low, high = (each.cast(type_, safe=False) for each in ends)
     num_nulls = [(file.null_value_counts or {}).get(number) for file in files]
     num_values = [(file.value_counts or {}).get(number) for file in files]
@@ -656,15 +653,34 @@ def _range(column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any
     return found.with_zero_as_null() if slot and slot.kind is SlotKind.ID else found
 
 
-def _bounds(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
-    """Bounds as of manifests, in the type of their column, which may have been widened since."""
+def _bounds(files: Sequence[Any], side: str, column: pa.Field, number: int) -> pa.Array:
+    """Bounds as of manifests, in the type of their column, which may have been widened since.
+
+    Raises:
+        DataFileError: One is of another length, or no text.
+    """
+    type_, numbers = column.type, list[Any]()
+    for file in files:
+        found = (getattr(file, side) or {}).get(number)
+        try:
+            numbers.append(None if found is None else _bound(found, type_))
+        except (struct.error, ValueError):
+            raise DataFileError(
+                f"{redact(file.file_path)}: column {column.name!r}: expected {side} of type "
+                f"{type_} in the manifest, found {len(found)} bytes that are none: write the "
+                "table's manifests again"
+            ) from None
     if pa.types.is_string(type_):
-        return pa.array([None if each is None else each.decode() for each in values], type_)
-    wide, narrow = _BOUNDS_AS[pa.types.is_floating(type_)]
-    numbers = [
-        None if each is None else struct.unpack(wide if len(each) == 8 else narrow, each)[0]
-        for each in values
-    ]
+        return pa.array(numbers, type_)
     if pa.types.is_floating(type_) or pa.types.is_integer(type_):
         return pa.array(numbers, type_)
     return pa.array(numbers, pa.int32() if pa.types.is_date(type_) else pa.int64()).view(type_)
+
+
+def _bound(found: bytes, type_: pa.DataType) -> str | int | float:
+    """A bound as of a manifest. ValueError or struct.error if it is none of a type."""
+    if pa.types.is_string(type_):
+        return found.decode()
+    wide, narrow = _BOUNDS_AS[pa.types.is_floating(type_)]
+    value: int | float = struct.unpack(wide if len(found) == 8 else narrow, found)[0]
+    return value

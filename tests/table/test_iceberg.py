@@ -31,6 +31,7 @@ from featstore.explore.table import open_table
 from featstore.table.open import open_for_writing, open_snapshot
 from tests.iceberg_tables import (
     COLUMNS,
+    PATHS,
     as_featstore,
     catalog_at,
     commit_deletes,
@@ -42,6 +43,7 @@ from tests.iceberg_tables import (
 
 pytest.importorskip("pyiceberg")
 URL = "iceberg://test/db.t"
+LOWER_BOUNDS, UPPER_BOUNDS = 10, 11  # places in the entry of a file in a manifest of version 3
 
 
 @pytest.fixture
@@ -475,6 +477,62 @@ def test_deletes_that_are_not_read_are_named(
     with pytest.raises(
         DataFileError, match=rf"is an Iceberg table with {expected}, which.*deletes.parquet"
     ):
+        open_table(url)
+
+
+@pytest.mark.parametrize(
+    ("column", "bound", "expected"),
+    [
+        ("y", b"", r"'y': expected lower_bounds of type double in the manifest, found 0 bytes"),
+        ("y", b"123", r"'y': expected lower_bounds of type double .* found 3 bytes"),
+        ("n", b"123456789", r"'n': expected lower_bounds of type int32 .* found 9 bytes"),
+        ("name", b"a\xff", r"'name': expected lower_bounds of type string .* found 2 bytes"),
+    ],
+)
+def test_bounds_that_are_none_of_their_column_are_named(
+    column: str, bound: bytes, expected: str, catalog: Any
+) -> None:
+    from pyiceberg.transforms import IdentityTransform
+
+    whole = catalog.create_table("db.whole", COLUMNS)
+    whole.append(rows_of(0, 20))
+    [task] = whole.scan().plan_files()
+    number = COLUMNS.names.index(column) + 1
+    table = catalog.create_table("db.t", COLUMNS)
+    with table.update_sort_order() as update:
+        update.asc(column, IdentityTransform())
+    file = task.file
+    file[LOWER_BOUNDS] = {**file.lower_bounds, number: bound}
+    with table.transaction() as change, change.update_snapshot().fast_append() as update:
+        update.append_data_file(file)
+    with pytest.raises(DataFileError, match=rf"\.parquet: column {expected}"):
+        open_table(URL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "expected"),
+    [
+        ("vectors", {18: -1}, r"a deletion vector of more than 8 bytes .* from byte -1 on"),
+        ("vectors", {19: 8}, r"a deletion vector of more than 8 bytes .*, found 8 bytes from"),
+        ("vectors", {19: -5}, r"a deletion vector of more than 8 bytes .*, found -5 bytes from"),
+        (
+            "positions",
+            {LOWER_BOUNDS: {PATHS: b"\xff"}, UPPER_BOUNDS: {PATHS: b"\xff"}},
+            r"the path of a data file .*, found b'\\xff' for",
+        ),
+    ],
+)
+def test_damaged_records_of_deletes_are_named(
+    kind: str, change: dict[int, Any], expected: str, catalog: Any, tmp_path: Path
+) -> None:
+    table = catalog.create_table("db.t", COLUMNS)
+    table.append(rows_of(0, 20))
+    [path] = table.inspect.files().column("file_path").to_pylist()
+    [deletes] = deleted_by(kind, tmp_path, {path: [3]})
+    for place, value in change.items():
+        deletes[place] = value
+    url = commit_deletes(table, tmp_path, [deletes])
+    with pytest.raises(DataFileError, match=rf"expected .*{expected}.*the manifest is damaged"):
         open_table(url)
 
 
