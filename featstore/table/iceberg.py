@@ -661,9 +661,12 @@ def _bounds(files: Sequence[Any], side: str, column: pa.Field, number: int) -> p
     """
     type_, numbers = column.type, list[Any]()
     for file in files:
-        found = (getattr(file, side) or {}).get(number)
+        found: bytes | None = (getattr(file, side) or {}).get(number)
+        if found is None:
+            numbers.append(None)
+            continue
         try:
-            numbers.append(None if found is None else _bound(found, type_))
+            numbers.append(_bound(found, type_))
         except (struct.error, ValueError):
             raise DataFileError(
                 f"{redact(file.file_path)}: column {column.name!r}: expected {side} of type "
