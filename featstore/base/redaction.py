@@ -31,7 +31,9 @@ _FILE = re.compile(r"file:", re.IGNORECASE)
 # A closing bracket ends a URL within a text, except in an IPv6 address. The bound on the scheme's
 # length keeps the search linear: without it a long text without URLs takes quadratic time.
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}://(?:\[[0-9A-Fa-f:.]+\]|[^\s'\"<>)\]])+")
-_SECRET_NAME = re.compile(r"KEY|SECRET|TOKEN|PASS|SAS|SIGNATURE|CONNECTION_STRING", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"KEY|SECRET|TOKEN|PASS|SAS|SIGNATURE|CONNECTION_STRING|CREDENTIAL$", re.IGNORECASE
+)
 # A URL at the end of a truncated text: the characters that mark its secrets may be cut off.
 _CUT_URL = re.compile(r"(?<=://)\S*$")
 _BEFORE = r"(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2}))"  # a secret: no word, or an escape

@@ -166,12 +166,17 @@ _HTTP = StoreVariables(
     endpoint="the host and the port in the URL",
     denied="http is read without credentials: let the server allow it, or use another store",
 )
+_ICEBERG = StoreVariables(
+    credentials="the catalog's credentials in pyiceberg's configuration",
+    endpoint="the catalog's uri in pyiceberg's configuration",
+)
 _OTHER = StoreVariables(
     credentials="the user and the password in the URL",
     endpoint="the host and the port in the URL",
 )
 _BY_SCHEME = {
     "file": _LOCAL,
+    "iceberg": _ICEBERG,
     "http": _HTTP,
     "https": _HTTP,
     "s3": _S3,

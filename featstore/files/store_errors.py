@@ -14,7 +14,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -53,6 +53,19 @@ _TRIES = re.compile(
 )
 _HEAD = re.compile(r"Error performing HEAD ")
 _BUSY = (408, 429)
+# The responses of which pyiceberg's clients of catalogs raise an error of their own.
+_CATALOGS = "pyiceberg.exceptions"
+_ANSWERS_OF_CATALOGS = {
+    "AuthorizationExpiredError": 401,
+    "OAuthError": 401,
+    "UnauthorizedError": 401,
+    "ForbiddenError": 403,
+    "TooManyRequestsError": 429,
+    "ServerError": 500,
+    "ServiceUnavailableError": 503,
+    "BadRequestError": 400,
+    "RESTError": 400,  # of any other refusal
+}
 # An error of the system in delta-rs' words, other than that a file is missing (2).
 _OS_ERROR = re.compile(r"\(os error (?!2\))\d+\)")
 # What a name node says while it starts or hands over, and data nodes have not reported to it yet.
@@ -226,8 +239,8 @@ _FAILED = _rule("", "the store failed ({words})", "check the URL, and {endpoint}
 
 
 @contextlib.contextmanager
-def as_store_errors(url: str) -> Iterator[None]:
-    """Translates what a client raises in the block, with `store_error`.
+def as_store_errors(url: str, secrets: Collection[str] = ()) -> Iterator[None]:
+    """Translates what a client raises in the block, with `store_error` and these `secrets`.
 
     Errors of featstore and mistakes in its code pass unchanged, and so do errors of the operating
     system about a local path, since they name it.
@@ -241,7 +254,7 @@ def as_store_errors(url: str) -> Iterator[None]:
             raise
         if _is_local(url) and isinstance(error, OSError) and error.errno is not None:
             raise
-        raise store_error(url, error) from None
+        raise store_error(url, error, secrets) from None
 
 
 def _is_of_client(error: Exception) -> bool:
@@ -285,12 +298,13 @@ def _is_local(url: str) -> bool:
     return "://" not in url or url.startswith("file://")
 
 
-def store_error(url: str, error: Exception) -> Exception:
+def store_error(url: str, error: Exception, secrets: Collection[str] = ()) -> Exception:
     """The error to raise in place of a client's.
 
     Args:
         url: The file or table that was accessed.
         error: The client's error.
+        secrets: What a message must not show, as of `client_words`.
 
     Returns:
         FileNotFoundError if there is no such file, AccessError if access is refused, DiskFullError
@@ -306,7 +320,8 @@ def store_error(url: str, error: Exception) -> Exception:
         return FileNotFoundError(errno.ENOENT, "No such file", redact(url))
     if rule is None and (translated := _of_delta(url, error, text)) is not None:
         return translated
-    told = _from_rule(rule or _FAILED, url, text, getattr(error, "tried", "") or _tried(text))
+    tries = getattr(error, "tried", "") or _tried(text)
+    told = _from_rule(rule or _FAILED, url, text, tries, secrets)
     told.retry_after_s = retry_after_s(getattr(error, "headers", None) or {}, time.time())
     return told
 
@@ -350,8 +365,10 @@ def _rule_of(url: str, error: Exception, text: str) -> _Rule | None:
 
 
 def _by_status(error: Exception, text: str) -> _Rule | None:
-    match = _STATUS.search(text)
+    match, kind = _STATUS.search(text), type(error)
     status = int(match.group(1) or match.group(2)) if match else 0
+    if kind.__module__ == _CATALOGS:
+        status = _ANSWERS_OF_CATALOGS.get(kind.__name__, 0)
     refusals = (
         PermissionError,
         obstore_errors.PermissionDeniedError,
@@ -412,13 +429,15 @@ def _tried(text: str) -> str:
     return gave_up(int(match[3]) + 1, tried_s, "retry_s", float(match[5]))
 
 
-def _from_rule(rule: _Rule, url: str, text: str, tries: str) -> StoreError:
+def _from_rule(
+    rule: _Rule, url: str, text: str, tries: str, secrets: Collection[str]
+) -> StoreError:
     known = variables_of("file" if _is_local(url) else url.partition("://")[0].lower())
     code = _CODE.search(text)
     fields = known.message_fields | {
         "host": _host(url, text),
         "code": f" ({code.group(1)})" if code else "",
-        "words": _words(url, text),
+        "words": _words(url, text, secrets),
     }
     cause, advice = rule.cause.format(**fields), rule.advice.format(**fields)
     error = rule.kind(f"{redact(url)}: {cause}{tries}; {advice}")
@@ -439,11 +458,11 @@ def _host(url: str, text: str) -> str:
     return host or "the store's endpoint"
 
 
-def client_words(url: str, error: Exception) -> str:
+def client_words(url: str, error: Exception, secrets: Collection[str] = ()) -> str:
     """The client's own words as one short line, without the secrets of the URL and of environment
-    variables.
+    variables, and without other `secrets`.
     """
-    return _words(url, _plain(error))
+    return _words(url, _plain(error), secrets)
 
 
 def _without_path(url: str, text: str) -> str:
@@ -458,7 +477,7 @@ def _plain(error: Exception) -> str:
     return _COLOURS.sub("", f"{type(error).__name__}: {error}").replace("↳", ":")
 
 
-def _words(url: str, text: str) -> str:
+def _words(url: str, text: str, secrets: Collection[str] = ()) -> str:
     words = " ".join(_TRIES.sub("", _INNER_PARTS.split(text)[0]).split()).rstrip(": ")
-    shown = redact_text(words, secrets_of(url) | secrets_in(os.environ))
+    shown = redact_text(words, secrets_of(url) | secrets_in(os.environ) | {*secrets})
     return shown if len(shown) <= _MAX_CHARACTERS else f"{shown[:_MAX_CHARACTERS]}..."

@@ -261,6 +261,7 @@ def _followed(
         select=partial(matching_in_sections, request=request, key=key),
         require=partial(require_fresh_files, request=request),
         reads_stale=snapshot.reads_stale,
+        schema_id=snapshot.schema_id,
     )
 
 

@@ -7,9 +7,11 @@ https://iceberg.apache.org/spec/
 """
 
 import contextlib
+import errno
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import parse_qsl
@@ -22,21 +24,22 @@ from featstore.base.errors import (
     DataFileError,
     FeatstoreError,
     InputError,
+    StoreError,
     TableNotFoundError,
     import_extra,
     nearest,
 )
 from featstore.base.libraries import LazyModule
-from featstore.base.redaction import redact
+from featstore.base.redaction import redact, secrets_in
 from featstore.base.schema import BY_ID, FIELD_ID, FieldId, Slot, SlotKind, SlotSchema
-from featstore.files.retry import thread_pool
+from featstore.files.retry import Failures, current_policy, thread_pool
 from featstore.files.storage import absolute, open_read
-from featstore.files.store_errors import as_store_errors
+from featstore.files.store_errors import as_store_errors, client_words, is_lasting
 from featstore.native.column_types import plain_type
-from featstore.native.damage import first_line
 from featstore.selection.predicate import Range
 from featstore.table.delta import Commit
 from featstore.table.iceberg_deletes import Deletes, unreadable
+from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ _snapshots: Any = LazyModule("pyiceberg.table.snapshots")
 _tables: Any = LazyModule("pyiceberg.table")
 
 _URLS = re.compile(
-    r"(iceberg://(?P<catalog>[^/?]+)/(?P<table>[^/?]+\.[^/?]+)"
+    r"(iceberg://(?P<catalog>[^/?@]+)/(?P<table>[^/?]+\.[^/?]+)"
     r"|iceberg\+(?P<file>.+?\.metadata\.json))(\?(?P<query>.*))?",
     re.DOTALL,
 )
@@ -112,7 +115,9 @@ def is_metadata_file(url: str) -> bool:
     return is_iceberg(url) and _parse(url).catalog is None
 
 
-def open_iceberg(url: str, version: int | str | None = None) -> Snapshot:
+def open_iceberg(
+    url: str, version: int | str | None = None, schema_id: int | None = None
+) -> Snapshot:
     """Opens a snapshot of an Iceberg table.
 
     Columns and their names are those of the table's current schema if the current snapshot or a
@@ -124,11 +129,13 @@ def open_iceberg(url: str, version: int | str | None = None) -> Snapshot:
             `&after=` those files alone that were appended since another one, and other names the
             partitions with these values.
         version: A snapshot's id, or the name of a tag or branch, in place of that of the URL.
+        schema_id: The schema whose columns and names are taken, as of `Snapshot`: which one is
+            current changes, and a reader that goes on keeps its own.
 
     Raises:
         InputError: The URL is malformed, or a range of snapshots has others than appends.
         ConfigError: pyiceberg's configuration has no such catalog.
-        TableNotFoundError: There is no table, or not in this version.
+        TableNotFoundError: There is no table, or not in this version or with this schema.
         DataFileError: The table has what featstore or pyiceberg does not read, such as equality
             deletes.
         MissingDependencyError: pyiceberg is not installed.
@@ -139,7 +146,9 @@ def open_iceberg(url: str, version: int | str | None = None) -> Snapshot:
     with _as_errors(url):
         table = _load(url, address)
         chosen = _snapshot_of(url, table, wanted)
-        return _opened(url, address, table, chosen, _schema_of(table, chosen, wanted))
+        if schema_id is None:
+            schema_id = _schema_id_of(table, chosen, wanted)
+        return _opened(url, address, table, chosen, _schema_of(url, table, schema_id))
 
 
 def _opened(
@@ -167,6 +176,8 @@ def _opened(
     }
     files = FileList.of(file for file, _ in found.values())
     columns = [(column, number) for column, number in fields if number not in keys]
+    by_number = {number: column for column, number in columns}
+    _require_stored(table, by_number, (stored for _, stored in found.values()))
     ranges = _ranges(table, columns, [found[path][1] for path in files.paths])
     return Snapshot(
         url=url,
@@ -175,6 +186,7 @@ def _opened(
             pa.schema([each for each, _ in fields]), [key.name for key in keys.values()]
         ),
         data_files=replace(files, ranges=ranges),
+        schema_id=schema.schema_id,
     )
 
 
@@ -210,10 +222,10 @@ def _parse(url: str) -> _Address:
 
 
 @contextlib.contextmanager
-def _as_errors(url: str) -> Iterator[None]:
-    """Translates what pyiceberg raises in the block."""
+def _as_errors(url: str, secrets: Collection[str] = ()) -> Iterator[None]:
+    """Translates what pyiceberg raises in the block; no message shows `secrets`."""
     import_extra("pyiceberg", "a table of Iceberg")
-    with as_store_errors(url):
+    with as_store_errors(url, secrets):
         try:
             yield
         except (_exceptions.NoSuchTableError, _exceptions.NoSuchNamespaceError):
@@ -224,19 +236,21 @@ def _as_errors(url: str) -> Iterator[None]:
             if isinstance(error, FeatstoreError):
                 raise
             raise TableNotFoundError(
-                f"{redact(url)}: a file of the table's metadata is missing ({first_line(error)}): "
-                "was its snapshot expired?"
+                f"{redact(url)}: a file of the table's metadata is missing "
+                f"({client_words(url, error, secrets)}): was its snapshot expired?"
             ) from None
         except (_exceptions.NotInstalledError, ModuleNotFoundError) as error:
             raise ConfigError(
-                f"{redact(url)}: the catalog needs another package ({first_line(error)}): install "
-                "it, or pyiceberg's extra of the catalog's type"
+                f"{redact(url)}: the catalog needs another package "
+                f"({client_words(url, error, secrets)}): install it, or pyiceberg's extra of the "
+                "catalog's type"
             ) from None
         except (_exceptions.ValidationError, ValueError, NotImplementedError) as error:
             if isinstance(error, FeatstoreError):
                 raise
             raise DataFileError(
-                f"{redact(url)}: pyiceberg cannot read its metadata ({first_line(error)})"
+                f"{redact(url)}: pyiceberg cannot read its metadata "
+                f"({client_words(url, error, secrets)})"
             ) from None
 
 
@@ -263,16 +277,40 @@ def _load(url: str, address: _Address) -> "Table":
             f"{nearest(address.catalog, known)}: expected it in .pyiceberg.yaml, or in variables "
             f"PYICEBERG_CATALOG__{address.catalog.upper()}__URI and the like"
         )
+    secrets = secrets_in({name: each for name, each in found.items() if isinstance(each, str)})
+    failures = Failures()
+    while True:
+        try:
+            with _as_errors(url, secrets):
+                return _of_catalog(url, address, found, secrets)
+        except StoreError as error:
+            _pause(url, failures, error)
+
+
+def _of_catalog(
+    url: str, address: _Address, properties: Mapping[str, Any], secrets: Collection[str]
+) -> "Table":
     try:
-        catalog = _catalogs.load_catalog(address.catalog, **found)
+        catalog = _catalogs.load_catalog(address.catalog, **properties)
     except ValueError as error:
         raise ConfigError(
             f"{redact(url)}: pyiceberg's configuration of catalog {address.catalog!r} is wrong "
-            f"({first_line(error)})"
+            f"({client_words(url, error, secrets)})"
         ) from None
     with catalog:
-        loaded = catalog.load_table(address.table)
+        loaded: Table = catalog.load_table(address.table)
     return loaded
+
+
+def _pause(url: str, failures: Failures, error: StoreError) -> None:
+    """Waits after a failure of a catalog, whose clients do not retry. Raises it if it is final."""
+    met = error.__context__  # what the client raised
+    is_final = error.errno != errno.EIO or (isinstance(met, Exception) and is_lasting(url, met))
+    asked_s = error.retry_after_s
+    pause_s = None if is_final else failures.add(current_policy(), asked_s=asked_s)
+    if pause_s is None:
+        raise error
+    time.sleep(pause_s)
 
 
 class _OwnFiles:
@@ -311,7 +349,7 @@ def _is_branch(table: "Table", name: str) -> bool:
     return str(table.refs()[name].snapshot_ref_type) == "branch"
 
 
-def _schema_of(table: "Table", chosen: "IcebergSnapshot | None", wanted: str | None) -> "Schema":
+def _schema_id_of(table: "Table", chosen: "IcebergSnapshot | None", wanted: str | None) -> int:
     """The current schema for the current snapshot and those of branches, otherwise the snapshot's
     own.
     """
@@ -322,8 +360,18 @@ def _schema_of(table: "Table", chosen: "IcebergSnapshot | None", wanted: str | N
         or chosen == table.current_snapshot()
         or is_branch
     ):
-        return table.schema()
-    return table.schemas()[chosen.schema_id]
+        return int(table.metadata.current_schema_id)
+    return int(chosen.schema_id)
+
+
+def _schema_of(url: str, table: "Table", schema_id: int) -> "Schema":
+    found = table.schemas().get(schema_id)
+    if found is None:
+        raise TableNotFoundError(
+            f"{redact(url)}: no schema {schema_id}, found {', '.join(map(str, table.schemas()))}: "
+            "was it expired? Open the newest version"
+        )
+    return found
 
 
 def _operation(snapshot: "IcebergSnapshot") -> str:
@@ -441,16 +489,31 @@ def _names(mapped: Any) -> tuple[str, ...]:
 
 
 def _default(url: str, described: Any, type_: pa.DataType) -> str | None:
-    """The text of a column's initial default, which Arrow casts to its type."""
+    """The text of a column's initial default, which Arrow casts to its type.
+
+    Raises:
+        DataFileError: It is of another type, or of a member of a struct.
+    """
     value = described.initial_default
-    if value is None:
-        return None
-    if not _is_key(type_):
-        raise DataFileError(
-            f"{redact(url)}: column {described.name!r}: an initial default of type {type_} is not "
-            "read: leave it out of the table, or write the files without the column again"
-        )
-    return _text(value, type_)
+    member = _member_with_default(described.field_type)
+    if member is None and (value is None or _is_key(type_)):
+        return None if value is None else _text(value, type_)
+    found = f"of type {type_}" if member is None else f"of the member {member!r} of a struct"
+    raise DataFileError(
+        f"{redact(url)}: column {described.name!r}: an initial default {found} is not read: leave "
+        "it out of the table, or write the files without it again"
+    )
+
+
+def _member_with_default(type_: Any) -> str | None:
+    """The name of a member within a type of Iceberg, at any depth, that has an initial default."""
+    inner = (getattr(type_, f"{name}_field", None) for name in ("element", "key", "value"))
+    for member in getattr(type_, "fields", None) or filter(None, inner):
+        if member.initial_default is not None:
+            return str(member.name)
+        if (found := _member_with_default(member.field_type)) is not None:
+            return found
+    return None
 
 
 def _is_key(type_: pa.DataType) -> bool:
@@ -504,12 +567,6 @@ def _data_file(
         if number in keys:
             key = keys[number]
             partition[key.name] = None if value is None else _text(value, key.type)
-        elif value is not None and file.value_counts and number not in file.value_counts:
-            raise DataFileError(
-                f"{redact(file.file_path)}: expected column {number} of the table in the file, "
-                "found its value in the partition only, while other files are not partitioned by "
-                "it: rewrite the data files"
-            )
     return DataFile(
         path=file.file_path.removeprefix(root),
         url=absolute(file.file_path),
@@ -518,6 +575,43 @@ def _data_file(
         partition=partition,
         mask=deletes.mask_of(entry),
     )
+
+
+def _require_stored(table: "Table", columns: Mapping[int, pa.Field], files: Iterable[Any]) -> None:
+    """Checks that files hold the columns of which their partitions have a value, as migrated files
+    do not. Footers are read of those whose metrics do not tell.
+
+    Args:
+        table: The table.
+        columns: The columns that are read from files, by id.
+        files: Data files, as of manifests.
+
+    Raises:
+        DataFileError: A file does not hold one.
+    """
+    unsure = list[tuple[str, list[int]]]()
+    for file in files:
+        counted = file.value_counts or {}
+        numbers = [
+            number
+            for at, number in _values(table, file.spec_id)
+            if number in columns and number not in counted and file.partition[at] is not None
+        ]
+        if numbers:
+            unsure.append((file.file_path, numbers))
+    urls = [absolute(path) for path, _ in unsure]
+    for (path, numbers), schema in zip(
+        unsure, each_footer(urls, lambda footer: footer.file_schema), strict=True
+    ):
+        for number in numbers:
+            names = FieldId.parse(columns[number].metadata[BY_ID].decode()).names
+            by_name = not schema.by_id and not schema.by_name.keys().isdisjoint(names)
+            if number not in schema.by_id and not by_name:
+                raise DataFileError(
+                    f"{redact(path)}: expected column {columns[number].name!r} in the file, found "
+                    "its value in the partition only, while other files are not partitioned by "
+                    "it: rewrite the data files"
+                )
 
 
 def _ranges(
@@ -543,10 +637,7 @@ def _range(column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any
     if not any(is_kind(column.type) for is_kind in _BOUNDED) or (slot and slot.shape):
         return None
     type_ = column.type if slot is None else slot.arrow_type()
-    ends = (
-        _bounds([(getattr(file, side) or {}).get(number) for file in files], column.type)
-        for side in ("lower_bounds", "upper_bounds")
-    )
+    ends = (_bounds(files, side, column, number) for side in ("lower_bounds", "upper_bounds"))
     low, high = (each.cast(type_, safe=False) for each in ends)
     num_nulls = [(file.null_value_counts or {}).get(number) for file in files]
     num_values = [(file.value_counts or {}).get(number) for file in files]
@@ -562,15 +653,37 @@ def _range(column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any
     return found.with_zero_as_null() if slot and slot.kind is SlotKind.ID else found
 
 
-def _bounds(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
-    """Bounds as of manifests, in the type of their column, which may have been widened since."""
+def _bounds(files: Sequence[Any], side: str, column: pa.Field, number: int) -> pa.Array:
+    """Bounds as of manifests, in the type of their column, which may have been widened since.
+
+    Raises:
+        DataFileError: One is of another length, or no text.
+    """
+    type_, numbers = column.type, list[Any]()
+    for file in files:
+        found: bytes | None = (getattr(file, side) or {}).get(number)
+        if found is None:
+            numbers.append(None)
+            continue
+        try:
+            numbers.append(_bound(found, type_))
+        except (struct.error, ValueError):
+            raise DataFileError(
+                f"{redact(file.file_path)}: column {column.name!r}: expected {side} of type "
+                f"{type_} in the manifest, found {len(found)} bytes that are none: write the "
+                "table's manifests again"
+            ) from None
     if pa.types.is_string(type_):
-        return pa.array([None if each is None else each.decode() for each in values], type_)
-    wide, narrow = _BOUNDS_AS[pa.types.is_floating(type_)]
-    numbers = [
-        None if each is None else struct.unpack(wide if len(each) == 8 else narrow, each)[0]
-        for each in values
-    ]
+        return pa.array(numbers, type_)
     if pa.types.is_floating(type_) or pa.types.is_integer(type_):
         return pa.array(numbers, type_)
     return pa.array(numbers, pa.int32() if pa.types.is_date(type_) else pa.int64()).view(type_)
+
+
+def _bound(found: bytes, type_: pa.DataType) -> str | int | float:
+    """A bound as of a manifest. ValueError or struct.error if it is none of a type."""
+    if pa.types.is_string(type_):
+        return found.decode()
+    wide, narrow = _BOUNDS_AS[pa.types.is_floating(type_)]
+    value: int | float = struct.unpack(wide if len(found) == 8 else narrow, found)[0]
+    return value

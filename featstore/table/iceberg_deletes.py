@@ -73,7 +73,7 @@ class Deletes:
             delete = _delete(url, entry, manifest)
             if delete.num_bytes:
                 self.vectors[file[_REFERENCED]] = delete
-            elif (path := _single_path(file, delete)) is not None:
+            elif (path := _single_path(url, file, delete)) is not None:
                 self.by_path.setdefault(path, []).append(delete)
             else:
                 key = manifest.partition_spec_id, file.partition
@@ -124,6 +124,7 @@ def _delete(url: str, entry: Any, manifest: Any) -> _Delete:
     elif not is_vector and file.file_format != formats.PARQUET:
         found = f"position deletes in {file.file_format.value.title()} files"
     else:
+        _check_place(url, file, is_vector=is_vector)
         lower, upper = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
         has_bounds = _PATHS in lower and _PATHS in upper
         sequence = entry.sequence_number
@@ -138,14 +139,38 @@ def _delete(url: str, entry: Any, manifest: Any) -> _Delete:
     raise unreadable(url, found, file.file_path)
 
 
-def _single_path(file: Any, delete: _Delete) -> str | None:
+def _check_place(url: str, file: Any, *, is_vector: bool) -> None:
+    """DataFileError if the place of a deletion vector cannot be one."""
+    if is_vector and (file[_OFFSET] < 0 or file[_SIZE] <= _AROUND_VECTOR):
+        raise _damaged(
+            url,
+            file,
+            f"the place of a deletion vector of more than {_AROUND_VECTOR} bytes",
+            f"{file[_SIZE]} bytes from byte {file[_OFFSET]} on",
+        )
+
+
+def _damaged(url: str, file: Any, expected: str, found: str) -> DataFileError:
+    return DataFileError(
+        f"{redact(url)}: expected {expected} in a manifest of deletes, found {found} for "
+        f"{redact(file.file_path)}: the manifest is damaged; open an older version of the table"
+    )
+
+
+def _single_path(url: str, file: Any, delete: _Delete) -> str | None:
     """The path of the only data file of which a file of position deletes has rows; None if there
     may be others.
+
+    Raises:
+        DataFileError: The bounds are no path.
     """
     if file[_REFERENCED] is not None:
         return str(file[_REFERENCED])
     if delete.bounds and delete.bounds[0] == delete.bounds[1]:
-        return bytes(delete.bounds[0]).decode()
+        try:
+            return bytes(delete.bounds[0]).decode()
+        except UnicodeDecodeError:
+            raise _damaged(url, file, "the path of a data file", f"{delete.bounds[0]!r}") from None
     return None
 
 

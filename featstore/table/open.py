@@ -25,7 +25,9 @@ from featstore.table.table_rules import check_kept
 _DELTA_INPUT = "delta+"
 
 
-def open_snapshot(url: str, version: int | str | None = None) -> Snapshot:
+def open_snapshot(
+    url: str, version: int | str | None = None, schema_id: int | None = None
+) -> Snapshot:
     """Opens the snapshot at `url`, slot groups included.
 
     Args:
@@ -33,12 +35,13 @@ def open_snapshot(url: str, version: int | str | None = None) -> Snapshot:
             Parquet.
         version: A version of a Delta table, or a snapshot, tag or branch of an Iceberg table; by
             default the newest.
+        schema_id: The schema of an Iceberg table that another snapshot of it was opened by.
 
     Raises:
         TableNotFoundError: There is no table, or not in this version.
     """
     if is_iceberg(url):
-        return open_iceberg(url, version)
+        return open_iceberg(url, version, schema_id)
     if isinstance(version, str):
         if not version.isdecimal():
             raise TableNotFoundError(
@@ -114,7 +117,7 @@ def data_files_of(snapshot: Snapshot) -> FileList:
     if snapshot.version is None:
         return snapshot.data_files
     if snapshot.group_versions or is_iceberg(snapshot.url):
-        return open_snapshot(snapshot.url, snapshot.version).data_files
+        return open_snapshot(snapshot.url, snapshot.version, snapshot.schema_id).data_files
     return files_at(snapshot.url, snapshot.version)
 
 

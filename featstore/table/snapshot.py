@@ -461,6 +461,7 @@ class Snapshot:
         groups: These slot groups, opened. Empty if they were not opened.
         rules: What the table demands of writers.
         reads_stale: Whether columns of stale slot groups are read as missing, in place of an error.
+        schema_id: The id, in an Iceberg table, of the schema whose columns and names `schema` has.
     """
 
     url: str = field(repr=False)
@@ -472,6 +473,7 @@ class Snapshot:
     groups: tuple[Group, ...] = ()
     rules: TableRules = field(default_factory=TableRules)
     reads_stale: bool = False
+    schema_id: int | None = None
 
     @cached_property
     def digest(self) -> str:

@@ -1,19 +1,24 @@
 import json
 import sys
+import threading
 import uuid
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, time
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from featstore.base.errors import (
+    AccessError,
     ConfigError,
     DataFileError,
     InputError,
@@ -26,6 +31,7 @@ from featstore.explore.table import open_table
 from featstore.table.open import open_for_writing, open_snapshot
 from tests.iceberg_tables import (
     COLUMNS,
+    PATHS,
     as_featstore,
     catalog_at,
     commit_deletes,
@@ -37,6 +43,7 @@ from tests.iceberg_tables import (
 
 pytest.importorskip("pyiceberg")
 URL = "iceberg://test/db.t"
+LOWER_BOUNDS, UPPER_BOUNDS = 10, 11  # places in the entry of a file in a manifest of version 3
 
 
 @pytest.fixture
@@ -234,6 +241,34 @@ def test_partition_values_are_those_of_identity_transforms_in_the_types_of_their
         open_table(f"{URL}?dya=2020-01-02")
 
 
+@pytest.mark.parametrize(
+    ("metrics", "is_migrated"), [("none", False), ("none", True), ("counts", False)]
+)
+def test_a_file_whose_partition_alone_has_a_column_is_refused_once_it_is_no_key(
+    metrics: str, is_migrated: bool, catalog: Any
+) -> None:
+    """Hive's files lack the columns by which they are divided."""
+    from pyiceberg.transforms import IdentityTransform
+
+    table = partitioned(catalog, day=IdentityTransform())
+    with table.transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": metrics})
+    table.append(rows_of(0, 8))
+    if is_migrated:
+        for path in table.inspect.files().column("file_path").to_pylist():
+            file = Path(path.removeprefix("file://"))
+            rows = pq.read_table(file, partitioning=None).drop(["day"])
+            pq.write_table(rows, file)
+    with table.update_spec() as update:
+        update.remove_field("part_day")
+    table.append(rows_of(8, 8))
+    if is_migrated:
+        with pytest.raises(DataFileError, match=r"expected column 'day' in the file, found its"):
+            open_table(URL)
+    else:
+        require_equal(table, URL)
+
+
 def test_bounds_in_manifests_leave_out_files(catalog: Any) -> None:
     from pyiceberg.transforms import DayTransform
 
@@ -311,6 +346,27 @@ def test_columns_that_files_lack_have_their_initial_default(catalog: Any, tmp_pa
     assert found.column("late long").to_pylist() == [7] * 20
     assert open_table(f"iceberg+{path}").to_arrow(where="`late long` = 7").num_rows == 20
     assert open_table(f"iceberg+{path}").to_arrow(where="`late double` > 0.3").num_rows == 0
+
+
+@pytest.mark.parametrize("outer", ["struct", "list", "map"])
+def test_initial_defaults_of_members_of_structs_are_refused(
+    outer: str, catalog: Any, tmp_path: Path
+) -> None:
+    struct = pa.struct([("a", pa.int64())])
+    types = {"struct": struct, "list": pa.list_(struct), "map": pa.map_(pa.string(), struct)}
+    table = catalog.create_table("db.t", pa.schema([("id", pa.int64()), ("s", types[outer])]))
+    metadata = json.loads(table.metadata.model_dump_json(exclude_none=True))
+    type_ = metadata["schemas"][-1]["fields"][1]["type"]
+    inner = {"struct": type_, "list": type_.get("element"), "map": type_.get("value")}[outer]
+    late = {"id": 100, "name": "late", "type": "long", "required": False}
+    path = tmp_path / "late.metadata.json"
+    inner["fields"].append(late)
+    path.write_text(json.dumps(metadata))
+    assert open_table(f"iceberg+{path}").num_rows == 0
+    inner["fields"][-1] = {**late, "initial-default": 5}
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(DataFileError, match=r"column 's': an initial default of the member 'late'"):
+        open_table(f"iceberg+{path}")
 
 
 OF_ALL_TYPES = {
@@ -424,9 +480,63 @@ def test_deletes_that_are_not_read_are_named(
         open_table(url)
 
 
-def test_files_without_ids_are_read_by_the_names_of_the_table(catalog: Any, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
+@pytest.mark.parametrize(
+    ("column", "bound", "expected"),
+    [
+        ("y", b"", r"'y': expected lower_bounds of type double in the manifest, found 0 bytes"),
+        ("y", b"123", r"'y': expected lower_bounds of type double .* found 3 bytes"),
+        ("n", b"123456789", r"'n': expected lower_bounds of type int32 .* found 9 bytes"),
+        ("name", b"a\xff", r"'name': expected lower_bounds of type string .* found 2 bytes"),
+    ],
+)
+def test_bounds_that_are_none_of_their_column_are_named(
+    column: str, bound: bytes, expected: str, catalog: Any
+) -> None:
+    from pyiceberg.transforms import IdentityTransform
 
+    whole = catalog.create_table("db.whole", COLUMNS)
+    whole.append(rows_of(0, 20))
+    [task] = whole.scan().plan_files()
+    number = COLUMNS.names.index(column) + 1
+    table = catalog.create_table("db.t", COLUMNS)
+    with table.update_sort_order() as update:
+        update.asc(column, IdentityTransform())
+    file = task.file
+    file[LOWER_BOUNDS] = {**file.lower_bounds, number: bound}
+    with table.transaction() as change, change.update_snapshot().fast_append() as update:
+        update.append_data_file(file)
+    with pytest.raises(DataFileError, match=rf"\.parquet: column {expected}"):
+        open_table(URL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "expected"),
+    [
+        ("vectors", {18: -1}, r"a deletion vector of more than 8 bytes .* from byte -1 on"),
+        ("vectors", {19: 8}, r"a deletion vector of more than 8 bytes .*, found 8 bytes from"),
+        ("vectors", {19: -5}, r"a deletion vector of more than 8 bytes .*, found -5 bytes from"),
+        (
+            "positions",
+            {LOWER_BOUNDS: {PATHS: b"\xff"}, UPPER_BOUNDS: {PATHS: b"\xff"}},
+            r"the path of a data file .*, found b'\\xff' for",
+        ),
+    ],
+)
+def test_damaged_records_of_deletes_are_named(
+    kind: str, change: dict[int, Any], expected: str, catalog: Any, tmp_path: Path
+) -> None:
+    table = catalog.create_table("db.t", COLUMNS)
+    table.append(rows_of(0, 20))
+    [path] = table.inspect.files().column("file_path").to_pylist()
+    [deletes] = deleted_by(kind, tmp_path, {path: [3]})
+    for place, value in change.items():
+        deletes[place] = value
+    url = commit_deletes(table, tmp_path, [deletes])
+    with pytest.raises(DataFileError, match=rf"expected .*{expected}.*the manifest is damaged"):
+        open_table(url)
+
+
+def test_files_without_ids_are_read_by_the_names_of_the_table(catalog: Any, tmp_path: Path) -> None:
     plain = rows_of(0, 10)
     pq.write_table(plain, tmp_path / "a.parquet")
     table = catalog.create_table("db.t", COLUMNS)
@@ -492,6 +602,84 @@ def test_a_catalog_that_cannot_be_asked_is_told_in_one_line(
     with pytest.raises(error, match=expected) as raised:
         open_table(URL)
     assert "\n" not in str(raised.value)
+
+
+@contextmanager
+def rest_catalog(answers: list[tuple[int, str]]) -> Iterator[tuple[str, list[str]]]:
+    """A REST catalog of pyiceberg that gives these answers when it is asked for a table, the last
+    one from then on: its URL, and the paths that it was asked for.
+    """
+    asked = list[str]()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = 200, '{"defaults": {}, "overrides": {}}'
+            if "/v1/config" not in self.path:
+                status, body = answers[min(len(asked), len(answers) - 1)]
+                asked.append(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def said(status: int, words: str) -> tuple[int, str]:
+    error = {"message": words, "type": "Said", "code": status}
+    return status, json.dumps({"error": error})
+
+
+def test_secrets_of_a_catalog_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    config = tmp_path / ".pyiceberg.yaml"
+    words = "bad token=hidden-1 of hidden-2"
+    with rest_catalog([said(418, words)]) as (url, _):
+        more = {"uri": url, "type": "rest", "token": "hidden-1", "s3.secret-access-key": "hidden-2"}
+        for of in ({"uri": "foo://user:hidden-1@host/db"}, more):
+            config.write_text(json.dumps({"catalog": {"s": of}}))  # JSON is YAML
+            with pytest.raises((ConfigError, StoreError), match=r"iceberg://s/db\.t") as raised:
+                open_table("iceberg://s/db.t")
+            assert "hidden" not in str(raised.value)
+    with pytest.raises(InputError, match="not the URL of an Iceberg table") as refused:
+        open_table("iceberg://user:hidden-1@s/db.t")
+    assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind", "expected", "num_asked"),
+    [
+        ([503, 429, 500, 404], TableNotFoundError, "the catalog has none of this name", 4),
+        ([503], StoreError, r"is in trouble \(.*busy\); try again later", 5),
+        ([403], AccessError, "refuses access; check the catalog's credentials in pyiceberg's", 1),
+        ([401], AccessError, "refuses access; check the catalog's credentials in pyiceberg's", 2),
+        ([422], StoreError, r"refuses the request \(.*busy\); check the URL, and the catalog's", 1),
+    ],
+)
+def test_a_catalog_is_asked_again_after_what_may_pass(
+    answers: list[int],
+    kind: type[Exception],
+    expected: str,
+    num_asked: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with rest_catalog([said(status, "busy") for status in answers]) as (url, asked):
+        monkeypatch.setenv("PYICEBERG_CATALOG__S__URI", url)
+        with pytest.raises(kind, match=rf"iceberg://s/db\.t.*{expected}"):
+            open_table("iceberg://s/db.t")
+    assert len(asked) == num_asked  # pyiceberg itself asks again for a new token
 
 
 def test_without_pyiceberg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

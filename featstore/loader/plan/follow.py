@@ -2,16 +2,19 @@
 become the next plan.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from featstore.base.errors import ConfigError
+from featstore.base.errors import ConfigError, StoreError
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress
+from featstore.files.retry import Failures, RetryPolicy
 from featstore.loader.request.matching import SelectedFiles
 from featstore.selection.where import Where
+from featstore.staging.retry import is_retryable
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Partition, Snapshot
 
@@ -19,6 +22,7 @@ Followed = tuple[int | None, int | None]
 """Two table versions: the one all of whose partitions have been read (None: none yet), and the one
 whose new partitions are the current plan (None: the next plan is awaited).
 """
+_LOG = logging.getLogger(__name__)
 _Key = tuple[tuple[str, str | None], ...] | str
 
 
@@ -67,6 +71,7 @@ class Following:
         select: Gives the files of a snapshot that are read.
         require: Called with a snapshot and the files of a plan; raises if they must not be read.
         reads_stale: As of a snapshot.
+        schema_id: Likewise; the request is for columns of this schema.
     """
 
     options: Follow
@@ -76,6 +81,7 @@ class Following:
     select: Callable[[Snapshot], SelectedFiles]
     require: Callable[[Snapshot, SelectedFiles], None]
     reads_stale: bool = False
+    schema_id: int | None = None
 
     def files(self, followed: Followed) -> NewFiles:
         """The files of the plan that a saved state was in; none if it awaited the next plan.
@@ -105,7 +111,8 @@ class Following:
 
     def open(self, version: int | None = None) -> Snapshot:
         """A version of the table, by default the newest."""
-        return replace(open_snapshot(self.url, version), reads_stale=self.reads_stale)
+        found = open_snapshot(self.url, version, self.schema_id)
+        return replace(found, reads_stale=self.reads_stale)
 
 
 class Follower:
@@ -117,6 +124,10 @@ class Follower:
         self._table = table
         self._known = table.known(followed[0])
         self._read, self._plan = followed
+        self._failures = Failures()
+        # A second look may fail, however rare looks are.
+        retry_s = max(RetryPolicy.retry_s, 2 * table.options.every_s)
+        self._retry = RetryPolicy(retry_s=retry_s)
 
     @property
     def followed(self) -> Followed:
@@ -149,11 +160,19 @@ class Follower:
 
     def _offer(self) -> int | None:
         """The version that this worker proposes for the next plan: the one with which the iteration
-        begins, or the newest if it has new partitions. The first proposal in the store wins.
+        begins, or the newest if it has new partitions. The first proposal in the store wins. None,
+        too, if the table cannot be reached now: it is looked at again.
         """
         if self._plan is not None:
             return self._plan
-        snapshot = self._table.open()
+        try:
+            snapshot = self._table.open()
+        except StoreError as error:
+            if not is_retryable(error) or self._failures.add(self._retry) is None:
+                raise
+            _LOG.warning("%s; it is looked at again", error)
+            return None
+        self._failures = Failures()
         return snapshot.version if new_files(self._table.select(snapshot), self._known) else None
 
     def _is_over(self) -> bool:
