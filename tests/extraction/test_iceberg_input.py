@@ -20,6 +20,9 @@ from tests.iceberg_tables import catalog_at, commit_deletes, position_deletes
 from tests.parquet_files import put_parquet
 
 pytest.importorskip("pyiceberg")
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import StringType
+
 URL = "iceberg://test/db.raw"
 DAYS = ("2026-11-01", "2026-11-02")
 
@@ -149,3 +152,32 @@ def test_deleted_rows_are_not_extracted(spec: Spec, catalog: Any, tmp_path: Path
 
 def test_a_spec_is_previewed_on_a_table(spec: Spec, table: Any) -> None:
     assert "500" in str(preview(spec, URL))
+
+
+def test_another_column_of_the_same_name_is_another_input(
+    spec: Spec, catalog: Any, tmp_path: Path
+) -> None:
+    rows = raw_rows(300).append_column("dt", pa.array([DAYS[0]] * 300))
+    other = pa.compute.subtract(pa.scalar(1), rows["clicked"])
+    table = catalog.create_table("db.raw", rows.append_column("converted", other).schema)
+    with table.update_spec() as update:
+        update.add_field("dt", IdentityTransform(), "dt")
+    table.append(rows.append_column("converted", other))
+    job = job_of(spec, tmp_path, partition_from_path=("dt",))
+    daily = replace(job, input_url=f"{URL}?dt={{dt}}", partition_from_path=(), run_id="daily")
+    daily = replace(daily, table_url=str(tmp_path / "daily"))
+    extract_files(job)
+    extract_days(daily, DAYS[0])
+    clicks = extracted(job)["click"].to_pylist()
+    with table.update_schema() as update:  # Of no column that the spec reads
+        update.add_column("note", StringType())
+        update.rename_column("converted", "bought")
+    assert not extract_files(replace(job, run_id="a")).committed
+    with table.update_schema() as update:
+        update.delete_column("clicked")
+    with table.update_schema() as update:
+        update.rename_column("bought", "clicked")
+    [day] = extract_days(daily, DAYS[0], dry_run=True).days
+    assert str(day.reason) == "stale input"
+    assert extract_files(replace(job, run_id="b")).committed
+    assert extracted(job)["click"].to_pylist() == [1 - click for click in clicks]
