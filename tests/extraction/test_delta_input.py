@@ -169,3 +169,16 @@ def test_labels_of_another_column_are_matched_by_files(
     again = replace(job, spec=load_spec(document), run_id="b")
     assert extract_group(GroupJob(job=again, name="labels", labels=True)).committed
     assert extracted(job)["click"].to_pylist() == [1 - click for click in clicks]
+
+
+def test_values_are_compared_in_the_type_of_the_key(spec: Spec, tmp_path: Path) -> None:
+    url = str(tmp_path / "lake")
+    for hour, is_new in ((0, True), (5, True), (5, False)):
+        rows = raw_rows(10).append_column("hour", pa.array([hour] * 10, pa.int32()))
+        rows = rows.append_column("is_new", pa.array([is_new] * 10))
+        write_deltalake(url, rows, mode="append", partition_by=["hour", "is_new"])
+    options = {"partition_from_path": (), "partition": {"hour": "05"}}
+    job = job_of(spec, tmp_path, f"delta+{url}?hour=05&is_new=1", **options)
+    assert extract_files(job).num_rows == 10
+    with pytest.raises(InputError, match=r"of the partition key 'is_new' \(bool\), found 'maybe'"):
+        extract_files(replace(job, input_url=f"delta+{url}?is_new=maybe"))

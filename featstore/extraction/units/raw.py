@@ -418,19 +418,29 @@ def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: s
         if (num_found := batch.schema.names.count(key)) > 1:
             raise InputError(f"{where}: {not_once(key, num_found)}")
         try:
-            texts = batch.column(key).cast(pa.string())
+            column = batch.column(key)
+            texts = column.cast(pa.string())
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
             found = batch.column(key).type
             raise InputError(
                 f"{where}: the raw column {key!r} ({found}) cannot be the partition's {expected!r}"
             ) from None
-        same = pc.fill_null(pc.equal(texts, expected), False)
+        same = pc.fill_null(_equal(column, texts, expected), False)
         if not pc.all(same).as_py():
             found = texts.filter(pc.invert(same))[0].as_py()
             raise InputError(
                 f"{where}: the raw column {key!r} holds {found!r}, the partition says "
                 f"{expected!r}; correct the partition, or filter the input"
             )
+
+
+def _equal(column: pa.Array, texts: pa.Array, expected: str) -> pa.Array:
+    """Where a column has a value, of which `expected` may be another text: 05 of the integer 5."""
+    is_text = pc.equal(texts, expected)
+    try:
+        return pc.or_(is_text, pc.equal(column, pa.scalar(expected).cast(column.type)))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return is_text
 
 
 def _from_path(file: RawFile, keys: Sequence[str]) -> dict[str, str]:
