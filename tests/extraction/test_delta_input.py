@@ -182,3 +182,14 @@ def test_values_are_compared_in_the_type_of_the_key(spec: Spec, tmp_path: Path) 
     assert extract_files(job).num_rows == 10
     with pytest.raises(InputError, match=r"of the partition key 'is_new' \(bool\), found 'maybe'"):
         extract_files(replace(job, input_url=f"delta+{url}?is_new=maybe"))
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "ftp"])
+def test_a_url_at_which_no_delta_table_is_looked_for_is_refused(
+    spec: Spec, tmp_path: Path, scheme: str
+) -> None:
+    job = job_of(spec, tmp_path, f"delta+{scheme}://127.0.0.1:9/lake")
+    with pytest.raises(
+        InputError, match=rf"Delta table by a path, or at .* found {scheme}://, from"
+    ):
+        extract_files(job)
