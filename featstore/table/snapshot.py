@@ -343,6 +343,16 @@ class FileList(Sequence[DataFile]):
         return left
 
     @property
+    def num_rows_told(self) -> int | None:
+        """The number of rows that are not deleted, as the table tells it; None if deleted ones had
+        to be loaded.
+        """
+        masks = (self[index].mask for index in self._masked)
+        if any(mask is not None and mask.num_deleted is None for mask in masks):
+            return None
+        return int(self.rows_left.sum())
+
+    @property
     def num_parts(self) -> Numbers:
         """How many files hold the rows of each file, see `DataFile.parts`: (num_files,)."""
         ones = np.ones(len(self), np.int64)
@@ -536,7 +546,8 @@ class Snapshot:
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """The distinct partitions that hold files, in path order."""
-        return tuple(total.partition for total in self.data_files.totals())
+        files = self.data_files
+        return tuple(files.places[place] for place in dict.fromkeys(files.place.tolist()))
 
     def in_partitions(self, partitions: Iterable[Partition]) -> FileList:
         """The data files of the given partitions."""
