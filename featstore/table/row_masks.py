@@ -165,14 +165,17 @@ def _iceberg_positions(record: MaskRecord, path: str, num_rows: int) -> Numbers:
     def unreadable(error: Exception) -> DataFileError:
         return damaged(record, path, f"a Parquet file ({first_line(error)})")
 
-    rows = [np.zeros(0, np.int64)]
+    rows: list[Numbers] = [np.zeros(0, np.int64)]
     with _opened(record, path) as source, damage_as(unreadable, path):
         footer = read_checked(source)
-        file = pq.ParquetFile(
-            source, metadata=footer.arrow_metadata(with_statistics=True), pre_buffer=False
-        )
-        if not _has_positions(file.schema_arrow):
+        if not _has_positions(footer.schema):
             raise damaged(record, path, "the columns file_path (string) and pos (long)")
+        file = pq.ParquetFile(
+            source,
+            metadata=footer.arrow_metadata(with_statistics=True),
+            pre_buffer=False,
+            read_dictionary=["file_path"],  # a quarter of the time
+        )
         for batch in file.iter_batches(
             row_groups=_row_groups_of(file.metadata, record.text),
             columns=["file_path", "pos"],
@@ -180,8 +183,10 @@ def _iceberg_positions(record: MaskRecord, path: str, num_rows: int) -> Numbers:
         ):
             if any(column.null_count for column in batch.columns):
                 raise damaged(record, path, "a path and a position in every row")
-            is_own = pc.equal(batch.column("file_path").cast(pa.string()), record.text)
-            rows.append(np.from_dlpack(batch.column("pos").filter(is_own).cast(pa.int64())))
+            paths, positions = batch.column("file_path"), batch.column("pos")
+            name = pa.scalar(record.text).cast(paths.dictionary.type)
+            is_own = pc.equal(paths.indices, pc.index(paths.dictionary, name))  # -1 for none
+            rows.append(np.from_dlpack(positions.filter(is_own).cast(pa.int64())))
     return np.concatenate(rows)
 
 
