@@ -136,7 +136,15 @@ class Table:
 
     def __repr__(self) -> str:
         at = "" if self.version is None else f", version {self.version}"
-        return f"Table({redact(self.url)!r}{at}, {len(self.slots)} slots, {self.num_rows:,} rows)"
+        files = self.snapshot.data_files
+        # A repr reads no store.
+        told = files.num_rows_told
+        rows = (
+            f"{files.values('num_rows').sum():,} rows with deleted ones"
+            if told is None
+            else f"{told:,} rows"
+        )
+        return f"Table({redact(self.url)!r}{at}, {len(self.slots)} slots, {rows})"
 
     def _repr_html_(self) -> str:
         """The table in a notebook: its line, and its slots."""

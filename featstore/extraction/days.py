@@ -19,9 +19,8 @@ from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.replaced import Holding, KnownHoldings
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.part import is_made_by
-from featstore.extraction.units.raw import list_input
+from featstore.extraction.units.raw import input_digest, list_input
 from featstore.extraction.units.unit import Progress, Runner, ignore_progress
-from featstore.files.listings import listing_digest
 from featstore.spec.model import Spec
 from featstore.table.delta import history, with_origins
 from featstore.table.groups import GroupOrigins
@@ -281,16 +280,20 @@ def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[H
     return list(map(held, days))
 
 
-def find_inputs(days: Sequence[Day]) -> list[DayInput | None]:
+def find_inputs(days: Sequence[Day], columns: Sequence[str]) -> list[DayInput | None]:
     """Finds the current raw files of each day; None for a day without files.
 
     Files are listed, not opened.
+
+    Args:
+        days: The days.
+        columns: The raw columns that are read.
     """
     found: list[DayInput | None] = []
     for day in days:
         # Days lie beside each other, so what is above one is above all.
-        files = [file for file, _ in list_input(day.input_url, looks_above=not found)]
-        digest = listing_digest(files)
+        files = list_input(day.input_url, looks_above=not found)
+        digest = input_digest(files, columns)
         found.append(DayInput(digest=digest, num_files=len(files)) if files else None)
     return found
 
@@ -359,9 +362,11 @@ def _plan(job: ExtractJob, days: str) -> tuple[DayReport, ...]:
             f"({DAY}); remove one of them"
         )
     wanted_days = expand(days, job.input_url, job.partition)
-    spec = Extractor(job.spec).spec
+    extractor = Extractor(job.spec)
+    spec = extractor.spec
     held = find_held(wanted_days, open_for_writing(job.table_url, "extract"), spec)
-    return plan_days(wanted_days, held, find_inputs(wanted_days), spec.hash)
+    inputs = find_inputs(wanted_days, extractor.input_columns)
+    return plan_days(wanted_days, held, inputs, spec.hash)
 
 
 def _extract_day(

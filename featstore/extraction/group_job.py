@@ -25,6 +25,7 @@ from featstore.extraction.job import (
     check_apart,
     check_raw_schemas,
     commit_of_input,
+    digest_of,
     raw_files_of,
     report_of_commit,
     runs_here,
@@ -33,9 +34,9 @@ from featstore.extraction.job import (
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.part import GroupTask, Part, Target, labels_part, slots_part
-from featstore.extraction.units.raw import RawFile, Unit, plan_units
+from featstore.extraction.units.raw import RawFile, Unit, files_part, plan_units
 from featstore.extraction.units.unit import Progress, Runner, UnitReport, ignore_progress
-from featstore.files.listings import listing_digest
+from featstore.spec.model import Spec
 from featstore.statistics.stale_groups import holds
 from featstore.table import delta
 from featstore.table.groups import (
@@ -144,7 +145,7 @@ def extract_group(
         schema=schema,
         base=open_group_or_none(base.url, group.name),
         partitions=partitions,
-        input_digest=_digest(files, group),
+        input_digest=_digest(files, group, part.spec),
         started_s=started_s,
     )
 
@@ -252,9 +253,10 @@ def _missing_slots(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -
     }
 
 
-def _digest(files: Sequence[RawFile], group: GroupJob) -> str:
+def _digest(files: Sequence[RawFile], group: GroupJob, spec: Spec) -> str:
     """Digest of the raw input and of how rows are matched, since both decide about equality."""
-    digest = listing_digest(file.listed for file in files)
+    read = [*Extractor(spec).input_columns, *group.job.partition_from_path]
+    digest = digest_of(files, read)
     return (
         digest
         if group.key is None
@@ -282,8 +284,9 @@ def _write(
 ) -> ExtractReport:
     units = plan_units(files, group.job.spec.output.rows_per_file)
     if group.key is None:
-        _check_same_input(group, run, base_files, part)
-        targets = _targets_by_unit(units, files, base_files, run.input_digest or "")
+        _check_same_input(group, run, base_files, files, part)
+        digest = files_part(run.input_digest or "")
+        targets = _targets_by_unit(units, files, base_files, digest)
     else:
         targets = {i: (_target(base_file, ""),) for i, base_file in enumerate(base_files)}
     input_bytes = sum(file.listed.size_bytes for file in files)
@@ -291,13 +294,25 @@ def _write(
 
 
 def _check_same_input(
-    group: GroupJob, run: ExtractionRun, base_files: Sequence[BaseFile], part: Part
+    group: GroupJob,
+    run: ExtractionRun,
+    base_files: Sequence[BaseFile],
+    files: Sequence[RawFile],
+    part: Part,
 ) -> None:
     """Checks that the raw files made the base files, and that the same rows were skipped."""
-    expected = (run.input_digest, files_digest(base_file.file for base_file in base_files))
+    raw, data = (
+        files_part(run.input_digest or ""),
+        files_digest(base_file.file for base_file in base_files),
+    )
     commits = delta.with_origins(delta.history(group.job.table_url))
     maker = next(
-        (made for _, made in commits if (made.input_digest, made.data_digest) == expected), None
+        (
+            made
+            for _, made in commits
+            if made.data_digest == data and files_part(made.input_digest or "") == raw
+        ),
+        None,
     )
     names = ", ".join(partition_path(partition) or "the table" for partition in run.partitions)
     if maker is None:
@@ -307,11 +322,12 @@ def _check_same_input(
             "the table; give the same --input, or --key with a kept column that names each row, or "
             "extract the partition again"
         )
-    if maker.num_rows_skipped and maker.spec_hash != part.base.hash:
+    made_alike = (part.base.hash, _digest(files, group, part.base))
+    if maker.num_rows_skipped and (maker.spec_hash, maker.input_digest) != made_alike:
         raise InputError(
             f"{maker.num_rows_skipped:,} malformed raw rows were skipped when {names} was made, by "
-            "a spec that is not this one without the new slots, so it cannot be shown which; use "
-            "that spec with slots added, or --key"
+            "a spec that is not this one without the new slots, or from other columns of these "
+            "names, so it cannot be shown which; use that spec with slots added, or --key"
         )
 
 

@@ -9,7 +9,7 @@ unchanged.
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from featstore.extraction.units.raw import (
     RawFile,
     check_partition_given,
     find_raw_files,
+    input_digest,
     plan_units,
 )
 from featstore.extraction.units.unit import (
@@ -40,7 +41,7 @@ from featstore.extraction.units.unit import (
 from featstore.extraction.units.unit_statistics import merge_partition
 from featstore.extraction.units.unit_values import merge_partition_values
 from featstore.extraction.written import WrittenFiles
-from featstore.files.listings import list_own, listing_digest
+from featstore.files.listings import list_own
 from featstore.files.storage import join, lies_within
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import check_lock
@@ -259,7 +260,7 @@ def extract_files(
     # A partition without any row is left as it is. Of one with rows, files without any count too.
     listed, with_rows = by_partition(files), by_partition(f for f in files if any(f.row_groups))
     partitions = tuple(found[0].partition for found in with_rows.values())
-    digest = listing_digest(file.listed for file in files)
+    digest = digest_of(files, [*Extractor(job.spec).input_columns, *job.partition_from_path])
     num_raw_files = tuple(len(listed[key]) for key in with_rows)
     run = begin_run(job, base, partitions, digest, started_s, num_raw_files)
     input_bytes = sum(file.listed.size_bytes for file in files)
@@ -270,6 +271,11 @@ def extract_files(
     return write_and_commit(
         run, lambda: (runner or LocalRunner())(run.task, units, progress), commit, input_bytes
     )
+
+
+def digest_of(files: Iterable[RawFile], columns: Iterable[str]) -> str:
+    """The `input_digest` of raw files of which these columns are read."""
+    return input_digest(((file.listed, file.of_table) for file in files), columns)
 
 
 def runs_here(runner: Runner | None) -> bool:

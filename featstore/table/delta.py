@@ -35,7 +35,13 @@ from featstore.files.storage import absolute, canonical, check_store, local_path
 from featstore.files.store_errors import as_store_errors, client_words, store_error
 from featstore.table.delta_vectors import masks_at
 from featstore.table.evolution import check_foreign, merge_schemas
-from featstore.table.layout import LOG_DIR, is_delta_scheme, overwrite_filters, partition_path
+from featstore.table.layout import (
+    LOG_DIR,
+    is_delta_scheme,
+    overwrite_filters,
+    partition_path,
+    require_delta_scheme,
+)
 from featstore.table.log_files import (
     LogFiles,
     VersionTakenError,
@@ -542,6 +548,7 @@ def _load(url: str) -> _Newest | None:
 def _load_existing(url: str) -> _Newest:
     newest = _load(url)
     if newest is None:
+        require_delta_scheme(url)
         raise TableNotFoundError(
             f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)"
         )

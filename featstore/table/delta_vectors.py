@@ -129,15 +129,40 @@ def _url(url: str, logged: str) -> str:
     return path if is_whole(path) else join(url, path)
 
 
+def _check_fields(url: str, path: str, vector: Mapping[str, Any]) -> None:
+    """DataFileError if a field of a vector is missing, or holds what it cannot."""
+    for name in ("storageType", "pathOrInlineDv"):
+        if not isinstance(found := vector.get(name), str):
+            raise _damaged(url, path, f"{name} to be text", found)
+    numbers = {name: vector.get(name) for name in ("sizeInBytes", "cardinality")}
+    numbers["offset"] = vector.get("offset") or 0  # null, or not there, of one in the log
+    for name, found in numbers.items():
+        if not isinstance(found, int) or found < 0:
+            raise _damaged(url, path, f"{name} to be a number from 0 on", found)
+
+
+def _damaged(url: str, path: str, expected: str, found: object) -> DataFileError:
+    return DataFileError(
+        f"{redact(url)}: {path}: deletion vector in the log: expected {expected}, found "
+        f"{found!r:.80}: restore the log from a copy"
+    )
+
+
 def _mask(url: str, path: str, vector: Mapping[str, Any]) -> RowMask:
     """The mask of a file with this vector."""
+    _check_fields(url, path, vector)
     kind, text, num_bytes = vector["storageType"], vector["pathOrInlineDv"], vector["sizeInBytes"]
     first = vector.get("offset") or _FIRST
     if kind == "i":
         record = MaskRecord(_KIND, num_bytes=num_bytes, text=text)
     elif kind == "u":
         directory, name = text[:-_UUID_CHARS], text[-_UUID_CHARS:]
-        found = f"deletion_vector_{uuid.UUID(bytes=decode_base85(name))}.bin"
+        try:
+            found = f"deletion_vector_{uuid.UUID(bytes=decode_base85(name))}.bin"
+        except ValueError:
+            raise _damaged(
+                url, path, f"a path that ends in {_UUID_CHARS} characters of base85", text
+            ) from None
         record = MaskRecord(_KIND, join(url, directory, found), first, num_bytes)
     elif kind == "p":
         record = MaskRecord(_KIND, _url(url, text), first, num_bytes)

@@ -169,12 +169,9 @@ def _opened(
     _check_values(url, address.values, keys)
     root = f"{table.metadata.location.rstrip('/')}/"
     made = [(_data_file(table, entry, deletes, keys, root), entry.data_file) for entry in entries]
-    found = {
-        file.path: (file, stored)
-        for file, stored in made
-        if address.values.items() <= file.partition.items()
-    }
+    found = {file.path: (file, stored) for file, stored in made}
     files = FileList.of(file for file, _ in found.values())
+    files = files.of_values(url, address.values, keys.values())
     columns = [(column, number) for column, number in fields if number not in keys]
     by_number = {number: column for column, number in columns}
     _require_stored(table, by_number, (stored for _, stored in found.values()))

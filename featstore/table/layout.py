@@ -279,6 +279,17 @@ def is_delta_scheme(url: str) -> bool:
     return scheme(canonical(url)) in _DELTA_SCHEMES
 
 
+def require_delta_scheme(url: str) -> None:
+    """InputError if no table at a URL of this scheme can be a Delta table: nobody looks there."""
+    if not is_delta_scheme(url):
+        known = ", ".join(f"{each}://" for each in sorted(_DELTA_SCHEMES))
+        raise InputError(
+            f"{redact(url)}: expected a Delta table by a path, or at {known}, found "
+            f"{scheme(canonical(url))}://, from which Delta tables are not read: copy it, or name "
+            "its place in a store"
+        )
+
+
 def decode_path(url: str, logged: str) -> str:
     """The path of a data file from the Delta log of a table, which percent-encodes it once.
 

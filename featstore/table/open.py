@@ -93,8 +93,8 @@ def open_input(url: str) -> Snapshot | None:
             f"{redact(url)}: expected a Delta table of raw rows, found one that featstore wrote, "
             "with slots: extract the rows that it was made of"
         )
-    taken = [values.items() <= dict(place).items() for place in found.data_files.places]
-    return replace(found, data_files=found.data_files.at_places(taken))
+    files = found.data_files.of_values(url, values, schema.partition_keys)
+    return replace(found, data_files=files)
 
 
 def open_without_files(url: str) -> Snapshot:

@@ -290,6 +290,31 @@ class FileList(Sequence[DataFile]):
         keys = {frozenset(partition.items()) for partition in partitions}
         return self.at_places([frozenset(place.items()) in keys for place in self.places])
 
+    def of_values(
+        self, url: str, values: Mapping[str, str], keys: Iterable[pa.Field]
+    ) -> "FileList":
+        """The files of the partitions with these values, compared in the types of the keys: 05 is
+        the integer 5.
+
+        Args:
+            url: What names the values, for errors.
+            values: The values as text, by key.
+            keys: The partition keys, of which each of `values` must be one.
+
+        Raises:
+            InputError: A value is none of its key's type.
+        """
+        types = {key.name: key.type for key in keys}
+        wanted = {key: (text, _value(url, key, text, types[key])) for key, text in values.items()}
+
+        def is_equal(key: str, found: str | None) -> bool:
+            text, value = wanted[key]
+            return found == text or pa.scalar(found, pa.string()).cast(types[key]) == value
+
+        return self.at_places(
+            [all(is_equal(key, place[key]) for key in values) for place in self.places]
+        )
+
     def values(self, name: str) -> Numbers:
         """A column of numbers: int64 (num_files,)."""
         return np.from_dlpack(self.columns[name]).astype(np.int64)
@@ -316,6 +341,16 @@ class FileList(Sequence[DataFile]):
         for index in self._masked:
             left[index] = self[index].num_left
         return left
+
+    @property
+    def num_rows_told(self) -> int | None:
+        """The number of rows that are not deleted, as the table tells it; None if deleted ones had
+        to be loaded.
+        """
+        masks = (self[index].mask for index in self._masked)
+        if any(mask is not None and mask.num_deleted is None for mask in masks):
+            return None
+        return int(self.rows_left.sum())
 
     @property
     def num_parts(self) -> Numbers:
@@ -415,6 +450,16 @@ class GroupFiles(NamedTuple):
         return GroupFile(group=name, **_fields(values, files.root))
 
 
+def _value(url: str, key: str, text: str, type_: pa.DataType) -> pa.Scalar:
+    try:
+        return pa.scalar(text).cast(type_)
+    except pa.ArrowInvalid:
+        raise InputError(
+            f"{redact(url)}: expected a value of the partition key {key!r} ({type_}), found "
+            f"{text!r}"
+        ) from None
+
+
 def _packed(files: Sequence[TableFile]) -> tuple[str, dict[str, pa.Array]]:
     """The root and the columns of files."""
     root = files[0].url.removesuffix(files[0].path) if files else ""
@@ -503,7 +548,8 @@ class Snapshot:
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """The distinct partitions that hold files, in path order."""
-        return tuple(total.partition for total in self.data_files.totals())
+        files = self.data_files
+        return tuple(files.places[place] for place in dict.fromkeys(files.place.tolist()))
 
     def in_partitions(self, partitions: Iterable[Partition]) -> FileList:
         """The data files of the given partitions."""

@@ -1,5 +1,6 @@
 """Deleted rows are in no answer about a table."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 import featstore
 from featstore.base.errors import DataFileError, InputError
 from featstore.explore.table import Table, open_table
+from featstore.table.row_masks import MaskRecord, RowMask
+from featstore.table.snapshot import FileList
 from tests.masked_tables import delete_by_vector, masked_table
 from tests.stale_tables import N, X, add, make, spec_of, write_raw
 
@@ -73,3 +76,15 @@ def test_slot_groups_beside_deleted_rows_are_refused(tmp_path: Path) -> None:
     delete_by_vector(url, [0, 1, 2])
     with pytest.raises(DataFileError, match=r"/table: expected a table with slot groups \(more\)"):
         open_table(url)
+
+
+def test_the_repr_reads_no_store(table: Table, tmp_path: Path) -> None:
+    assert f"{len(LEFT) + NUM_ROWS} rows)" in repr(table)
+    gone = MaskRecord("iceberg-positions", str(tmp_path / "none"), text="f")
+    files = (replace(file, mask=RowMask((gone,))) for file in table.snapshot.data_files)
+    unknown = Table(replace(table.snapshot, data_files=FileList.of(files)))
+    assert repr(unknown).endswith(" slots, 200 rows with deleted ones)")
+    assert "2 partitions" in unknown._repr_html_()
+    assert unknown.partitions == ({"dt": "1"}, {"dt": "2"})
+    with pytest.raises(DataFileError, match="found no such file"):
+        unknown.num_rows  # noqa: B018

@@ -12,9 +12,11 @@ from deltalake import write_deltalake
 import featstore
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.extraction.days import extract_days
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner
 from featstore.spec.model import Spec
+from featstore.spec.parse import load_spec
 from tests.extraction.conftest import raw_rows
 from tests.masked_tables import delete_by_vector
 from tests.parquet_files import put_parquet
@@ -123,3 +125,71 @@ def test_what_is_no_raw_table_is_refused(spec: Spec, table: str, tmp_path: Path)
     own = job_of(spec, tmp_path, f"delta+{tmp_path}/table")
     with pytest.raises(InputError, match="found one that featstore wrote"):
         extract_files(replace(own, table_url=str(tmp_path / "other")))
+
+
+def renamed_table(root: Path, names: tuple[str, str]) -> str:
+    """Raw rows with two columns of clicks, of which the second is the opposite of the first; the
+    table gives them these names.
+    """
+    rows = raw_rows(100)
+    texts = {"type": "array", "elementType": "string", "containsNull": True}
+    types = {"user": "string", "tags": texts, "price": "double"}
+    types |= dict.fromkeys(names, "long")
+    columns = [column(n, t, i, f"col-{i}") for i, (n, t) in enumerate(types.items(), 1)]
+    other = pc.subtract(pa.scalar(1), rows["clicked"])
+    stored = rows.select(["user", "tags", "price", "clicked"]).append_column("other", other)
+    return mapped_table(
+        root / "lake", "name", columns, stored.rename_columns([f"col-{i}" for i in range(1, 6)])
+    )
+
+
+def test_another_column_of_the_same_name_is_another_input(spec: Spec, tmp_path: Path) -> None:
+    url = renamed_table(tmp_path, ("clicked", "bought"))
+    options = {"partition_from_path": (), "partition": {"dt": DAYS[0]}}
+    job = job_of(spec, tmp_path, f"delta+{url}", **options)
+    extract_files(job)
+    clicks = extracted(job)["click"].to_pylist()
+    renamed_table(tmp_path, ("clicked", "paid"))
+    assert not extract_files(replace(job, run_id="a")).committed  # The spec does not read it.
+    renamed_table(tmp_path, ("bought", "clicked"))
+    assert extract_files(replace(job, run_id="b")).committed
+    assert extracted(job)["click"].to_pylist() == [1 - click for click in clicks]
+
+
+def test_labels_of_another_column_are_matched_by_files(
+    spec: Spec, document: dict[str, Any], tmp_path: Path
+) -> None:
+    url = renamed_table(tmp_path, ("clicked", "bought"))
+    options = {"partition_from_path": (), "partition": {"dt": DAYS[0]}}
+    job = job_of(spec, tmp_path, f"delta+{url}", **options)
+    extract_files(job)
+    clicks = extracted(job)["click"].to_pylist()
+    document["inputs"]["bought"] = "long"
+    document["labels"] = {"click": "bought"}
+    again = replace(job, spec=load_spec(document), run_id="b")
+    assert extract_group(GroupJob(job=again, name="labels", labels=True)).committed
+    assert extracted(job)["click"].to_pylist() == [1 - click for click in clicks]
+
+
+def test_values_are_compared_in_the_type_of_the_key(spec: Spec, tmp_path: Path) -> None:
+    url = str(tmp_path / "lake")
+    for hour, is_new in ((0, True), (5, True), (5, False)):
+        rows = raw_rows(10).append_column("hour", pa.array([hour] * 10, pa.int32()))
+        rows = rows.append_column("is_new", pa.array([is_new] * 10))
+        write_deltalake(url, rows, mode="append", partition_by=["hour", "is_new"])
+    options = {"partition_from_path": (), "partition": {"hour": "05"}}
+    job = job_of(spec, tmp_path, f"delta+{url}?hour=05&is_new=1", **options)
+    assert extract_files(job).num_rows == 10
+    with pytest.raises(InputError, match=r"of the partition key 'is_new' \(bool\), found 'maybe'"):
+        extract_files(replace(job, input_url=f"delta+{url}?is_new=maybe"))
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "ftp"])
+def test_a_url_at_which_no_delta_table_is_looked_for_is_refused(
+    spec: Spec, tmp_path: Path, scheme: str
+) -> None:
+    job = job_of(spec, tmp_path, f"delta+{scheme}://127.0.0.1:9/lake")
+    with pytest.raises(
+        InputError, match=rf"Delta table by a path, or at .* found {scheme}://, from"
+    ):
+        extract_files(job)

@@ -20,6 +20,9 @@ from tests.iceberg_tables import catalog_at, commit_deletes, position_deletes
 from tests.parquet_files import put_parquet
 
 pytest.importorskip("pyiceberg")
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import StringType
+
 URL = "iceberg://test/db.raw"
 DAYS = ("2026-11-01", "2026-11-02")
 
@@ -149,3 +152,58 @@ def test_deleted_rows_are_not_extracted(spec: Spec, catalog: Any, tmp_path: Path
 
 def test_a_spec_is_previewed_on_a_table(spec: Spec, table: Any) -> None:
     assert "500" in str(preview(spec, URL))
+
+
+def test_another_column_of_the_same_name_is_another_input(
+    spec: Spec, catalog: Any, tmp_path: Path
+) -> None:
+    rows = raw_rows(300).append_column("dt", pa.array([DAYS[0]] * 300))
+    other = pa.compute.subtract(pa.scalar(1), rows["clicked"])
+    table = catalog.create_table("db.raw", rows.append_column("converted", other).schema)
+    with table.update_spec() as update:
+        update.add_field("dt", IdentityTransform(), "dt")
+    table.append(rows.append_column("converted", other))
+    job = job_of(spec, tmp_path, partition_from_path=("dt",))
+    daily = replace(job, input_url=f"{URL}?dt={{dt}}", partition_from_path=(), run_id="daily")
+    daily = replace(daily, table_url=str(tmp_path / "daily"))
+    extract_files(job)
+    extract_days(daily, DAYS[0])
+    clicks = extracted(job)["click"].to_pylist()
+    with table.update_schema() as update:  # Of no column that the spec reads
+        update.add_column("note", StringType())
+        update.rename_column("converted", "bought")
+    assert not extract_files(replace(job, run_id="a")).committed
+    with table.update_schema() as update:
+        update.delete_column("clicked")
+    with table.update_schema() as update:
+        update.rename_column("bought", "clicked")
+    [day] = extract_days(daily, DAYS[0], dry_run=True).days
+    assert str(day.reason) == "stale input"
+    assert extract_files(replace(job, run_id="b")).committed
+    assert extracted(job)["click"].to_pylist() == [1 - click for click in clicks]
+
+
+def test_values_are_compared_in_the_type_of_the_key(
+    spec: Spec, catalog: Any, tmp_path: Path
+) -> None:
+    def rows_at(hour: int, *, is_new: bool) -> pa.Table:
+        rows = raw_rows(10, 100 * hour).append_column("dt", pa.array([DAYS[0]] * 10))
+        rows = rows.append_column("hour", pa.array([hour] * 10, pa.int32()))
+        return rows.append_column("is_new", pa.array([is_new] * 10))
+
+    table = catalog.create_table("db.raw", rows_at(0, is_new=True).schema)
+    with table.update_spec() as update:
+        for key in ("dt", "hour", "is_new"):
+            update.add_field(key, IdentityTransform(), key)
+    for hour, is_new in ((0, True), (5, True), (5, False), (13, True)):
+        table.append(rows_at(hour, is_new=is_new))
+    job = job_of(spec, tmp_path, f"{URL}?dt={{dt}}&hour={{hour}}&is_new=true")
+    done = extract_days(job, DAYS[0], allow_missing=True)
+    made = {day.day.partition["hour"]: day.report for day in done.days if day.report}
+    assert {hour: report.num_rows for hour, report in made.items()} == {
+        "00": 10,
+        "05": 10,
+        "13": 10,
+    }
+    with pytest.raises(InputError, match=r"of the partition key 'hour' \(int32\), found 'noon'"):
+        extract_files(replace(job, input_url=f"{URL}?hour=noon"))

@@ -48,6 +48,28 @@ def test_an_unknown_storage_is_refused(tmp_path: Path) -> None:
         open_table(url)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sizeInBytes": -20},
+        {"offset": -5},
+        {"cardinality": -1},
+        {"pathOrInlineDv": "ab"},
+        {"pathOrInlineDv": "\u00e9" * 20},
+        {"pathOrInlineDv": "~" * 20},
+    ],
+    ids=str,
+)
+def test_a_damaged_vector_in_the_log_is_told(tmp_path: Path, changes: dict[str, Any]) -> None:
+    url = masked_table(tmp_path / "table", {"f.parquet": (ROWS, [1])})
+    path = tmp_path / f"table/_delta_log/{0:020d}.json"
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    actions[-1]["add"]["deletionVector"].update(changes)
+    path.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(DataFileError, match=r"/table: f\.parquet: deletion vector in the log: exp"):
+        open_table(url)
+
+
 def changed_table(table: Path) -> list[list[int]]:
     """A table of five versions, and the rows of each."""
     masked_table(table, {"f.parquet": (ROWS, [0]), "g.parquet": (ROWS, [])})

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,77 @@ def test_a_vector_that_declares_more_rows_than_the_file_has_is_not_expanded() ->
     record = MaskRecord("delta-vector", num_bytes=len(data), text=base85(data))
     with pytest.raises(DataFileError, match="a Roaring bitmap of at most 100 rows"):
         deleted_rows(RowMask((record,), 2**33), "f", 100)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_bytes": 2**50}, {"num_bytes": -20}, {"num_bytes": -8}, {"first": -5}]
+)
+def test_a_place_that_the_file_does_not_have_is_told(tmp_path: Path, changes: Any) -> None:
+    mask = in_file(tmp_path / "v", [1, 3], **changes)
+    with pytest.raises(DataFileError, match=r"^f: deleted rows: expected a vector .* in \S*/v at"):
+        deleted_rows(mask, "f", 6)
+
+
+@pytest.mark.parametrize("first", [10**4, 2**60])
+def test_a_place_behind_the_file_is_told(tmp_path: Path, first: int) -> None:
+    mask = in_file(tmp_path / "v", [1, 3], first=first)
+    with pytest.raises(DataFileError, match=rf"expected a vector .* in \S*/v at byte {first}"):
+        deleted_rows(mask, "f", 6)
+
+
+def positions_of(file: Path, name: str, **columns: Any) -> list[int]:
+    pq.write_table(pa.table(columns), file, row_group_size=3)
+    record = MaskRecord("iceberg-positions", str(file), text=name)
+    return [int(row) for row in deleted_rows(RowMask((record,)), name, 100)]
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
+)
+@pytest.mark.parametrize("number", [pa.int64(), pa.int32(), pa.uint64()], ids=str)
+def test_positions_of_one_data_file_of_several(tmp_path: Path, type_: Any, number: Any) -> None:
+    paths, at = sorted("aaaabbbbccccc"), list(range(13))
+    for name in "abcd":
+        columns = {"file_path": pa.array(paths).cast(type_), "pos": pa.array(at, number)}
+        expected = [row for row, path in zip(at, paths, strict=True) if path == name]
+        assert positions_of(tmp_path / "p", name, **columns) == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"file_path": ["a"], "pos": ["3"]}, "the columns file_path"),
+        ({"file_path": [1], "pos": [3]}, "the columns file_path"),
+        ({"file_path": ["a"]}, "the columns file_path"),
+        ({"FILE": ["a"], "POS": [3]}, "the columns file_path"),
+        ({"file_path": ["a", "b"], "pos": [None, 3]}, "a path and a position in every row"),
+        ({"file_path": ["a", None], "pos": [1, 3]}, "a path and a position in every row"),
+    ],
+)
+def test_what_is_no_position_is_told(tmp_path: Path, columns: Any, expected: str) -> None:
+    with pytest.raises(
+        DataFileError, match=rf"^a: deleted rows: expected {expected}.* in \S*/p at"
+    ):
+        positions_of(tmp_path / "p", "a", **columns)
+
+
+def test_only_row_groups_that_may_have_the_data_file_are_read(tmp_path: Path) -> None:
+    names = [f"file:///lake/{number:02}.parquet" for number in range(30)]
+    columns = {"file_path": np.repeat(names, 3), "pos": list(range(90))}
+    assert positions_of(tmp_path / "p", names[7], **columns) == [21, 22, 23]
+    metadata, data = pq.read_metadata(tmp_path / "p"), bytearray((tmp_path / "p").read_bytes())
+    assert metadata.num_row_groups == 30
+    chunk = metadata.row_group(20).column(1)
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[begin : begin + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
+    (tmp_path / "p").write_bytes(data)
+    mask = RowMask((MaskRecord("iceberg-positions", str(tmp_path / "p"), text=names[8]),))
+    assert deleted_rows(mask, names[8], 100).tolist() == [24, 25, 26]
+    damaged = RowMask((MaskRecord("iceberg-positions", str(tmp_path / "p"), text=names[20]),))
+    with pytest.raises(DataFileError, match="expected a Parquet file"):
+        deleted_rows(damaged, names[20], 100)
 
 
 def test_another_encoding_is_refused() -> None:

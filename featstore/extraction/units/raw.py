@@ -1,7 +1,9 @@
 """Raw files: listing them, cutting them into units of work, and reading them."""
 
 import contextlib
+import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,8 +22,9 @@ from featstore.base.errors import (
 )
 from featstore.base.host import num_cores
 from featstore.base.redaction import redact
+from featstore.base.schema import FieldId
 from featstore.extraction.units.raw_table import RawTableFile, RawTableRows, table_rows
-from featstore.files.listings import FileEntry, check_unchanged, find_file
+from featstore.files.listings import FileEntry, check_unchanged, find_file, listing_digest
 from featstore.files.retry import thread_pool
 from featstore.files.storage import local_path, open_read, source_of
 from featstore.formats.text_files import RawTextFile, format_of, list_raw_files, open_text, scan
@@ -195,6 +198,35 @@ def _entry_of(file: DataFile) -> FileEntry:
     return FileEntry(
         url=file.url, name=file.path, size_bytes=file.size_bytes, version=f"{file.version}{mask}"
     )
+
+
+def input_digest(
+    listed: Iterable[tuple[FileEntry, RawTableRows | None]], columns: Iterable[str]
+) -> str:
+    """A digest that is equal for equal raw rows.
+
+    It is `files_part` of it, and of a table that finds columns by more than their present names
+    also `-` and the SHA-256 (hex) of how it finds them: of the JSON of the sorted columns, each its
+    name and the text of its `FieldId`.
+
+    Args:
+        listed: The raw files, as of `list_input`.
+        columns: The raw columns that are read. The table may lack some.
+    """
+    entries = list(listed)
+    digest = listing_digest(entry for entry, _ in entries)
+    schema = next((rows.schema for _, rows in entries if rows is not None), pa.schema([]))
+    ids = ((name, FieldId.of(schema.field(name))) for name in {*columns} & {*schema.names})
+    if not (found := sorted((name, str(by_id)) for name, by_id in ids if by_id is not None)):
+        return digest
+    return f"{digest}-{hashlib.sha256(json.dumps(found).encode()).hexdigest()}"
+
+
+def files_part(digest: str) -> str:
+    """Of an `input_digest` what tells files and their rows, whatever columns are read: the
+    `listing_digest`.
+    """
+    return digest.partition("-")[0]
 
 
 def check_partition_given(files: Sequence[RawFile]) -> None:
@@ -386,19 +418,29 @@ def check_constant(batch: pa.RecordBatch, partition: Mapping[str, str], where: s
         if (num_found := batch.schema.names.count(key)) > 1:
             raise InputError(f"{where}: {not_once(key, num_found)}")
         try:
-            texts = batch.column(key).cast(pa.string())
+            column = batch.column(key)
+            texts = column.cast(pa.string())
         except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
             found = batch.column(key).type
             raise InputError(
                 f"{where}: the raw column {key!r} ({found}) cannot be the partition's {expected!r}"
             ) from None
-        same = pc.fill_null(pc.equal(texts, expected), False)
+        same = pc.fill_null(_equal(column, texts, expected), False)
         if not pc.all(same).as_py():
             found = texts.filter(pc.invert(same))[0].as_py()
             raise InputError(
                 f"{where}: the raw column {key!r} holds {found!r}, the partition says "
                 f"{expected!r}; correct the partition, or filter the input"
             )
+
+
+def _equal(column: pa.Array, texts: pa.Array, expected: str) -> pa.Array:
+    """Where a column has a value, of which `expected` may be another text: 05 of the integer 5."""
+    is_text = pc.equal(texts, expected)
+    try:
+        return pc.or_(is_text, pc.equal(column, pa.scalar(expected).cast(column.type)))
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return is_text
 
 
 def _from_path(file: RawFile, keys: Sequence[str]) -> dict[str, str]:

@@ -290,6 +290,14 @@ def test_a_raw_column_that_agrees_with_the_partition_is_fine(values: list[object
     check_constant(pa.record_batch({"month": values}), {"month": "1", "site": "x"}, "here")
 
 
+def test_another_text_of_the_value_of_a_raw_column_agrees() -> None:
+    batch = pa.record_batch({"hour": pa.array([5, 5], pa.int32()), "new": [True, True]})
+    check_constant(batch, {"hour": "05", "new": "1"}, "here")
+    for partition in ({"hour": "06"}, {"hour": "x"}, {"new": "0"}):
+        with pytest.raises(InputError, match="the partition says"):
+            check_constant(batch, partition, "here")
+
+
 @pytest.mark.parametrize("values", [["1", "2"], [1, 2], ["1", None]])
 def test_a_raw_column_that_disagrees_with_the_partition_is_refused(values: list[object]) -> None:
     with pytest.raises(
