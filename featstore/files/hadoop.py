@@ -39,6 +39,8 @@ _WEB, _RPC = (
     ("featstore-webhdfs", "featstore.files.webhdfs.WebHdfs"),
     ("featstore-hdfs", "featstore.files.hdfs_rpc.HdfsRpc"),
 )
+# By these hdfs-native knows who asks, each time that it connects.
+_WHO = ("HADOOP_USER_NAME", "HADOOP_PROXY_USER", "HADOOP_TOKEN_FILE_LOCATION", "KRB5CCNAME")
 _INSTALL = "install featstore[hdfs]"
 _DEFAULT_PORTS = {"webhdfs": 9870, "swebhdfs": 9871, "hdfs": 8020}
 _SERVICE = "dfs.ha.namenodes"
@@ -67,7 +69,8 @@ def rpc_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """The options of `HdfsRpc` for a URL: service, configuration, and the thread's retry policy.
 
     A host without a port is a name service, or else the host of a single name node. A URL without a
-    host means the default file system of the configuration.
+    host means the default file system of the configuration. Clients are shared where their options
+    are equal, so the configuration also has the variables that say who asks.
 
     Raises:
         ConfigError: The URL has a user, or nothing names a host.
@@ -91,7 +94,8 @@ def rpc_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
     if port is None and parts.scheme == "hdfs" and f"{_SERVICE}.{host}" not in config:
         port = _DEFAULT_PORTS["hdfs"]
     root = f"{parts.scheme}://{_bracketed(host)}{f':{port}' if port else ''}"
-    return {"root": root, "config": config, "retry": current_policy()}
+    who = {name: environment[name] for name in _WHO if name in environment}
+    return {"root": root, "config": config | who, "retry": current_policy()}
 
 
 def _configuration(environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ import pytest
 from featstore.base.errors import ConfigError, StagingError, StoreError
 from featstore.files import storage
 from featstore.files.hadoop import hadoop_properties, name_nodes_of, rpc_options, web_options
+from featstore.files.hdfs_rpc import HdfsRpc
 from tests.forks import in_a_fork
 from tests.programs import run_python
 
@@ -116,6 +117,23 @@ def test_the_client_has_the_properties_of_both_files_without_spaces(conf: dict[s
     assert config["dfs.ha.namenodes.prod"] == "a,b"
     assert config["dfs.namenode.http-address.prod.b"] == "nn-b:9870"
     assert config["fs.defaultFS"] == "hdfs://prod"
+
+
+@pytest.mark.parametrize(
+    "name", ["HADOOP_USER_NAME", "HADOOP_PROXY_USER", "HADOOP_TOKEN_FILE_LOCATION", "KRB5CCNAME"]
+)
+def test_clients_of_different_users_are_not_shared(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def client_as(value: str) -> HdfsRpc:
+        monkeypatch.setenv(name, value)
+        found = storage.filesystem("hdfs://nn:1/t")
+        assert isinstance(found, HdfsRpc)
+        return found
+
+    ann, bob = client_as("ann"), client_as("bob")
+    assert ann is client_as("ann")
+    assert ann._shared is not bob._shared
 
 
 def test_a_home_of_hadoop_has_a_configuration(tmp_path: Path) -> None:

@@ -122,6 +122,16 @@ def test_without_a_name_the_user_of_the_system_asks(hadoop: HadoopCluster, url: 
     assert found == pwd.getpwuid(os.geteuid()).pw_name
 
 
+def test_who_asks_may_change_within_a_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(f"{url}/x", b"x")
+    monkeypatch.setenv("HADOOP_USER_NAME", "bob")
+    with pytest.raises(AccessError, match="user=bob"):
+        write(f"{url}/x", b"bob's")
+    monkeypatch.setenv("HADOOP_USER_NAME", "ann")
+    write(f"{url}/x", b"ann's")
+    assert read(f"{url}/x") == b"ann's"
+
+
 def test_a_refusal_says_who_wanted_what_and_where(hadoop: HadoopCluster, url: str) -> None:
     with (
         clients_of({"HADOOP_USER_NAME": "bob"}),
