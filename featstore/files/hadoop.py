@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from xml.etree import ElementTree
 
 from featstore.base.errors import ConfigError
@@ -82,15 +82,15 @@ def rpc_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
             f"it in HADOOP_USER_NAME"
         )
     config = _configuration(environment)
-    host, port = parts.hostname or "", parts.port
+    host, port = _host_of(parts), parts.port
     if not host:
         default = urlsplit(config.get("fs.defaultFS", ""))
-        if default.scheme != parts.scheme or not default.hostname:
+        if default.scheme != parts.scheme or not _host_of(default):
             raise ConfigError(
                 f"{redact(url)}: expected a host, or {parts.scheme}:// as fs.defaultFS in "
                 f"core-site.xml of HADOOP_CONF_DIR, found {default.geturl() or 'neither'}"
             )
-        host, port = default.hostname, default.port
+        host, port = _host_of(default), default.port
     if port is None and parts.scheme == "hdfs" and f"{_SERVICE}.{host}" not in config:
         port = _DEFAULT_PORTS["hdfs"]
     root = f"{parts.scheme}://{_bracketed(host)}{f':{port}' if port else ''}"
@@ -129,7 +129,7 @@ def web_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
     is_secure = parts.scheme == "swebhdfs"
     name_nodes: tuple[str, ...] = ()
     if parts.port is None:
-        name_nodes = name_nodes_of(parts.hostname or "", config, is_secure=is_secure)
+        name_nodes = name_nodes_of(_host_of(parts), config, is_secure=is_secure)
     options: dict[str, Any] = {
         "name_nodes": name_nodes
         or (f"{_bracketed(parts.hostname)}:{parts.port or _DEFAULT_PORTS[parts.scheme]}",),
@@ -159,6 +159,14 @@ def _login_name(config: Mapping[str, str]) -> str | None:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # as in containers that run as an arbitrary user
         return None
+
+
+def _host_of(parts: SplitResult) -> str:
+    """The host as the URL has it, without brackets; "" if none. `parts.hostname` is in lower case,
+    and names of services and mount tables need not be.
+    """
+    host = parts.netloc.rpartition("@")[2]
+    return re.sub(r":\d*$", "", host) if not host.startswith("[") else parts.hostname or ""
 
 
 def _bracketed(host: str | None) -> str:

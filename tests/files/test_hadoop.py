@@ -112,6 +112,23 @@ def test_a_url_of_hdfs_has_the_name_service_or_the_name_node(
     assert rpc_options(url, conf)["root"] == root
 
 
+@pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
+def test_a_name_service_may_have_upper_case_letters(
+    conf: dict[str, str], tmp_path: Path, scheme: str
+) -> None:
+    (tmp_path / "hdfs-site.xml").write_text(SITE.replace("prod", "Prod"))
+    (tmp_path / "core-site.xml").write_text(CORE.replace("prod", "Prod"))
+    if scheme == "webhdfs":
+        for url in ("webhdfs://Prod/t", "webhdfs://ann@Prod/t"):
+            assert web_options(url, conf)["name_nodes"] == ("nn-a:9870", "nn-b:9870")
+        return
+    for url in ("hdfs://Prod/t", "hdfs:///t"):
+        assert rpc_options(url, conf)["root"] == "hdfs://Prod"
+    (tmp_path / "core-site.xml").write_text(CORE.replace("hdfs://prod", "viewfs://Mounts"))
+    for url in ("viewfs://Mounts/t", "viewfs:///t", "viewfs://Mounts:/t"):
+        assert rpc_options(url, conf)["root"] == "viewfs://Mounts"
+
+
 def test_the_client_has_the_properties_of_both_files_without_spaces(conf: dict[str, str]) -> None:
     config = rpc_options("hdfs://prod/t", conf)["config"]
     assert config["dfs.ha.namenodes.prod"] == "a,b"
