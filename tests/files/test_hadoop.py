@@ -153,6 +153,20 @@ def test_clients_of_different_users_are_not_shared(
     assert ann._shared is not bob._shared
 
 
+def test_a_mount_table_without_a_fallback_is_told(
+    conf: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", conf["HADOOP_CONF_DIR"])
+    link = "<property><name>fs.viewfs.mounttable.M.link./t</name><value>hdfs://nn:1/t</value>"
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{link}</property></configuration>")
+    with pytest.raises(
+        StoreError,
+        match=r"viewfs://M/t/x: M is no mount table with a fallback, .*; check the name, and set "
+        r"fs\.viewfs\.mounttable\.NAME\.linkFallback .* or use hdfs:// URLs",
+    ):
+        storage.size_bytes("viewfs://M/t/x")
+
+
 def test_a_home_of_hadoop_has_a_configuration(tmp_path: Path) -> None:
     (tmp_path / "etc" / "hadoop").mkdir(parents=True)
     (tmp_path / "etc" / "hadoop" / "hdfs-site.xml").write_text(SITE)
