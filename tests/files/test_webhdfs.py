@@ -10,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -42,6 +43,7 @@ from featstore.files.webhdfs import (
     transfer_addresses,
 )
 from featstore.staging import Source, StageItem, Stager, Staging
+from tests.full_disk import fill
 from tests.http_servers import serving
 from tests.programs import free_ports, run_python
 from tests.store_clients import clients_of, forget_clients
@@ -601,6 +603,37 @@ def test_a_quota_that_is_full_is_a_full_disk(
     cluster.fail("data", "CREATE", refuse)
     with pytest.raises(DiskFullError, match="DiskSpace quota of /t is exceeded"):
         write(f"{url}/x")
+
+
+@pytest.mark.parametrize("last_bytes", [3 << 20, 5_000])
+def test_a_full_disk_of_temporary_files_is_not_the_stores(
+    cluster: Cluster, url: str, small_disk: Path, monkeypatch: pytest.MonkeyPatch, last_bytes: int
+) -> None:
+    """It is met by a write, or as the file is closed, where 5,000 bytes are still in a buffer."""
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    monkeypatch.setattr("featstore.files.hdfs_files._SPOOLED_BYTES", 10)
+
+    def write_on_full_disk() -> None:
+        with storage.open_write(f"{url}/x") as file:
+            file.write(b"more than is kept in memory")
+            fill(small_disk)
+            file.write(bytes(last_bytes))
+
+    told = rf"t/x is kept in {small_disk} until it is sent: No space left .*; make room .*TMPDIR"
+    with pytest.raises(DiskFullError, match=told):
+        write_on_full_disk()
+    assert not cluster.files()
+
+
+def test_a_place_of_temporary_files_that_is_gone_is_no_missing_file(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with (
+        pytest.raises(StoreError, match=r"x is kept in .*/gone .*: No such file .*TMPDIR"),
+        storage.open_write(f"{url}/x") as file,
+    ):
+        file.write(bytes(9 << 20))
 
 
 def test_a_name_node_in_safe_mode_is_named(cluster: Cluster, url: str) -> None:
