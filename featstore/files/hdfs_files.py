@@ -20,7 +20,6 @@ from typing import IO, Any, TypeVar
 from fsspec.spec import AbstractFileSystem
 
 from featstore.base.named_errors import system_error
-from featstore.base.redaction import redact
 from featstore.files.random_reader import RandomReader
 from featstore.files.retry import BRIEF, Failures, RetryPolicy
 from featstore.files.store_errors import PASSING_WORDS, is_unresolved, retry_after_s
@@ -274,11 +273,11 @@ class HdfsWriter:
         try:
             yield
         except OSError as error:
-            what = (
-                f"{redact(self._path)} is kept in {tempfile.tempdir or 'TMPDIR'} until it is sent"
-            )
+            place = tempfile.tempdir or "TMPDIR"
             raise system_error(
-                what, error, "or point TMPDIR to another disk, then run it again"
+                f"the upload to {self._path} on HDFS cannot be kept in {place} until it is sent",
+                error,
+                "or point TMPDIR to another disk, then run it again",
             ) from error
 
     def close(self) -> None:

@@ -619,7 +619,7 @@ def test_a_full_disk_of_temporary_files_is_not_the_stores(
             fill(small_disk)
             file.write(bytes(last_bytes))
 
-    told = rf"t/x is kept in {small_disk} until it is sent: No space left .*; make room .*TMPDIR"
+    told = rf"/t/x on HDFS cannot be kept in {small_disk} until .*: No space left .*; make room .*TMPDIR"
     with pytest.raises(DiskFullError, match=told):
         write_on_full_disk()
     assert not cluster.files()
@@ -630,7 +630,9 @@ def test_a_place_of_temporary_files_that_is_gone_is_no_missing_file(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with (
-        pytest.raises(StoreError, match=r"x is kept in .*/gone .*: No such file .*TMPDIR"),
+        pytest.raises(
+            StoreError, match=r"x on HDFS cannot be kept in .*/gone .*: No such file .*TMPDIR"
+        ),
         storage.open_write(f"{url}/x") as file,
     ):
         file.write(bytes(9 << 20))
