@@ -74,6 +74,15 @@ def kerberos_state() -> str:
     return "no valid ticket was found"
 
 
+class _Session(requests.Session):  # type: ignore[misc]
+    """Leaves redirects to its user. It would prepare the next request also where it is not to
+    follow, and fail by an invalid `Location` with the connection open.
+    """
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        return None
+
+
 class WebHdfs(HdfsFiles):
     """A client of one name service. Threads may share it.
 
@@ -114,7 +123,7 @@ class WebHdfs(HdfsFiles):
         self._who = {"delegation": token} if token else {}
         if user is not None and password is None:
             self._who["user.name"] = user
-        self.session, self._certificates = requests.Session(), certificates
+        self.session, self._certificates = _Session(), certificates
         if password is not None:
             self.session.auth = (user, password)
         # It answers a server that asks for Kerberos, and is silent otherwise.
@@ -151,8 +160,8 @@ class WebHdfs(HdfsFiles):
             raise
         if answer.status_code != _REDIRECT:
             return answer  # of a gateway, which sends the bytes of a file itself
-        location = redirect_of(answer.url, answer.headers.get("Location", ""))
         _ = answer.content  # When it is read, its connection serves the next request.
+        location = redirect_of(answer.url, answer.headers.get("Location", ""))
         try:
             return self._send(
                 method,
@@ -215,8 +224,7 @@ class WebHdfs(HdfsFiles):
             answer = self.session.request(
                 method.upper(), url, allow_redirects=False, verify=self._certificates, **options
             )
-        except (requests.RequestException, ValueError) as error:
-            # It looks at the Location of a redirect also where it does not follow it.
+        except (requests.RequestException, ValueError) as error:  # urllib3's, of a host's name
             raise _broken(error, host.hostname, host.port) from None
         if answer.status_code < 400:
             return answer
@@ -354,8 +362,8 @@ def redirect_of(url: str, location: str) -> str:
 def _broken(error: Exception, host: str | None, port: int | None) -> HdfsError:
     """The error for a connection that failed, or for a URL, of which only a ValueError tells."""
     is_passing = not isinstance(error, ValueError)
-    # What is said of a URL quotes it, or that of a redirect.
-    words = _ASKED.sub("", str(error)) if is_passing else "the URL or that of a redirect is invalid"
+    # What is said of a URL quotes it.
+    words = _ASKED.sub("", str(error)) if is_passing else "the URL of a request is invalid"
     return HdfsError(
         f"{type(error).__name__}: {words} ({host_text(host, port)})", is_passing=is_passing
     )
