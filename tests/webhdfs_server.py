@@ -74,6 +74,7 @@ class Cluster:
     is_secure: bool = False
     tokens: set[str] = field(default_factory=set)
     is_in_safe_mode: bool = False
+    redirected: Callable[[str], str] = str  # the Location of a redirect, from that of the data node
     asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     served: list[tuple[str, str, int]] = field(default_factory=list)
     faults: dict[tuple[str, str], deque[Any]] = field(default_factory=dict)
@@ -333,7 +334,7 @@ class NameNodeHandler(_NodeHandler):
         if fault == "lost":
             raise _Dropped
         if isinstance(answer, str):
-            self._answer(307, Location=answer)
+            self._answer(307, Location=cluster.redirected(answer))
         elif answer is None:
             self._answer(200)
         else:

@@ -55,13 +55,14 @@ def told_as(kind: type[_Told], what: str, error: OSError, then: str = "then run 
     return told
 
 
-def system_error(what: str, error: OSError) -> StoreError:
+def system_error(what: str, error: OSError, then: str = "then run it again") -> StoreError:
     """As `told_as`: AccessError if access is refused, DiskFullError if a disk is full, and else
     StoreError.
     """
     if error.errno in _DISK_FULL:
-        return told_as(DiskFullError, what, error)
-    return told_as(AccessError if isinstance(error, PermissionError) else StoreError, what, error)
+        return told_as(DiskFullError, what, error, then)
+    kind = AccessError if isinstance(error, PermissionError) else StoreError
+    return told_as(kind, what, error, then)
 
 
 class NamedErrors:

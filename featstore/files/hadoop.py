@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from xml.etree import ElementTree
 
 from featstore.base.errors import ConfigError
@@ -39,6 +39,8 @@ _WEB, _RPC = (
     ("featstore-webhdfs", "featstore.files.webhdfs.WebHdfs"),
     ("featstore-hdfs", "featstore.files.hdfs_rpc.HdfsRpc"),
 )
+# By these hdfs-native knows who asks, each time that it connects.
+_WHO = ("HADOOP_USER_NAME", "HADOOP_PROXY_USER", "HADOOP_TOKEN_FILE_LOCATION", "KRB5CCNAME")
 _INSTALL = "install featstore[hdfs]"
 _DEFAULT_PORTS = {"webhdfs": 9870, "swebhdfs": 9871, "hdfs": 8020}
 _SERVICE = "dfs.ha.namenodes"
@@ -67,7 +69,8 @@ def rpc_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """The options of `HdfsRpc` for a URL: service, configuration, and the thread's retry policy.
 
     A host without a port is a name service, or else the host of a single name node. A URL without a
-    host means the default file system of the configuration.
+    host means the default file system of the configuration. Clients are shared where their options
+    are equal, so the configuration also has the variables that say who asks.
 
     Raises:
         ConfigError: The URL has a user, or nothing names a host.
@@ -79,19 +82,20 @@ def rpc_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
             f"it in HADOOP_USER_NAME"
         )
     config = _configuration(environment)
-    host, port = parts.hostname or "", parts.port
+    host, port = _host_of(parts), parts.port
     if not host:
         default = urlsplit(config.get("fs.defaultFS", ""))
-        if default.scheme != parts.scheme or not default.hostname:
+        if default.scheme != parts.scheme or not _host_of(default):
             raise ConfigError(
                 f"{redact(url)}: expected a host, or {parts.scheme}:// as fs.defaultFS in "
                 f"core-site.xml of HADOOP_CONF_DIR, found {default.geturl() or 'neither'}"
             )
-        host, port = default.hostname, default.port
+        host, port = _host_of(default), default.port
     if port is None and parts.scheme == "hdfs" and f"{_SERVICE}.{host}" not in config:
         port = _DEFAULT_PORTS["hdfs"]
     root = f"{parts.scheme}://{_bracketed(host)}{f':{port}' if port else ''}"
-    return {"root": root, "config": config, "retry": current_policy()}
+    who = {name: environment[name] for name in _WHO if name in environment}
+    return {"root": root, "config": config | who, "retry": current_policy()}
 
 
 def _configuration(environment: Mapping[str, str]) -> dict[str, str]:
@@ -125,7 +129,7 @@ def web_options(url: str, environment: Mapping[str, str]) -> dict[str, Any]:
     is_secure = parts.scheme == "swebhdfs"
     name_nodes: tuple[str, ...] = ()
     if parts.port is None:
-        name_nodes = name_nodes_of(parts.hostname or "", config, is_secure=is_secure)
+        name_nodes = name_nodes_of(_host_of(parts), config, is_secure=is_secure)
     options: dict[str, Any] = {
         "name_nodes": name_nodes
         or (f"{_bracketed(parts.hostname)}:{parts.port or _DEFAULT_PORTS[parts.scheme]}",),
@@ -155,6 +159,14 @@ def _login_name(config: Mapping[str, str]) -> str | None:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # as in containers that run as an arbitrary user
         return None
+
+
+def _host_of(parts: SplitResult) -> str:
+    """The host as the URL has it, without brackets; "" if none. `parts.hostname` is in lower case,
+    and names of services and mount tables need not be.
+    """
+    host = parts.netloc.rpartition("@")[2]
+    return re.sub(r":\d*$", "", host) if not host.startswith("[") else parts.hostname or ""
 
 
 def _bracketed(host: str | None) -> str:

@@ -19,6 +19,7 @@ from typing import IO, Any, TypeVar
 
 from fsspec.spec import AbstractFileSystem
 
+from featstore.base.named_errors import system_error
 from featstore.files.random_reader import RandomReader
 from featstore.files.retry import BRIEF, Failures, RetryPolicy
 from featstore.files.store_errors import PASSING_WORDS, is_unresolved, retry_after_s
@@ -253,22 +254,43 @@ class HdfsReader(RandomReader):
 
 
 class HdfsWriter:
-    """A writer that keeps the file on this machine until it is closed. Not thread-safe."""
+    """A writer that keeps the file on this machine until it is closed. Not thread-safe.
+
+    Raises DiskFullError or another StoreError that names the place if the file cannot be kept.
+    """
 
     def __init__(self, client: HdfsFiles, path: str) -> None:
         self._client, self._path = client, path
         self._file = tempfile.SpooledTemporaryFile(_SPOOLED_BYTES)  # noqa: SIM115  closed below
 
     def write(self, data: Any) -> int:
-        return self._file.write(data)
+        with self._on_local_disk():
+            return self._file.write(data)
+
+    @contextlib.contextmanager
+    def _on_local_disk(self) -> Iterator[None]:
+        """Has an error of the system in the block say that it is not the store's."""
+        try:
+            yield
+        except OSError as error:
+            place = tempfile.tempdir or "TMPDIR"
+            raise system_error(
+                f"the upload to {self._path} on HDFS cannot be kept in {place} until it is sent",
+                error,
+                "or point TMPDIR to another disk, then run it again",
+            ) from error
 
     def close(self) -> None:
         """Publishes the file."""
         try:
+            with self._on_local_disk():
+                self._file.flush()
             self._client.upload(self._file, self._path)
         finally:
-            self._file.close()
+            self.discard()
 
     def discard(self) -> None:
         """Forgets the file."""
-        self._file.close()
+        # What is buffered is not wanted any more, and a full disk does not take it.
+        with contextlib.suppress(OSError):
+            self._file.close()

@@ -149,6 +149,12 @@ _ANSWERED = (
         kind=AccessError,
     ),
     _rule(
+        r"No viewfs fallback",
+        "{host} is no mount table with a fallback, without which hdfs-native reads none",
+        "check the name, and set fs.viewfs.mounttable.NAME.linkFallback to an hdfs:// URL in "
+        "core-site.xml of HADOOP_CONF_DIR, or use hdfs:// URLs of the service that holds the path",
+    ),
+    _rule(
         r"StandbyException",
         "no name node is active ({words})",
         "wait for the failover, look at `hdfs haadmin -getAllServiceState`, and check {endpoint}",

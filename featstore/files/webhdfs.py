@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import IO, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 import requests
 
@@ -37,7 +37,7 @@ _DATA_TIMEOUTS_S = (4.0, 60.0)
 _AVOIDED_S = 60.0
 _REDIRECT = 307
 _STREAMED_BYTES = 1 << 20
-_ASKED = re.compile(r"with url: \S+")  # the request's query may hold a token
+_ASKED = re.compile(r"with url: \S+|\?\S*")  # a query may hold a token
 
 
 def error_of(status: int, headers: Mapping[str, str], exception: Any, host: str) -> OSError:
@@ -72,6 +72,15 @@ def kerberos_state() -> str:
     if importlib.util.find_spec("requests_kerberos") is None:
         return "the package requests-kerberos is not installed"
     return "no valid ticket was found"
+
+
+class _Session(requests.Session):  # type: ignore[misc]
+    """Leaves redirects to its user. It would prepare the next request also where it is not to
+    follow, and fail by an invalid `Location` with the connection open.
+    """
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        return None
 
 
 class WebHdfs(HdfsFiles):
@@ -114,7 +123,7 @@ class WebHdfs(HdfsFiles):
         self._who = {"delegation": token} if token else {}
         if user is not None and password is None:
             self._who["user.name"] = user
-        self.session, self._certificates = requests.Session(), certificates
+        self.session, self._certificates = _Session(), certificates
         if password is not None:
             self.session.auth = (user, password)
         # It answers a server that asks for Kerberos, and is silent otherwise.
@@ -151,8 +160,8 @@ class WebHdfs(HdfsFiles):
             raise
         if answer.status_code != _REDIRECT:
             return answer  # of a gateway, which sends the bytes of a file itself
-        location = answer.headers.get("Location", "")
         _ = answer.content  # When it is read, its connection serves the next request.
+        location = redirect_of(answer.url, answer.headers.get("Location", ""))
         try:
             return self._send(
                 method,
@@ -174,9 +183,10 @@ class WebHdfs(HdfsFiles):
         node = urlsplit(location)
         found = set[str]()
         # A file that is yet to be created has no blocks, and gateways know no such operation.
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError):
             answer = self._ask_name_nodes("get", where, {**params, "op": "GET_BLOCK_LOCATIONS"})
-            found = transfer_addresses(answer.json(), node.hostname, node.port)
+            with _understood(answer):
+                found = transfer_addresses(answer.json(), node.hostname, node.port)
         with contextlib.suppress(OSError):
             return found or {socket.gethostbyname(node.hostname or "")}
         return found
@@ -214,19 +224,21 @@ class WebHdfs(HdfsFiles):
             answer = self.session.request(
                 method.upper(), url, allow_redirects=False, verify=self._certificates, **options
             )
-        except requests.RequestException as error:
+        except (requests.RequestException, ValueError) as error:  # urllib3's, of a host's name
             raise _broken(error, host.hostname, host.port) from None
         if answer.status_code < 400:
             return answer
         raise error_of(answer.status_code, answer.headers, _remote_exception(answer), host.netloc)
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        status = self._call("GETFILESTATUS", "get", path).json()["FileStatus"]
-        return _info(path, status)
+        with _understood(answer := self._call("GETFILESTATUS", "get", path)):
+            return _info(path, answer.json()["FileStatus"])
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        listed = self._call("LISTSTATUS", "get", path).json()["FileStatuses"]["FileStatus"]
-        infos = [_info(f"{path.rstrip('/')}/{status['pathSuffix']}", status) for status in listed]
+        with _understood(answer := self._call("LISTSTATUS", "get", path)):
+            listed = answer.json()["FileStatuses"]["FileStatus"]
+            root = path.rstrip("/")
+            infos = [_info(f"{root}/{status['pathSuffix']}", status) for status in listed]
         return infos if detail else [info["name"] for info in infos]
 
     def rm_file(self, path: str) -> None:
@@ -236,7 +248,9 @@ class WebHdfs(HdfsFiles):
         options: dict[str, Any] = {"renameoptions": "OVERWRITE"} if overwrite else {}
         where = self._strip_protocol(target)
         answer = self._call("RENAME", "put", source, destination=where, **options)
-        if answer.content and not answer.json()["boolean"]:
+        with _understood(answer):
+            is_done = not answer.content or answer.json()["boolean"]
+        if not is_done:
             # Without options a name node does not say why. A gateway may not know them.
             raise FileExistsError(
                 f"{target} exists, and the gateway knows no rename that replaces a file"
@@ -323,10 +337,49 @@ def _is_streamed(params: Mapping[str, Any]) -> bool:
     return bool(params["op"] == "OPEN")
 
 
-def _broken(error: requests.RequestException, host: str | None, port: int | None) -> HdfsError:
-    """The error for a connection that failed."""
-    words = _ASKED.sub("", f"{type(error).__name__}: {error}")
-    return HdfsError(f"{words} ({host_text(host, port)})", is_passing=True)
+def redirect_of(url: str, location: str) -> str:
+    """The URL of a redirect. Pure.
+
+    Args:
+        url: The URL that was asked.
+        location: The header `Location` of the answer, which may be relative.
+
+    Raises:
+        HdfsError: It is no URL of HTTP.
+    """
+    with contextlib.suppress(ValueError):
+        found = urljoin(url, location)
+        parts = urlsplit(found)
+        if location and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return found
+    asked = urlsplit(url)
+    raise HdfsError(
+        "the answer is a redirect whose Location is "
+        f"{'no URL of HTTP' if location else 'missing'} ({host_text(asked.hostname, asked.port)})"
+    )
+
+
+def _broken(error: Exception, host: str | None, port: int | None) -> HdfsError:
+    """The error for a connection that failed, or for a URL, of which only a ValueError tells."""
+    is_passing = not isinstance(error, ValueError)
+    # What is said of a URL quotes it.
+    words = _ASKED.sub("", str(error)) if is_passing else "the URL of a request is invalid"
+    return HdfsError(
+        f"{type(error).__name__}: {words} ({host_text(host, port)})", is_passing=is_passing
+    )
+
+
+@contextlib.contextmanager
+def _understood(answer: requests.Response) -> Iterator[None]:
+    """Raises HdfsError if the block does not find in the JSON of an answer what it looks for."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError):
+        node = urlsplit(answer.url)
+        raise HdfsError(
+            f"found HTTP {answer.status_code} with a body that is none of WebHDFS "
+            f"({host_text(node.hostname, node.port)})"
+        ) from None
 
 
 def _info(name: str, status: Mapping[str, Any]) -> dict[str, Any]:
@@ -355,6 +408,6 @@ def _remote_exception(answer: requests.Response) -> Any:
     """The `RemoteException` of an answer; None if its body is none."""
     try:
         found = answer.json()["RemoteException"]
-        return found if "exception" in found else None
+        return found if found["exception"] else None
     except (ValueError, KeyError, TypeError):
         return None

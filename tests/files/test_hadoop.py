@@ -8,6 +8,7 @@ import pytest
 from featstore.base.errors import ConfigError, StagingError, StoreError
 from featstore.files import storage
 from featstore.files.hadoop import hadoop_properties, name_nodes_of, rpc_options, web_options
+from featstore.files.hdfs_rpc import HdfsRpc
 from tests.forks import in_a_fork
 from tests.programs import run_python
 
@@ -111,11 +112,59 @@ def test_a_url_of_hdfs_has_the_name_service_or_the_name_node(
     assert rpc_options(url, conf)["root"] == root
 
 
+@pytest.mark.parametrize("scheme", ["hdfs", "webhdfs"])
+def test_a_name_service_may_have_upper_case_letters(
+    conf: dict[str, str], tmp_path: Path, scheme: str
+) -> None:
+    (tmp_path / "hdfs-site.xml").write_text(SITE.replace("prod", "Prod"))
+    (tmp_path / "core-site.xml").write_text(CORE.replace("prod", "Prod"))
+    if scheme == "webhdfs":
+        for url in ("webhdfs://Prod/t", "webhdfs://ann@Prod/t"):
+            assert web_options(url, conf)["name_nodes"] == ("nn-a:9870", "nn-b:9870")
+        return
+    for url in ("hdfs://Prod/t", "hdfs:///t"):
+        assert rpc_options(url, conf)["root"] == "hdfs://Prod"
+    (tmp_path / "core-site.xml").write_text(CORE.replace("hdfs://prod", "viewfs://Mounts"))
+    for url in ("viewfs://Mounts/t", "viewfs:///t", "viewfs://Mounts:/t"):
+        assert rpc_options(url, conf)["root"] == "viewfs://Mounts"
+
+
 def test_the_client_has_the_properties_of_both_files_without_spaces(conf: dict[str, str]) -> None:
     config = rpc_options("hdfs://prod/t", conf)["config"]
     assert config["dfs.ha.namenodes.prod"] == "a,b"
     assert config["dfs.namenode.http-address.prod.b"] == "nn-b:9870"
     assert config["fs.defaultFS"] == "hdfs://prod"
+
+
+@pytest.mark.parametrize(
+    "name", ["HADOOP_USER_NAME", "HADOOP_PROXY_USER", "HADOOP_TOKEN_FILE_LOCATION", "KRB5CCNAME"]
+)
+def test_clients_of_different_users_are_not_shared(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def client_as(value: str) -> HdfsRpc:
+        monkeypatch.setenv(name, value)
+        found = storage.filesystem("hdfs://nn:1/t")
+        assert isinstance(found, HdfsRpc)
+        return found
+
+    ann, bob = client_as("ann"), client_as("bob")
+    assert ann is client_as("ann")
+    assert ann._shared is not bob._shared
+
+
+def test_a_mount_table_without_a_fallback_is_told(
+    conf: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", conf["HADOOP_CONF_DIR"])
+    link = "<property><name>fs.viewfs.mounttable.M.link./t</name><value>hdfs://nn:1/t</value>"
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{link}</property></configuration>")
+    with pytest.raises(
+        StoreError,
+        match=r"viewfs://M/t/x: M is no mount table with a fallback, .*; check the name, and set "
+        r"fs\.viewfs\.mounttable\.NAME\.linkFallback .* or use hdfs:// URLs",
+    ):
+        storage.size_bytes("viewfs://M/t/x")
 
 
 def test_a_home_of_hadoop_has_a_configuration(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import traceback
 import types
 from collections.abc import Iterator
 from functools import partial
@@ -32,8 +34,16 @@ from featstore.extraction.spark.java import java_environment
 from featstore.files import listings, storage
 from featstore.files.hdfs_files import HdfsError
 from featstore.files.retry import RetryPolicy, retrying
-from featstore.files.webhdfs import FailedNodes, WebHdfs, error_of, transfer_addresses
+from featstore.files.store_errors import as_store_errors
+from featstore.files.webhdfs import (
+    FailedNodes,
+    WebHdfs,
+    error_of,
+    redirect_of,
+    transfer_addresses,
+)
 from featstore.staging import Source, StageItem, Stager, Staging
+from tests.full_disk import fill
 from tests.http_servers import serving
 from tests.programs import free_ports, run_python
 from tests.store_clients import clients_of, forget_clients
@@ -424,6 +434,76 @@ def test_the_token_of_a_redirect_is_not_shown_if_the_data_node_is_down(
     assert not [token for token in cluster.tokens if token in str(caught.value)]
 
 
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("", "a redirect whose Location is missing"),
+        ("foo://h:1/x?delegation=SECRET", "whose Location is no URL of HTTP"),
+        ("http://h:99999999/x?delegation=SECRET", "whose Location is no URL of HTTP"),
+        ("http://[::1/x?delegation=SECRET", "whose Location is no URL of HTTP"),
+        (
+            f"http://{'h' * 64}/x?op=a b&delegation=SECRET",
+            "LocationParseError: the URL of a request is invalid",
+        ),
+        ("http://127.0.0.1:1/x?op=a&delegation=SECRET", "127.0.0.1:1 refuses the connection"),
+        ("http://h.invalid/x?op=a&delegation=SECRET", "the name of h.invalid.* does not resolve"),
+    ],
+)
+def test_a_redirect_to_nowhere_is_told_without_its_token(
+    cluster: Cluster, url: str, location: str, said: str
+) -> None:
+    cluster.put("/t/x", DATA)
+    cluster.redirected = lambda _: location
+    with pytest.raises(StoreError, match=said) as caught:
+        read(f"{url}/x")
+    assert "SECRET" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_relative_redirect_is_followed_to_the_host_that_gave_it(cluster: Cluster) -> None:
+    """As of a gateway that sends the bytes of files itself."""
+
+    class Redirecting(Gateway):
+        def _checked(self, op: str, path: str, query: dict[str, str], fault: Any) -> None:
+            if op == "OPEN" and "again" not in query:
+                self._answer(307, Location=f"{self.path}&again=1")
+            else:
+                super()._checked(op, path, query, fault)
+
+    cluster.put("/t/x", DATA)
+    with serving(Redirecting, cluster=cluster) as port:
+        assert read(f"webhdfs://127.0.0.1:{port}/t/x") == DATA
+
+
+def test_the_url_of_a_redirect() -> None:
+    asked = "https://gateway:8443/webhdfs/v1/t/x?op=OPEN"
+    assert redirect_of(asked, "/data/x?a=b") == "https://gateway:8443/data/x?a=b"
+    assert redirect_of(asked, "//node:1/x") == "https://node:1/x"
+    assert redirect_of(asked, "http://[::1]:1/x?a=b") == "http://[::1]:1/x?a=b"
+    for location in ("", "ftp://h/x", "http://h:0/x", "http://h:x/", "mailto:a?b=c"):
+        with pytest.raises(HdfsError, match=r"Location is .* \(host='gateway', port=8443\)"):
+            redirect_of(asked, location)
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>login</html>", b'{"x": 1}', b"[]", b'{"FileStatus": {"type": 1}}', b"null"]
+)
+def test_an_answer_that_is_none_of_webhdfs_is_told(
+    cluster: Cluster, url: str, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    """As of a gateway's page to log in."""
+
+    def answer(self: NameNodeHandler, value: Any, status: int = 200) -> None:
+        self._answer(200, body)
+
+    write(f"{url}/x")
+    monkeypatch.setattr(NameNodeHandler, "_answer_json", answer)
+    files = storage.filesystem(url)
+    told = r"t: the store failed .*found HTTP 200 with a body that is none of WebHDFS"
+    for act in (files.info, files.ls, partial(files.mv, path2=f"{url}/y")):
+        with pytest.raises(StoreError, match=told), as_store_errors(url):
+            act(f"{url}/x")
+
+
 def _kerberos(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the place of requests-kerberos, which needs a Kerberos server: a ticket of the test."""
 
@@ -526,6 +606,39 @@ def test_a_quota_that_is_full_is_a_full_disk(
     cluster.fail("data", "CREATE", refuse)
     with pytest.raises(DiskFullError, match="DiskSpace quota of /t is exceeded"):
         write(f"{url}/x")
+
+
+@pytest.mark.parametrize("last_bytes", [3 << 20, 5_000])
+def test_a_full_disk_of_temporary_files_is_not_the_stores(
+    cluster: Cluster, url: str, small_disk: Path, monkeypatch: pytest.MonkeyPatch, last_bytes: int
+) -> None:
+    """It is met by a write, or as the file is closed, where 5,000 bytes are still in a buffer."""
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    monkeypatch.setattr("featstore.files.hdfs_files._SPOOLED_BYTES", 10)
+
+    def write_on_full_disk() -> None:
+        with storage.open_write(f"{url}/x") as file:
+            file.write(b"more than is kept in memory")
+            fill(small_disk)
+            file.write(bytes(last_bytes))
+
+    told = rf"/t/x on HDFS cannot be kept in {small_disk} until .*: No space left .*; make room .*TMPDIR"
+    with pytest.raises(DiskFullError, match=told):
+        write_on_full_disk()
+    assert not cluster.files()
+
+
+def test_a_place_of_temporary_files_that_is_gone_is_no_missing_file(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with (
+        pytest.raises(
+            StoreError, match=r"x on HDFS cannot be kept in .*/gone .*: No such file .*TMPDIR"
+        ),
+        storage.open_write(f"{url}/x") as file,
+    ):
+        file.write(bytes(9 << 20))
 
 
 def test_a_name_node_in_safe_mode_is_named(cluster: Cluster, url: str) -> None:

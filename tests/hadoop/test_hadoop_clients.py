@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -120,6 +121,42 @@ def test_without_a_name_the_user_of_the_system_asks(hadoop: HadoopCluster, url: 
         web = f"{hadoop.root('webhdfs').removesuffix(DIRECTORY)}/open/{url.partition(':')[0]}"
         found = storage.filesystem(web).info(web)["owner"]
     assert found == pwd.getpwuid(os.geteuid()).pw_name
+
+
+def test_who_asks_may_change_within_a_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(f"{url}/x", b"x")
+    monkeypatch.setenv("HADOOP_USER_NAME", "bob")
+    with pytest.raises(AccessError, match="user=bob"):
+        write(f"{url}/x", b"bob's")
+    monkeypatch.setenv("HADOOP_USER_NAME", "ann")
+    write(f"{url}/x", b"ann's")
+    assert read(f"{url}/x") == b"ann's"
+
+
+def test_a_mount_table_is_read_and_written(
+    hadoop: HadoopCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = hadoop.root("hdfs").removesuffix(DIRECTORY)
+    links = {"link./data": f"{root}{DIRECTORY}/mounted", "linkFallback": f"{root}/"}
+    rows = (
+        f"<property><name>fs.viewfs.mounttable.Mounts.{key}</name><value>{value}</value></property>"
+        for key, value in links.items()
+    )
+    (tmp_path / "core-site.xml").write_text(f"<configuration>{''.join(rows)}</configuration>")
+    with clients_of(hadoop.environment | {"HADOOP_CONF_DIR": str(tmp_path)}):
+        url = "viewfs://Mounts/data/k=1"
+        write(f"{url}/x")
+        write(f"{url}/x", b"second")
+        assert storage.put_new(f"{url}/y", b"y")
+        assert not storage.put_new(f"{url}/y", b"z")
+        assert [file.url for file in listings.list_own(url)] == [f"{url}/x", f"{url}/y"]
+        for mounted in (
+            "viewfs://Mounts/data",
+            f"viewfs://Mounts{DIRECTORY}/mounted",
+            links["link./data"],
+        ):
+            assert read(f"{mounted}/k=1/x") == b"second"
+        assert listings.find_file("viewfs://Mounts/other/x") is None
 
 
 def test_a_refusal_says_who_wanted_what_and_where(hadoop: HadoopCluster, url: str) -> None:
