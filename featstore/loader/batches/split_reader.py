@@ -30,8 +30,8 @@ _LOG = logging.getLogger(__name__)
 # Slices with fewer rows cost more in calls than they save in memory. Chosen, not measured.
 _MIN_SLICE_ROWS = 1_024
 # Small row groups are read together, up to these rows and bytes, since each read takes some
-# microseconds for every column, and a hand-over between threads. Windows of 131,072 rows took 20 %
-# less time than of 32,768 on two cores, 10 % less on one (benchmarks/loader.md, the DLRM shape).
+# microseconds for every column, and a hand-over between threads. Windows of 131,072 rows took 0.83
+# to 0.86 of the time of 32,768 on two cores, 0.96 on one (benchmarks/loader.md, the DLRM shape).
 # The first of a split has fewer, since somebody may wait for it, and those with text, of which
 # nobody knows the size before.
 MOST_ROWS, _MOST_BYTES, _WINDOWS_IN_BUDGET = 1 << 17, 64 << 20, 8
