@@ -8,6 +8,7 @@ without one for a name node that has stopped.
 """
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import re
@@ -18,6 +19,7 @@ from typing import IO, Any, TypeVar
 
 import hdfs_native
 
+from featstore.base.processes import forget_in_child
 from featstore.files.hdfs_files import HdfsError, HdfsFiles, HdfsReader, remote_error
 from featstore.files.retry import BRIEF, RetryPolicy, with_time_limit
 
@@ -171,7 +173,7 @@ class _RpcReader(HdfsReader):
 
 class _Shared:
     """The client of a service, which all threads share: each has threads and connections of its
-    own. `_lock` guards `client`.
+    own. `_lock` guards `client`. In a forked child it only stays: storage.py lets nobody use it.
 
     Attributes:
         client: Of hdfs-native.
@@ -180,6 +182,13 @@ class _Shared:
     def __init__(self, root: str, config: dict[str, str]) -> None:
         self._root, self._config, self._lock = root, config, threading.Lock()
         self.client = hdfs_native.Client(root, config)
+        forget_in_child(self)
+
+    def forget(self) -> None:
+        """Lets a forked child never free the client, also at its end: it would wait for the
+        client's threads, which are not there.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.client))
 
     def renew(self, stuck: Any) -> None:
         """Replaces a client that is stuck by one that asks the other name nodes first."""

@@ -1,3 +1,4 @@
+import gc
 import os
 import pwd
 import re
@@ -11,6 +12,7 @@ from featstore.files.hadoop import hadoop_properties, name_nodes_of, rpc_options
 from featstore.files.hdfs_rpc import HdfsRpc
 from tests.forks import in_a_fork
 from tests.programs import run_python
+from tests.store_clients import clients_of, forget_clients
 
 SITE = """<?xml version="1.0"?>
 <configuration>
@@ -219,3 +221,15 @@ def test_a_child_that_is_forked_from_a_user_of_the_client_is_told_so() -> None:
             storage.size_bytes(url)
 
     assert in_a_fork(read_in_child) == 0
+
+
+def test_a_forked_child_that_drops_the_clients_does_not_wait_for_their_threads() -> None:
+    with clients_of({}):
+        with pytest.raises(StoreError, match="refuses the connection"):
+            storage.size_bytes("hdfs://127.0.0.1:1/x")
+
+        def drop_in_child() -> None:
+            forget_clients()
+            gc.collect()
+
+        assert in_a_fork(drop_in_child) == 0

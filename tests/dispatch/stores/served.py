@@ -1,5 +1,6 @@
 """Dispatch servers in processes of their own, which tests stop, kill and start again."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -59,6 +60,9 @@ class ServerProcess:
 
 
 def _serve(kind: str, port: int, file: Path | None, on_ready: Any) -> None:
+    # What the tests' process left is not this one's to free: clients of stores wait for threads
+    # that are not here.
+    gc.freeze()
     if kind == TCP:
         serve_until_signal("127.0.0.1", port, on_ready, file=file)
         return
