@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -482,6 +483,33 @@ class Table:
         self._require_fresh(self.snapshot.data_files, self.schema)
         return polars_view(self.snapshot)
 
+    def ray(self, slots: Sequence[str] | None = None, where: str | None = None) -> Any:
+        """The rows of `to_batches` as a lazy `ray.data.Dataset`, read by the workers of a cluster.
+
+        Each read task has some neighbouring data files, which it stages as `to_batches` does. The
+        workers need featstore, and access to the table.
+
+        Args:
+            slots: Names and globs of slots; by default all.
+            where: A predicate; by default every row is read.
+
+        Raises:
+            ModuleNotFoundError: Ray is not installed (`pip install 'ray[data]'`).
+        """
+        from featstore.explore.ray_source import TableSource, dataset
+
+        condition = self._where(where)
+        schema = selected_schema(self.schema, slots)
+        files = matching_files(self.snapshot.data_files, condition)
+        self._require_fresh(files, schema)
+        source = TableSource(
+            replace(self.snapshot, data_files=files),
+            _arrow_schema(schema),
+            partial(_rows_of, slots=slots, where=where),
+            is_exact=where is None,
+        )
+        return dataset(source)
+
     def _stored(
         self, partitions: Sequence[Mapping[str, str | None]], where: Where | None
     ) -> list[StoredStatistics] | None:
@@ -630,6 +658,12 @@ class Table:
             replace(file, groups=tuple(g for g in file.groups if g.group in needed))
             for file in files
         )
+
+
+def _rows_of(
+    snapshot: Snapshot, *, slots: Sequence[str] | None, where: str | None
+) -> Iterator[pa.RecordBatch]:
+    return Table(snapshot).to_batches(slots, where)
 
 
 def selected_schema(schema: SlotSchema, slots: Sequence[str] | None) -> SlotSchema:

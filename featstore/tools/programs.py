@@ -14,6 +14,7 @@ import click
 
 from featstore.base.errors import FeatstoreError
 from featstore.base.processes import end_with, exit_code
+from featstore.extraction.spark.yarn import end_application, is_final
 
 JOBS = {
     "extract": "job_extract.py",
@@ -160,11 +161,14 @@ def run_program(name: str, program: Callable[[], object]) -> int:
         program()
     except click.ClickException as error:
         error.show()
+        end_application(error.exit_code, error.format_message())
         return error.exit_code
     # Errors of featstore are about the input. Others are bugs, and keep their traceback.
     except (FeatstoreError, OSError) as error:
-        lines = [f"{name}: error: {error}", *getattr(error, "__notes__", ())]
-        click.echo("\n".join(lines), err=True)
+        said = "\n".join([f"{name}: error: {error}", *getattr(error, "__notes__", ())])
+        click.echo(said, err=True)
+        if is_final(error):
+            end_application(exit_code(error), said)
         return exit_code(error)
     except (click.Abort, KeyboardInterrupt):
         click.echo(f"{name}: interrupted; earlier commits stay as they are", err=True)

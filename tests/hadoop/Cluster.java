@@ -1,5 +1,8 @@
 import java.io.BufferedReader;
+import java.io.File;
+import java.io.FileOutputStream;
 import java.io.InputStreamReader;
+import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.Deque;
@@ -12,6 +15,9 @@ import org.apache.hadoop.hdfs.DistributedFileSystem;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
 import org.apache.hadoop.hdfs.MiniDFSNNTopology;
 import org.apache.hadoop.hdfs.protocol.HdfsConstants;
+import org.apache.hadoop.yarn.conf.YarnConfiguration;
+import org.apache.hadoop.yarn.server.MiniYARNCluster;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler;
 
 /**
  * HDFS with two data nodes. Arguments: the directory of its files, for each name node the port for
@@ -94,9 +100,32 @@ public class Cluster {
       case "quota" ->
           files().setQuota(
               new Path(words[2]), HdfsConstants.QUOTA_DONT_SET, Long.parseLong(words[1]));
+      case "yarn" -> startYarn(new File(words[1]));
       // Hadoop's own client: `hdfs dfs -get`.
       case "get" -> files().copyToLocalFile(false, new Path(words[1]), new Path(words[2]), true);
       default -> throw new IllegalArgumentException(words[0]);
+    }
+  }
+
+  /** Starts a YARN of one host over the HDFS, and writes its configuration for clients. */
+  private void startYarn(File directory) throws Exception {
+    YarnConfiguration conf = new YarnConfiguration();
+    conf.set("fs.defaultFS", cluster.getURI().toString());
+    conf.setInt("yarn.scheduler.minimum-allocation-mb", 256);
+    conf.setInt("yarn.minicluster.yarn.nodemanager.resource.memory-mb", 6144);
+    conf.setInt("yarn.nodemanager.resource.cpu-vcores", 8);
+    conf.setBoolean("yarn.nodemanager.vmem-check-enabled", false);
+    conf.setBoolean("yarn.nodemanager.pmem-check-enabled", false);
+    // Tests run on disks that are almost full, too.
+    String disks = "yarn.nodemanager.disk-health-checker.";
+    conf.setFloat(disks + "max-disk-utilization-per-disk-percentage", 99.9f);
+    conf.set("yarn.resourcemanager.scheduler.class", FifoScheduler.class.getName());
+    MiniYARNCluster yarn = new MiniYARNCluster("yarn", 1, 1, 1);
+    yarn.init(conf);
+    yarn.start();
+    yarn.waitForNodeManagersToConnect(20_000);
+    try (OutputStream file = new FileOutputStream(new File(directory, "yarn-site.xml"))) {
+      yarn.getConfig().writeXml(file);
     }
   }
 

@@ -78,7 +78,7 @@ def hadoop_cluster(
     numbers = free_ports(2 * num_name_nodes)
     ports = tuple(zip(numbers[::2], numbers[1::2], strict=True))
     _write_site(directory, ports)
-    command: list[Any] = [java, "-Xmx700m", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
+    command: list[Any] = [java, "-Xmx1g", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
     command += [Path(__file__).with_name("Cluster.java"), directory / "hdfs", *numbers]
     command += [f"{name.replace('_', '.')}={value}" for name, value in properties.items()]
     with (directory / "log").open("w") as log:

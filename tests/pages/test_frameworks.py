@@ -1,5 +1,6 @@
 """docs/howto/frameworks.md, on a small table."""
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from tests.frameworks_environment import PYTHON, needs_frameworks, variables
 from tests.pages.page import ROOT, blocks, run_page
 from tests.parquet_files import put_parquet
-from tests.programs import run_with
+from tests.programs import run_python, run_with
 
 NUM_FILES, ROWS_PER_FILE = 4, 250
 PAGE = "docs/howto/frameworks.md"
@@ -35,8 +36,14 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_recipe_trains(directory: Path) -> None:
-    """The jobs of tensorflow and JAX are written, and run by the other test."""
-    assert run_page(PAGE, directory) == 14
+    """The jobs of Ray Data, tensorflow and JAX are written, and run by the other tests."""
+    assert run_page(PAGE, directory) == 15
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: make ray")
+def test_a_dataset_of_ray_has_all_rows(directory: Path) -> None:
+    done = run_python(_written("ray_data_job.py", directory), timeout=240)
+    assert "rows: 1000\n" in done.stdout
 
 
 @needs_frameworks
@@ -44,7 +51,11 @@ def test_each_recipe_trains(directory: Path) -> None:
 def test_jobs_of_other_libraries_read_whole_epochs(
     directory: Path, job: str, num_rows: int
 ) -> None:
+    done = run_with(PYTHON, _written(job, directory), variables=variables())
+    assert f"rows: {num_rows}\n" in done.stdout
+
+
+def _written(job: str, directory: Path) -> Path:
     (block,) = (block for block in blocks((ROOT / PAGE).read_text()) if block.title == job)
     (directory / job).write_text(block.text.replace("/data/", f"{directory}/data/"))
-    done = run_with(PYTHON, directory / job, variables=variables())
-    assert f"rows: {num_rows}\n" in done.stdout
+    return directory / job

@@ -31,7 +31,7 @@ def test_its_commands_for_clusters_are_those_that_pack_prints() -> None:
 
 
 def test_what_was_not_run_is_marked() -> None:
-    for cluster in ("YARN", "Kubernetes", "Databricks"):
+    for cluster in ("Kubernetes", "Databricks"):
         section = re.split(r"^### ", PAGE, flags=re.MULTILINE)
         [text] = [part for part in section if part.startswith(cluster)]
         assert re.search(r"\*Not run", text), cluster
