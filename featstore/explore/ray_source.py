@@ -54,7 +54,7 @@ class TableSource(Datasource):  # type: ignore[misc]
             num_rows=files.num_rows_told if self._is_exact else None,
             size_bytes=None,
             exec_stats=None,
-            input_files=tuple(files.urls()),
+            input_files=tuple(files.urls),
         )
         blocks = partial(_blocks, self._read, replace(self._snapshot, data_files=files))
         return ReadTask(blocks, metadata, self._schema, row_limit)

@@ -66,7 +66,7 @@ def test_tasks_have_each_file_once_and_are_about_equal(
     place = put_row_files(tmp_path_factory.mktemp("t"), sizes or [1], "{:02}.parquet")
     files = open_snapshot(str(place)).data_files
     parts = divided(files, num_parts)
-    assert [path for part in parts for path in part.paths()] == list(files.paths())
+    assert [path for part in parts for path in part.paths] == list(files.paths)
     assert len(parts) <= num_parts
     share = files.total_bytes.sum() / num_parts
     largest = files.total_bytes.max()

@@ -111,8 +111,8 @@ def test_a_run_that_is_refused_is_not_repeated_and_its_reason_is_told(
 ) -> None:
     with submitted(yarn, place, "none") as submit:
         said, _ = submit.communicate(timeout=120)
-    assert submit.returncode == 1
-    assert f"extract: error: {place}/none" in said
+    assert submit.returncode == 1, said
+    assert f"extract: error: no raw files at {place}/none" in said
     assert attempts(yarn, said) == {"01"}
 
 

@@ -1,5 +1,6 @@
 """The end of an application on YARN whose driver runs there (cluster mode)."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -60,9 +61,9 @@ def end_application(exit_code: int, reason: str) -> None:
             SparkContext.getOrCreate()
         _field(attempt, "sparkConf", master).set("spark.yarn.maxAppAttempts", "1")
         failed = jvm.org.apache.hadoop.yarn.api.records.FinalApplicationStatus.FAILED
-        master.finish(failed, exit_code, reason)
-    except Py4JNetworkError:
-        pass  # It has ended, and this process with it.
+        # It may end, and cut the connection, before it answers.
+        with contextlib.suppress(Py4JNetworkError, ConnectionError):
+            master.finish(failed, exit_code, reason)
     except (Py4JError, TypeError, StopIteration) as error:
         _logger.warning("YARN will repeat this run, although it fails again: %s", error)
 
