@@ -5,7 +5,7 @@
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -62,14 +62,27 @@ class HadoopCluster:
 
 
 @contextlib.contextmanager
+def yarn_cluster(directory: Path, **how: Any) -> Iterator[HadoopCluster]:
+    """As `hadoop_cluster`, with a YARN. Its containers have their directories below `directory`."""
+    with hadoop_cluster(directory, **how) as cluster:
+        cluster.do("chmod", "777", "/")
+        cluster.do("yarn", directory)
+        yield cluster
+
+
+@contextlib.contextmanager
 def hadoop_cluster(
-    directory: Path, num_name_nodes: int = 1, **properties: object
+    directory: Path,
+    num_name_nodes: int = 1,
+    wrap: Callable[[list[str]], list[str]] = list,
+    **properties: object,
 ) -> Iterator[HadoopCluster]:
     """A running cluster, which ends with the block.
 
     Args:
         directory: An empty directory of its own.
         num_name_nodes: With two, the name service `prod`, of which the first is active.
+        wrap: Makes its command one that runs it elsewhere, such as in namespaces.
         properties: Of Hadoop's configuration, with `_` for `.`.
     """
     java = shutil.which("java")
@@ -82,7 +95,8 @@ def hadoop_cluster(
     command += [Path(__file__).with_name("Cluster.java"), directory / "hdfs", *numbers]
     command += [f"{name.replace('_', '.')}={value}" for name, value in properties.items()]
     with (directory / "log").open("w") as log:
-        process = subprocess.Popen(list(map(str, command)), **_pipes(log), text=True, cwd=directory)
+        wrapped = wrap(list(map(str, command)))
+        process = subprocess.Popen(wrapped, **_pipes(log), text=True, cwd=directory)
         with process:
             try:
                 cluster = HadoopCluster(ports=ports, site=directory, process=process)

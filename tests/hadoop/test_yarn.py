@@ -16,7 +16,7 @@ import yaml
 import featstore
 from featstore.extraction.spark.java import java_environment
 from featstore.tools.programs import job_path
-from tests.hadoop.clusters import ROOT, HadoopCluster, hadoop_cluster
+from tests.hadoop.clusters import ROOT, HadoopCluster, yarn_cluster
 from tests.hadoop.test_hadoop_tables import SPEC, put_raw
 from tests.spark_homes import make_spark_home
 
@@ -33,10 +33,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HadoopCluster]:
-    directory = tmp_path_factory.mktemp("yarn")
-    with hadoop_cluster(directory) as cluster:
-        cluster.do("chmod", "777", "/")
-        cluster.do("yarn", directory)
+    with yarn_cluster(tmp_path_factory.mktemp("yarn")) as cluster:
         yield cluster
 
 

@@ -16,6 +16,7 @@ from featstore.base.errors import PackError
 from featstore.extraction.spark.java import java_environment
 from featstore.tools.pack import PackReport, pack, write_archive
 from featstore.tools.programs import job_path
+from tests.hadoop.clusters import yarn_cluster
 from tests.parquet_files import put_parquet
 from tests.spark_homes import make_spark_home
 
@@ -101,8 +102,11 @@ def test_a_report_says_what_is_in_it_and_how_to_use_it(report: PackReport) -> No
 
 def on_this_host(command: str, place: Path) -> str:
     """The printed command, with a cluster of this host and URLs in the place of the examples."""
-    for shown in ("--master yarn --deploy-mode cluster", "--master spark://HOST:7077"):
-        command = command.replace(shown, "--master local-cluster[2,1,1024]")
+    shown = "--master spark://HOST:7077"
+    return with_urls(command.replace(shown, "--master local-cluster[2,1,1024]"), place)
+
+
+def with_urls(command: str, place: Path) -> str:
     urls = f"--spec {place}/spec.yaml --input {place}/raw --table {place}/table"
     return command.replace(
         "--spec URL --input URL --table URL ...", f"{urls} --partition-from-path dt"
@@ -119,7 +123,11 @@ def place(tmp_path: Path) -> Path:
     make_spark_home(tmp_path)
     (tmp_path / "src" / "shipped_witness.py").write_text(WITNESS)
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
-    settings = SETTINGS | {"spark.submit.pyFiles": str(tmp_path / "src" / "shipped_witness.py")}
+    settings = SETTINGS | {
+        "spark.submit.pyFiles": str(tmp_path / "src" / "shipped_witness.py"),
+        "spark.yarn.jars": f"local:{tmp_path}/spark/jars/*",
+        "spark.executorEnv.FEATSTORE_TEST_LOG": f"{tmp_path}/log",
+    }
     (tmp_path / "conf" / "spark-defaults.conf").write_text(
         "".join(f"{key} {value}\n" for key, value in settings.items())
     )
@@ -134,7 +142,7 @@ def place(tmp_path: Path) -> Path:
 
 def submit(command: list[str], place: Path, programs: str) -> str:
     """Runs a command in an empty directory, with few variables; its output."""
-    given = {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
+    given = {key: os.environ[key] for key in ("JAVA_HOME", "HADOOP_CONF_DIR") if key in os.environ}
     given |= {
         "PATH": f"{place}/spark/bin:{programs}:/usr/bin:/bin",
         "SPARK_HOME": f"{place}/spark",
@@ -153,11 +161,15 @@ def submit(command: list[str], place: Path, programs: str) -> str:
     return done.stdout
 
 
-def assert_extracted_by_the_archive(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The executors ran in the copies that they unpacked, and gave the values of this process."""
+def assert_extracted_by_the_archive(
+    place: Path, hosts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executors ran in the copies that they unpacked below `hosts`, and gave the values of this
+    process.
+    """
     lines = (place / "log").read_text().splitlines()
     for prefix, *files in {tuple(map(Path, json.loads(line))) for line in lines}:
-        assert prefix.is_relative_to(place / "spark" / "work"), prefix
+        assert prefix.is_relative_to(hosts), prefix
         assert all(file.is_relative_to(prefix) for file in files), files
     assert len(lines) >= 3
     monkeypatch.syspath_prepend(str(place / "src"))
@@ -173,18 +185,19 @@ def assert_extracted_by_the_archive(place: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_the_command_for_yarn_runs_where_hosts_have_no_python(
-    report: PackReport, place: Path, unpacked: Path, monkeypatch: pytest.MonkeyPatch
+    report: PackReport, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a container of YARN, the archive is unpacked in the driver's working directory. The
-    Python of this test is hidden, and nothing of its environment is on the path but Spark.
+    """The Python of this test is hidden from YARN and from `spark-submit`, and nothing of its
+    environment is on the path but Spark.
     """
-    (place / "empty" / "environment").symlink_to(unpacked)
-    program = shutil.copy(job_path("extract"), place / "src")
-    command = on_this_host(report.lines[0], place)
-    command = command.replace("$(featstore spark-job extract)", str(program))
-    said = submit(without_this_python(["sh", "-c", command]), place, programs="/usr/bin")
-    assert "300 rows in 3 files" in said
-    assert_extracted_by_the_archive(place, monkeypatch)
+    (place / "yarn").mkdir()
+    with yarn_cluster(place / "yarn", wrap=without_this_python) as yarn:
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.site))
+        program = shutil.copy(job_path("extract"), place / "src")
+        command = report.lines[0].replace("$(featstore spark-job extract)", str(program))
+        command = with_urls(command, place)
+        submit(without_this_python(["sh", "-c", command]), place, programs="/usr/bin")
+    assert_extracted_by_the_archive(place, yarn.site, monkeypatch)
 
 
 @pytest.mark.slow
@@ -194,7 +207,7 @@ def test_the_command_for_a_standalone_cluster_runs_with_a_driver_in_this_environ
     command = ["sh", "-c", on_this_host(report.lines[2], place)]
     said = submit(command, place, programs=str(Path(sys.executable).parent))
     assert "300 rows in 3 files" in said
-    assert_extracted_by_the_archive(place, monkeypatch)
+    assert_extracted_by_the_archive(place, place / "spark" / "work", monkeypatch)
 
 
 def tree(root: Path) -> Path:
