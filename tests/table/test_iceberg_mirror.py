@@ -5,6 +5,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -330,16 +331,20 @@ def commit_files(url: str, files: list[DataFile], partition: dict[str, str]) -> 
     commit(url, change)
 
 
-def test_a_failed_registration_is_told_and_made_up_for(
-    catalog: Any, table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register(str(table), NAME)
-    write_raw(table.parent / "raw-2", 200, 30)
-    with monkeypatch.context() as patch:
+@contextmanager
+def unconfigured() -> Iterator[None]:
+    """No catalog is configured in the block."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYICEBERG_CATALOG__TEST__URI")
         patch.delenv("PYICEBERG_CATALOG__TEST__WAREHOUSE")
-        with pytest.raises(ConfigError, match="no catalog 'test'") as failed:
-            extract(table.parent, "2", SLOTS)
+        yield
+
+
+def test_a_failed_registration_is_told_and_made_up_for(catalog: Any, table: Path) -> None:
+    register(str(table), NAME)
+    write_raw(table.parent / "raw-2", 200, 30)
+    with unconfigured(), pytest.raises(ConfigError, match="no catalog 'test'") as failed:
+        extract(table.parent, "2", SLOTS)
     assert "The table itself is written" in failed.value.__notes__[0]
     assert "committed version 2" in failed.value.__notes__[0]
     assert catalog.load_table("db.ctr").properties["featstore.version"] == "1"
@@ -348,18 +353,15 @@ def test_a_failed_registration_is_told_and_made_up_for(
 
 
 def test_a_vacuum_removes_nothing_where_snapshots_cannot_be_expired(
-    catalog: Any, table: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: Any, table: Path
 ) -> None:
     register(str(table), NAME)
     report = api.delete_rows(str(table), "user = 'u1'")
     assert f"snapshots of {NAME}, still hold the rows" in str(report)
     age(table)
     before = sorted(table.rglob("*.parquet"))
-    with monkeypatch.context() as patch:
-        patch.delenv("PYICEBERG_CATALOG__TEST__URI")
-        patch.delenv("PYICEBERG_CATALOG__TEST__WAREHOUSE")
-        with pytest.raises(ConfigError, match="no catalog 'test'") as failed:
-            vacuum(str(table), retain_s=0)
+    with unconfigured(), pytest.raises(ConfigError, match="no catalog 'test'") as failed:
+        vacuum(str(table), retain_s=0)
     assert failed.value.__notes__ == ["Nothing was removed."]
     mirror = catalog.load_table("db.ctr")
     with mirror.manage_snapshots() as manage:
@@ -435,11 +437,8 @@ def test_registrations_at_once_end_at_the_newest_version(
 ) -> None:
     register(str(table), NAME)
     write_raw(table.parent / "raw-2", 200, 30)
-    with monkeypatch.context() as patch:
-        patch.delenv("PYICEBERG_CATALOG__TEST__URI")
-        patch.delenv("PYICEBERG_CATALOG__TEST__WAREHOUSE")
-        with pytest.raises(ConfigError):
-            extract(table.parent, "2", SLOTS)
+    with unconfigured(), pytest.raises(ConfigError):
+        extract(table.parent, "2", SLOTS)
     # Another registration comes first, between what this one looked at and what it commits.
     rivals = [register]
     overtaken = preceded(without_ids, lambda: rivals.pop()(str(table), NAME) if rivals else None)
@@ -505,6 +504,7 @@ def sweep(root: Path, number: int) -> None:
     vacuum(str(root / "table"), retain_s=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.sampled_from([overwrite, drop, drop_day, sweep]), min_size=2, max_size=6))
 def test_a_random_life_is_shown(
