@@ -260,7 +260,7 @@ class _Mirror:
             return done
         require_plain_files(snapshot, f"register {self.name}")
         schema = _schema(snapshot)
-        shown = {} if table is None else {each.file_path: each for each in _shown(table)}
+        shown = {} if table is None else {each.file_path: each for each in _shown(self.name, table)}
         wanted = {_located(file.url): file for file in snapshot.data_files}
         added = {path: file for path, file in wanted.items() if path not in shown}
         removed = [each for path, each in shown.items() if path not in wanted]
@@ -349,10 +349,19 @@ def _schema(snapshot: Snapshot) -> "Schema":
     return schema
 
 
-def _shown(table: "Table") -> "Iterator[Entry]":
-    """The data files that an Iceberg table shows."""
+def _shown(name: str, table: "Table") -> "Iterator[Entry]":
+    """The data files that an Iceberg table shows.
+
+    Raises:
+        InputError: Another program has deleted rows of them.
+    """
     current = table.current_snapshot()
     manifests = [] if current is None else current.manifests(table.io)
+    if any(each.content == _manifests.ManifestContent.DELETES for each in manifests):
+        raise InputError(
+            f"{redact(name)}: expected a table that only featstore writes, found rows that another "
+            "program deleted there: drop it, then register it again"
+        )
     return (entry.data_file for entry in read_entries(table, manifests))
 
 

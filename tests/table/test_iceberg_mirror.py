@@ -38,7 +38,7 @@ from featstore.table.parquet_dir import without_ids
 from featstore.table.snapshot import DataFile
 from featstore.table.vacuum import vacuum
 from featstore.tools.cli import cli
-from tests.iceberg_tables import catalog_at
+from tests.iceberg_tables import catalog_at, commit_deletes, position_deletes
 from tests.interposed import preceded
 from tests.old_files import age
 from tests.parquet_files import put_parquet
@@ -276,6 +276,25 @@ def test_a_table_without_partition_keys_is_shown(catalog: Any, tmp_path: Path) -
     write_raw(tmp_path / "raw-1", 0, 50)
     extract(tmp_path, "1", SLOTS, partition=None, no_partition=True)
     require_shown(catalog, tmp_path / "table")
+
+
+def test_what_other_programs_write_there_is_undone_or_told(catalog: Any, tmp_path: Path) -> None:
+    write_raw(tmp_path / "raw-1", 0, 60)
+    extract(tmp_path, "1", SLOTS, partition=None, no_partition=True)
+    register(str(tmp_path / "table"), NAME)
+    mirror = catalog.load_table("db.ctr")
+    mirror.append(mirror.scan(limit=5).to_arrow())
+    assert len(mirror.scan().to_arrow()) == 65
+    write_raw(tmp_path / "raw-1", 0, 50)
+    extract(tmp_path, "1", SLOTS, partition=None, no_partition=True)
+    (task, *_) = require_shown(catalog, tmp_path / "table").scan().plan_files()
+    deletes = [position_deletes(tmp_path, [(task.file.file_path, 3)])]
+    metadata = commit_deletes(mirror.refresh(), tmp_path, deletes).removeprefix("iceberg+")
+    catalog.drop_table("db.ctr")
+    catalog.register_table("db.ctr", metadata)
+    write_raw(tmp_path / "raw-1", 0, 40)
+    with pytest.raises(InputError, match="found rows that another program deleted there"):
+        extract(tmp_path, "1", SLOTS, partition=None, no_partition=True)
 
 
 def test_files_of_format_1_are_read_and_shown_once_they_are_compacted(
