@@ -1,12 +1,13 @@
 """The functions that users call: import, preview, extract into a table, fit, relabel, compact,
-delete.
+delete, register with a catalog.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
+from featstore.base.closing import noted_on_failure
 from featstore.base.errors import InputError, require_seconds
 from featstore.base.redaction import redact
 from featstore.explore.preview import preview as preview
@@ -31,7 +32,12 @@ from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.vocabulary import record_vocabularies
+from featstore.table.iceberg_mirror import check_name as check_name
+from featstore.table.iceberg_mirror import register as register
+from featstore.table.iceberg_mirror import update_mirrors
 from featstore.table.layout import LABELS
+
+Report = TypeVar("Report", bound=ExtractReport | DaysReport | CompactReport | DeletionReport)
 
 
 @overload
@@ -141,21 +147,24 @@ def extract(
     with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
         where = (partition, partition_from_path, no_partition)
         job = _job(spec, input_url, table_url, *where, run_id)
-        if dataframe is not None:
-            return extract_dataframe(job, dataframe, progress=progress)
-        if group is not None:
-            return _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
+        report: ExtractReport | DaysReport
         runner = None if spark is None else SparkRunner(spark)
-        if days is None:
-            return extract_files(job, runner=runner, progress=progress)
-        return extract_days(
-            job,
-            days,
-            allow_missing=allow_missing,
-            dry_run=dry_run,
-            runner=runner,
-            progress=progress,
-        )
+        if dataframe is not None:
+            report = extract_dataframe(job, dataframe, progress=progress)
+        elif group is not None:
+            report = _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
+        elif days is None:
+            report = extract_files(job, runner=runner, progress=progress)
+        else:
+            report = extract_days(
+                job,
+                days,
+                allow_missing=allow_missing,
+                dry_run=dry_run,
+                runner=runner,
+                progress=progress,
+            )
+        return report if dry_run else _shown(report)
 
 
 def _job(
@@ -316,14 +325,25 @@ def relabel(
     with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
         where = (partition, partition_from_path, no_partition)
         job = _job(spec, input_url, table_url, *where, run_id)
-        return _extract_group(GroupJob(job=job, name=LABELS, key=key, labels=True), spark, progress)
+        labels = GroupJob(job=job, name=LABELS, key=key, labels=True)
+        return _shown(_extract_group(labels, spark, progress))
 
 
-def compact(table_url: str | Path) -> CompactReport:
+def _shown(report: Report) -> Report:
+    """Updates the Iceberg tables that show a table, after a commit. Returns the report of it."""
+    note = f"The table itself is written; the next commit, or `table register`, shows it: {report}"
+    with noted_on_failure(note):
+        update_mirrors(report.table_url)
+    return report
+
+
+def compact(table_url: str | Path, *, field_ids: bool = False) -> CompactReport:
     """Merges a table's slot groups into its base files, in one commit. No row's content changes.
 
     Args:
         table_url: The table.
+        field_ids: Also write data files of earlier versions again, whose columns have no permanent
+            ids.
 
     Returns:
         A report of the files and bytes rewritten.
@@ -331,13 +351,14 @@ def compact(table_url: str | Path) -> CompactReport:
     Raises:
         CommitConflictError: Partitions or groups were written meanwhile. The table stays as it was.
     """
-    return compact_table(str(table_url))
+    return _shown(compact_table(str(table_url), field_ids=field_ids))
 
 
 def delete_rows(table_url: str | Path, where: str, *, dry_run: bool = False) -> DeletionReport:
     """Removes rows from a table, in one commit: its data files, slot groups, statistics and texts.
 
-    Earlier versions hold the rows until a vacuum removes their files. Extracting the same raw rows
+    Earlier versions, and snapshots of Iceberg tables that show the table, hold the rows until a
+    vacuum removes their files. Extracting the same raw rows
     into another spec, or raw rows that changed, brings back what the raw rows still hold.
 
     Args:
@@ -354,7 +375,8 @@ def delete_rows(table_url: str | Path, where: str, *, dry_run: bool = False) -> 
         SelectionError: The predicate is invalid, or names an unknown column.
         CommitConflictError: Partitions or groups were written meanwhile. The table stays as it was.
     """
-    return delete_rows_of_table(str(table_url), where, dry_run=dry_run)
+    report = delete_rows_of_table(str(table_url), where, dry_run=dry_run)
+    return report if dry_run else _shown(report)
 
 
 def fit(

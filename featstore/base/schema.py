@@ -167,6 +167,20 @@ class Slot:
         value: int | float = pa.scalar(self.field_id.default).cast(self.arrow_type()).as_py()
         return value
 
+    @property
+    def comment(self) -> str:
+        """What the column is and which value is missing, for readers of other engines."""
+        mark = "0" if self.kind is SlotKind.ID else "NaN"
+        shown = (
+            mark
+            if not self.shape
+            else f"[{mark}]"
+            if self.is_list
+            else f"{self.width} times {mark}"
+        )
+        number = "slot" if self.number is None else f"slot {self.number}"
+        return f"{number}, {self.kind}, {self.shape_text}; missing is {shown}"
+
     def arrow_type(self, *, nullable: bool = False) -> pa.DataType:
         """The column's Arrow type.
 
@@ -199,7 +213,7 @@ class Slot:
             SHAPE: self.shape_text.encode(),
         }
         if self.number is not None:
-            metadata[SLOT] = metadata[FIELD_ID] = str(self.number).encode()
+            metadata[SLOT] = str(self.number).encode()
         metadata |= {
             key: str(value).encode()
             for name, (key, _) in _OPTIONS.items()
@@ -248,7 +262,9 @@ _OPTIONS: Mapping[str, tuple[bytes, Callable[[str], Any]]] = {
 def slot_number(field: pa.Field) -> int | None:
     """The slot number that a column's metadata says, if any."""
     metadata = field.metadata or {}
-    number = metadata.get(SLOT, metadata.get(FIELD_ID) if ROLE in metadata else None)
+    number = metadata.get(SLOT)
+    if number is None and metadata.get(ROLE) == Role.SLOT.encode():
+        number = metadata.get(FIELD_ID)
     return None if number is None else int(number)
 
 

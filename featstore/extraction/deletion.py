@@ -33,6 +33,7 @@ from featstore.statistics.stale_groups import require_fresh, stale_groups
 from featstore.statistics.statistics_file import StoredStatistics, write_statistics
 from featstore.statistics.values_file import StoredValues, partition_values, recounted, write_values
 from featstore.table import delta
+from featstore.table.iceberg_mirror import mirrors_of
 from featstore.table.layout import statistics_path, values_path
 from featstore.table.open import open_existing
 from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
@@ -50,6 +51,7 @@ class DeletionReport:
         num_partitions: Partitions that held them.
         rows_left: The rows of the table without them.
         dry_run: Whether nothing was changed.
+        mirrors: The Iceberg tables that show the table, whose earlier snapshots hold the rows.
     """
 
     table_url: str = field(repr=False)
@@ -59,6 +61,7 @@ class DeletionReport:
     num_partitions: int
     rows_left: int
     dry_run: bool
+    mirrors: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.num_rows:
@@ -72,9 +75,10 @@ class DeletionReport:
         )
         if self.dry_run:
             return f"{redact(self.table_url)}: would delete {found}"
+        shown = f", and snapshots of {', '.join(self.mirrors)}," if self.mirrors else ""
         return (
             f"committed version {self.version} of {redact(self.table_url)}: deleted {found}; "
-            f"earlier versions still hold the rows until a vacuum removes them"
+            f"earlier versions{shown} still hold the rows until a vacuum removes them"
         )
 
 
@@ -135,6 +139,7 @@ def delete_rows(
         num_partitions=len(by_partition(touched)),
         rows_left=snapshot.num_rows - num_rows,
         dry_run=dry_run,
+        mirrors=tuple(mirrors_of(table_url)),
     )
     if dry_run or not touched:
         return report

@@ -39,6 +39,7 @@ from featstore.table.layout import (
 )
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.open import open_existing
+from featstore.table.parquet_dir import without_ids
 from featstore.table.running import check_not_removed, marked
 from featstore.table.snapshot import (
     DataFile,
@@ -69,24 +70,31 @@ class CompactReport:
     size_bytes: int
 
     def __str__(self) -> str:
-        if not self.groups:
+        if not self.groups and not self.num_files:
             return (
                 f"nothing to do: version {self.version} of {redact(self.table_url)} has no slot "
                 f"groups"
             )
+        folded = f"{', '.join(self.groups)} folded into " if self.groups else "written again: "
         return (
-            f"committed version {self.version} of {redact(self.table_url)}: "
-            f"{', '.join(self.groups)} folded into "
+            f"committed version {self.version} of {redact(self.table_url)}: {folded}"
             f"{self.num_files:,} files, {self.num_rows:,} rows, {self.size_bytes:,} bytes"
         )
 
 
-def compact(table_url: str, *, commit: CommitFunction = delta.commit) -> CompactReport:
+def compact(
+    table_url: str, *, field_ids: bool = False, commit: CommitFunction = delta.commit
+) -> CompactReport:
     """Rewrites base files that have slot groups beside them, with the columns of both.
 
     Rows and their order stay the same. The commit makes the groups' files stale; a second commit
     removes the groups from the table. If the process dies in between, the next compaction makes the
     second commit. Earlier versions remain readable.
+
+    Args:
+        table_url: The table.
+        field_ids: Also rewrite base files whose columns have no permanent ids.
+        commit: Publishes the change.
 
     Raises:
         TableNotFoundError: There is no Delta table.
@@ -97,8 +105,11 @@ def compact(table_url: str, *, commit: CommitFunction = delta.commit) -> Compact
     """
     snapshot = open_existing(table_url, "compact", "a Delta table with slot groups")
     require_fresh(snapshot, snapshot.data_files, snapshot.schema.column_names, "")
-    grouped = by_partition(file for file in snapshot.data_files if file.groups)
-    partitions = named_partitions(table_url, (files[0].partition for files in grouped.values()))
+    chosen = [file for file in snapshot.data_files if file.groups]
+    if field_ids:
+        chosen += without_ids(snapshot.data_files)
+    places = by_partition(chosen).values()
+    partitions = named_partitions(table_url, (files[0].partition for files in places))
     version, files = snapshot.version or 0, tuple[DataFile, ...]()
 
     def write(base: Sequence[DataFile], tag: str) -> list[DataFile]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
-from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.base.schema import SlotSchema
 from featstore.files.listings import list_own
 from featstore.files.retry import thread_pool
 from featstore.files.storage import delete, join, link, spark_url
@@ -65,7 +65,7 @@ def columns(schema: SlotSchema) -> tuple[Column, ...]:
     Raises:
         InputError: Hive has no type for a column.
     """
-    slots = {slot.name: _slot_comment(slot) for slot in schema.slots}
+    slots = {slot.name: slot.comment for slot in schema.slots}
     return tuple(
         Column(
             name=field.name,
@@ -199,12 +199,3 @@ def _location(snapshot: Snapshot, files: list[DataFile]) -> Location:
         url=join(hive_root(snapshot.url), files_digest(files)[:_DIGEST_CHARS]),
         files=tuple(files),
     )
-
-
-def _slot_comment(slot: Slot) -> str:
-    mark = "0" if slot.kind is SlotKind.ID else "NaN"
-    shown = (
-        mark if not slot.shape else f"[{mark}]" if slot.is_list else f"{slot.width} times {mark}"
-    )
-    number = "slot" if slot.number is None else f"slot {slot.number}"
-    return f"{number}, {slot.kind}, {slot.shape_text}; missing is {shown}"

@@ -87,7 +87,7 @@ class ColumnFacts:
         is_slot: Whether it holds a slot's values.
         may_be_null: Whether the column, or the elements of its list, are not `required`.
         num_nulls: The number of nulls; None if the file does not say.
-        has_field_id: Whether it has a Parquet field id.
+        has_field_id: Whether it has a slot number, or a Parquet field id.
         has_dictionary: Whether it has a dictionary page.
         codec: The compression.
         encodings: The encodings of its pages.

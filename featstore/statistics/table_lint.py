@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.intervals import spread
 from featstore.base.redaction import redact
-from featstore.base.schema import FIELD_ID, MEANING, ROLE, Role, Slot
+from featstore.base.schema import FIELD_ID, MEANING, ROLE, SLOT, Role, Slot
 from featstore.files.listings import FileEntry
 from featstore.files.retry import thread_pool
 from featstore.native.format import FooterError
@@ -147,7 +147,7 @@ def _column(chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema, schema: pa.Sch
         num_nulls=chunk.statistics.null_count
         if chunk.is_stats_set and chunk.statistics.has_null_count
         else None,
-        has_field_id=FIELD_ID in (field.metadata or {}),
+        has_field_id=not {SLOT, FIELD_ID}.isdisjoint(field.metadata or {}),
         has_dictionary=chunk.has_dictionary_page,
         codec=chunk.compression,
         encodings=frozenset(chunk.encodings),
@@ -166,11 +166,14 @@ def _is_slot(field: pa.Field) -> bool:
 
 
 def _field_text(field: pa.Field) -> str:
-    """Type, field id and meaning, which must be the same in all files of a table."""
+    """Type, id and meaning, which must be the same in all files of a table. The id is that of a
+    slot's number: field ids of older files are others.
+    """
     metadata = field.metadata or {}
+    key = FIELD_ID if ROLE not in metadata else SLOT
     parts = [
         f"{word} {metadata[key].decode()}"
-        for word, key in (("id", FIELD_ID), ("meaning", MEANING))
+        for word, key in (("id", key), ("meaning", MEANING))
         if key in metadata
     ]
     return ", ".join([str(field.type), *parts])

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from featstore.base.errors import DataFileError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
+from featstore.native.columns import lines, numbers
 from featstore.table import delta
-from featstore.table.columns import lines, numbers
 from featstore.table.evolution import merge_schemas
 from featstore.table.layout import GROUPS_DIR, base_path, group_url
 from featstore.table.metadata import CommitMetadata, GroupOrigin

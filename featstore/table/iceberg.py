@@ -11,9 +11,9 @@ import errno
 import re
 import struct
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -43,6 +43,7 @@ from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import ManifestEntry
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
@@ -58,6 +59,8 @@ _serializers: Any = LazyModule("pyiceberg.serializers")
 _snapshots: Any = LazyModule("pyiceberg.table.snapshots")
 _tables: Any = LazyModule("pyiceberg.table")
 
+T = TypeVar("T")
+
 _URLS = re.compile(
     r"(iceberg://(?P<catalog>[^/?@]+)/(?P<table>[^/?]+\.[^/?]+)"
     r"|iceberg\+(?P<file>.+?\.metadata\.json))(\?(?P<query>.*))?",
@@ -67,6 +70,7 @@ _EXPECTED = (
     "expected iceberg://CATALOG/NAMESPACE.TABLE, or iceberg+URL of a file that ends in "
     ".metadata.json, such as iceberg+s3://bucket/db/t/metadata/N.metadata.json"
 )
+_WHAT = "a table of Iceberg"
 _VERSION, _AFTER = "version", "after"
 _EMPTY = -1  # the snapshot of a table without any, as metadata files of format 1 have it
 # Manifests that are read at once: each is one request to the store, then Python.
@@ -112,7 +116,7 @@ def is_iceberg(url: str) -> bool:
 
 def is_metadata_file(url: str) -> bool:
     """Whether a URL names an Iceberg table by a metadata file, which never changes."""
-    return is_iceberg(url) and _parse(url).catalog is None
+    return is_iceberg(url) and parse_address(url).catalog is None
 
 
 def open_iceberg(
@@ -141,7 +145,7 @@ def open_iceberg(
         MissingDependencyError: pyiceberg is not installed.
         StoreError: The catalog or the store cannot be reached or refuses.
     """
-    address = _parse(url)
+    address = parse_address(url)
     wanted = str(version) if version is not None else address.version
     with _as_errors(url):
         table = _load(url, address)
@@ -192,7 +196,7 @@ def history_of_iceberg(url: str) -> list[Commit]:
     first. Raises what `open_iceberg` raises.
     """
     with _as_errors(url):
-        table = _load(url, _parse(url))
+        table = _load(url, parse_address(url))
         return [
             Commit(
                 version=each.snapshot_id,
@@ -204,7 +208,8 @@ def history_of_iceberg(url: str) -> list[Commit]:
         ]
 
 
-def _parse(url: str) -> _Address:
+def parse_address(url: str) -> _Address:
+    """What an Iceberg URL says. InputError if it is none."""
     found = _URLS.fullmatch(url)
     if found is None:
         raise InputError(f"{redact(url)}: not the URL of an Iceberg table: {_EXPECTED}")
@@ -221,7 +226,7 @@ def _parse(url: str) -> _Address:
 @contextlib.contextmanager
 def _as_errors(url: str, secrets: Collection[str] = ()) -> Iterator[None]:
     """Translates what pyiceberg raises in the block; no message shows `secrets`."""
-    import_extra("pyiceberg", "a table of Iceberg")
+    import_extra("pyiceberg", _WHAT)
     with as_store_errors(url, secrets):
         try:
             yield
@@ -265,38 +270,55 @@ def _load(url: str, address: _Address) -> "Table":
             catalog=None,
         )
         return loaded
+    loaded = in_catalog(url, address.catalog, lambda catalog: catalog.load_table(address.table))
+    return loaded
+
+
+def in_catalog(url: str, name: str, act: Callable[["Catalog"], T]) -> T:
+    """What `act` returns of a catalog, which is open for as long. It is called again while the
+    catalog or a store is in trouble, so that it must be able to.
+
+    Args:
+        url: The table, for errors.
+        name: The catalog's name in pyiceberg's configuration.
+        act: Called with the catalog.
+
+    Raises:
+        ConfigError: The configuration has no such catalog, or it is wrong.
+        MissingDependencyError: pyiceberg is not installed.
+        StoreError: The catalog cannot be reached or refuses.
+    """
+    import_extra("pyiceberg", _WHAT)
     # Read anew: pyiceberg reads it once, when it is imported.
     config = _config.Config()
-    if (found := config.get_catalog_config(address.catalog)) is None:
+    if (found := config.get_catalog_config(name)) is None:
         known = config.get_known_catalogs()
         raise ConfigError(
-            f"{redact(url)}: pyiceberg's configuration has no catalog {address.catalog!r}"
-            f"{nearest(address.catalog, known)}: expected it in .pyiceberg.yaml, or in variables "
-            f"PYICEBERG_CATALOG__{address.catalog.upper()}__URI and the like"
+            f"{redact(url)}: pyiceberg's configuration has no catalog {name!r}"
+            f"{nearest(name, known)}: expected it in .pyiceberg.yaml, or in variables "
+            f"PYICEBERG_CATALOG__{name.upper()}__URI and the like"
         )
-    secrets = secrets_in({name: each for name, each in found.items() if isinstance(each, str)})
+    secrets = secrets_in({key: each for key, each in found.items() if isinstance(each, str)})
     failures = Failures()
     while True:
         try:
-            with _as_errors(url, secrets):
-                return _of_catalog(url, address, found, secrets)
+            with _as_errors(url, secrets), _catalog(url, name, found, secrets) as catalog:
+                return act(catalog)
         except StoreError as error:
             _pause(url, failures, error)
 
 
-def _of_catalog(
-    url: str, address: _Address, properties: Mapping[str, Any], secrets: Collection[str]
-) -> "Table":
+def _catalog(
+    url: str, name: str, properties: Mapping[str, Any], secrets: Collection[str]
+) -> "Catalog":
     try:
-        catalog = _catalogs.load_catalog(address.catalog, **properties)
+        found: Catalog = _catalogs.load_catalog(name, **properties)
     except ValueError as error:
         raise ConfigError(
-            f"{redact(url)}: pyiceberg's configuration of catalog {address.catalog!r} is wrong "
+            f"{redact(url)}: pyiceberg's configuration of catalog {name!r} is wrong "
             f"({client_words(url, error, secrets)})"
         ) from None
-    with catalog:
-        loaded: Table = catalog.load_table(address.table)
-    return loaded
+    return found
 
 
 def _pause(url: str, failures: Failures, error: StoreError) -> None:
@@ -388,16 +410,17 @@ def _manifests_of(
         else:
             deletes.add(url, table.io, manifest)
     if after is None:
-        return list(_read(table, of_data)), deletes
+        return list(read_entries(table, of_data)), deletes
     appended = _appended(url, table, chosen, after)
     # Files that were rewritten since are in manifests of their own snapshots only.
     found = {each: None for one in appended.values() for each in one.manifests(table.io)}
-    entries = _read(table, [each for each in found if each.added_snapshot_id in appended])
+    entries = read_entries(table, [each for each in found if each.added_snapshot_id in appended])
     is_added = _manifests.ManifestEntryStatus.ADDED
     return [e for e in entries if e.status == is_added and e.snapshot_id in appended], deletes
 
 
-def _read(table: "Table", manifests: Iterable[Any]) -> "Iterator[ManifestEntry]":
+def read_entries(table: "Table", manifests: Iterable[Any]) -> "Iterator[ManifestEntry]":
+    """The entries of manifests that are not deleted ones."""
     with thread_pool(_NUM_THREADS) as threads:
         for entries in threads.map(lambda each: each.fetch_manifest_entry(table.io), manifests):
             yield from entries

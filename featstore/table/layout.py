@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from featstore.base.errors import InputError
 from featstore.base.redaction import redact, shown
@@ -19,6 +19,7 @@ RUNS_DIR = "_runs"
 GROUPS_DIR = "_groups"
 LABELS = "labels"  # the slot group of labels that were rewritten
 STATISTICS_DIR = "_stats"
+ICEBERG_DIR = "_iceberg"
 _STATISTICS = ".statistics"  # not .parquet: a glob for Parquet files must not match it
 _VALUES = ".values"
 _DELTA_SCHEMES = HADOOP_SCHEMES | {"file", "s3", "gs", "az", "abfs", "abfss"}
@@ -272,6 +273,24 @@ def attempt_name(name: str) -> str:
     if match is None or match["part"] is None:
         return name
     return name[: len(name) - len(match[0]) + match.start("part") - 1] + _SUFFIX
+
+
+def mirror_path(catalog: str, table: str) -> str:
+    """The directory with the metadata of an Iceberg table that shows this one.
+
+    Args:
+        catalog: The catalog's name.
+        table: The Iceberg table's name in it.
+    """
+    return "/".join([ICEBERG_DIR, quote(catalog, safe=""), quote(table, safe="")])
+
+
+def mirror_of(path: str) -> tuple[str, str] | None:
+    """The catalog and the name of the Iceberg table of which a file below the table is."""
+    directory, *parts = path.split("/")
+    if directory != ICEBERG_DIR or len(parts) < 3:
+        return None
+    return unquote(parts[0]), unquote(parts[1])
 
 
 def is_delta_scheme(url: str) -> bool:

@@ -48,7 +48,7 @@ from featstore.files.storage import (
     put_new,
     scheme,
 )
-from featstore.table.columns import Numbers, narrow, numbers, text_of, texts
+from featstore.native.columns import Numbers, narrow, numbers, text_of, texts
 from featstore.table.layout import LOG_DIR, decode_path, is_whole
 from featstore.table.parquet_dir import each_footer
 from featstore.table.row_masks import RowMask

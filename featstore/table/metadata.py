@@ -1,7 +1,7 @@
 """The metadata that featstore stores: a JSON text in each data file's footer, and a JSON object in
 each commit.
 
-Both carry a format version. Reading refuses any other version than that of this code.
+Both carry a format version. Reading refuses versions that are newer than this code.
 """
 
 import json
@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 from featstore.base.errors import DataFileError
 
 KEY = "featstore"
-FORMAT = 1
+COMMIT_FORMAT = 1
+# In files of format 1 the slots alone have field ids: their numbers.
+FILE_FORMAT = 2
 _Metadata = TypeVar("_Metadata", "FileMetadata", "CommitMetadata")
 
 
@@ -38,7 +40,7 @@ class FileMetadata:
 
     def to_json(self) -> str:
         """The JSON text that the footer stores."""
-        mapping = {"format": FORMAT, **vars(self), "missing": dict(self.missing)}
+        mapping = {"format": FILE_FORMAT, **vars(self), "missing": dict(self.missing)}
         return to_json(
             {key: value for key, value in mapping.items() if key != "base" or value is not None}
         )
@@ -54,7 +56,7 @@ class FileMetadata:
         Raises:
             DataFileError: The format is another one, or the text is not featstore's.
         """
-        return _from_mapping(cls, _parse(text, where), where)
+        return _from_mapping(cls, _parse(text, where), where, FILE_FORMAT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,7 @@ class CommitMetadata:
         partitions = [dict(partition) for partition in self.partitions]
         origins = [origin.to_mapping() for origin in self.origins]
         mapping = {
-            "format": FORMAT,
+            "format": COMMIT_FORMAT,
             **vars(self),
             "partitions": partitions,
             "counts": dict(self.counts),
@@ -166,7 +168,20 @@ class CommitMetadata:
             )
             for part in mapping.get("folded", ())
         )
-        return _from_mapping(cls, {**mapping, **lists, "origins": origins, "folded": folded}, where)
+        found = {**mapping, **lists, "origins": origins, "folded": folded}
+        return _from_mapping(cls, found, where, COMMIT_FORMAT)
+
+
+def file_format(text: bytes | None, where: str) -> int:
+    """The format of a data file by its footer's text; 0 if featstore did not write it.
+
+    Raises:
+        DataFileError: The text is not featstore's.
+    """
+    if text is None:
+        return 0
+    number = _parse(text, where).get("format")
+    return number if isinstance(number, int) else 0
 
 
 def to_json(mapping: Mapping[str, Any]) -> str:
@@ -186,11 +201,13 @@ def _parse(text: str | bytes, where: str) -> dict[str, Any]:
     return mapping
 
 
-def _from_mapping(cls: type[_Metadata], mapping: Mapping[str, Any], where: str) -> _Metadata:
-    if mapping.get("format") != FORMAT:
+def _from_mapping(
+    cls: type[_Metadata], mapping: Mapping[str, Any], where: str, newest: int
+) -> _Metadata:
+    if mapping.get("format") not in range(1, newest + 1):
         raise DataFileError(
-            f"{where}: metadata format {mapping.get('format')!r}, this featstore reads {FORMAT}; "
-            f"upgrade it"
+            f"{where}: metadata format {mapping.get('format')!r}, this featstore reads up to "
+            f"{newest}; upgrade it"
         )
     # Unknown keys are ignored, so that a version may add some without a new format.
     known = {f.name: mapping[f.name] for f in fields(cls) if f.name in mapping}

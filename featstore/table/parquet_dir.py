@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from featstore.native.column_types import is_of_kind
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import CheckedFooter, read_checked
 from featstore.table.layout import is_delta_scheme, parse_partition
-from featstore.table.metadata import KEY, FileMetadata
+from featstore.table.metadata import FILE_FORMAT, KEY, FileMetadata, file_format
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 # A footer takes one or two round trips to the store and little CPU time, so with fewer threads a
@@ -145,6 +145,19 @@ def each_footer(
         finally:
             for waiting in ahead:
                 waiting.cancel()
+
+
+def without_ids(files: Sequence[DataFile]) -> list[DataFile]:
+    """The files whose columns have no permanent ids: older ones, and those of other writers.
+
+    Raises:
+        DataFileError: As of `each_footer`.
+    """
+    texts = each_footer(
+        (file.url for file in files), lambda footer: footer.key_values.get(KEY.encode())
+    )
+    pairs = zip(files, texts, strict=True)
+    return [file for file, text in pairs if file_format(text, file.path) < FILE_FORMAT]
 
 
 def read_footer(url: str, advice: str = _ADVICE) -> CheckedFooter:

@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 from featstore.base.errors import DataFileError
 from featstore.base.redaction import redact
 from featstore.files.storage import open_read
+from featstore.native.columns import Numbers
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import read_checked
-from featstore.table.columns import Numbers
 from featstore.table.layout import is_whole
 
 # The rows of so many files are kept in memory: a file is opened once for each of its splits.

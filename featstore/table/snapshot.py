@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from featstore.base.errors import DataFileError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import FieldId, SlotSchema
+from featstore.native.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
 from featstore.selection.predicate import Range, Ranges
 from featstore.selection.where import Where
-from featstore.table.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
 from featstore.table.metadata import to_json
 from featstore.table.row_masks import RowMask, deleted_rows
 from featstore.table.table_rules import TableRules

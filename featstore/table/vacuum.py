@@ -16,11 +16,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from featstore.base.closing import noted_on_failure
 from featstore.base.errors import DataFileError, InputError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, list_own
 from featstore.files.storage import delete, join, modified_s
 from featstore.table.delta import GROUPS, files_at, is_delta, open_delta
+from featstore.table.iceberg_mirror import mirrors_in, release
 from featstore.table.layout import (
     GROUPS_DIR,
     LOG_DIR,
@@ -45,7 +47,7 @@ GRACE_S = 86_400.0
 # Many times the 60 s after which a run renews its mark, so that a run whose renewals fail for a
 # while is not taken for dead.
 MIN_GRACE_S = 3_600.0
-_MARK = "mark of a dead run"
+_MARK, _REPLACED = "mark of a dead run", "replaced"
 _STAGED_LOG_FILE = re.compile(rf"{LOG_DIR}/(.+#\d+|_commit_[0-9a-f-]+\.json\.tmp)")
 
 
@@ -136,8 +138,9 @@ def vacuum(
     """Removes files that no retained version of a table references.
 
     In slot groups the files stay that retained versions of the table read, and those that the
-    group's next commit may reference. If a removal fails, the files removed before stay removed,
-    which harms no retained version.
+    group's next commit may reference. Snapshots of Iceberg tables that show the table are expired
+    first where they name a file that is removed. If a removal fails, the files removed before stay
+    removed, which harms no retained version.
 
     Args:
         url: The table.
@@ -151,7 +154,10 @@ def vacuum(
 
     Raises:
         TableNotFoundError: There is no Delta table.
-        InputError: The grace is too short, the retention negative, or the table needs more.
+        InputError: The grace is too short, the retention negative, or the table needs more; or a
+            snapshot of an Iceberg table cannot be expired. Nothing is removed.
+        ConfigError, MissingDependencyError: The catalog of an Iceberg table cannot be used here.
+            Nothing is removed.
         DataFileError: It cannot be told which files are referenced; nothing is removed.
         OSError: The store cannot be written to, or a removal failed.
     """
@@ -183,8 +189,13 @@ def vacuum(
         )
         for name, group_url in groups.items()
     }
-    # Marks first: a run that was taken for dead and wakes up then finds its mark gone.
     found = find_leftovers(entries, references, group_references)
+    replaced = {leftover.path for leftover in found if leftover.kind == _REPLACED}
+    if replaced and not dry_run:
+        with noted_on_failure("Nothing was removed."):
+            for name in mirrors_in(entry.name for entry in entries):
+                release(url, name, replaced)
+    # Marks first: a run that was taken for dead and wakes up then finds its mark gone.
     leftovers = sorted(found, key=lambda leftover: leftover.kind != _MARK)
     outcomes = [
         _remove(url, leftover, running_tags, now_s - grace_s, dry_run=dry_run)
@@ -335,7 +346,7 @@ def _leftover_kind(path: str, references: References) -> str | None:
     # A file that the log once referenced is removed whatever its name; files of other programs that
     # the log never referenced are left alone.
     if path in references.logged:
-        return "replaced"
+        return _REPLACED
     return "orphan" if is_data_file(path) else None
 
 

@@ -66,19 +66,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 )
 @click.option(
     "--register",
-    metavar="DB.TABLE",
-    help="Then create or update this external table of a Hive metastore.",
+    metavar="NAME",
+    help="Then create or update what shows the table: the external table db.table of a Hive "
+    "metastore, or an Iceberg table, iceberg://CATALOG/NAMESPACE.TABLE.",
 )
 def job(spec: str, register: str | None, **options: Any) -> None:
     """Extract features on Spark, as one commit to a table."""
     check_options(options)
+    in_hive = register is not None and "://" not in register
+    if register is not None and not in_hive:
+        api.check_name(register)
     loaded = load_spec(spec)
     check_lock(loaded)  # reports an error in the spec before Spark starts, which takes seconds
-    hive = options["input_url"] is None or register is not None
+    hive = options["input_url"] is None or in_hive
     with spark_session("featstore extract", hive=hive) as spark:
         click.echo(extract(loaded, spark, **options))
         if register is not None:
-            click.echo(register_table(spark, options["table_url"], register))
+            url = options["table_url"]
+            click.echo(
+                register_table(spark, url, register) if in_hive else api.register(url, register)
+            )
 
 
 def check_options(options: Mapping[str, Any]) -> None:

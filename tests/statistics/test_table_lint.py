@@ -2,6 +2,7 @@
 Arrow.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +337,19 @@ def test_encodings_that_decode_slowly(tmp_path: Path, encoding: str) -> None:
 def test_slots_without_field_ids(tmp_path: Path) -> None:
     write_ids(tmp_path / "a.parquet", REPEATED, number=None)
     assert only(lint(str(tmp_path))).found == "1 slots without a Parquet field id: user"
+
+
+def test_files_of_both_formats_are_no_mixed_schemas(tmp_path: Path) -> None:
+    old = Path(__file__).parents[1] / "golden" / "data_file_1.parquet"
+    shutil.copy(old, tmp_path / "a.parquet")
+    rows = featstore.open_table(str(tmp_path)).to_arrow()
+    schema = open_snapshot(str(tmp_path)).schema
+    metadata = FileMetadata(spec_hash="5f" * 32, spec_version=1)
+    with open_data_file(str(tmp_path / "b.parquet"), schema, metadata, 100) as writer:
+        stored = pq.read_table(old).select(schema.column_names).cast(schema.to_arrow())
+        writer.write_row_group(stored)
+    assert featstore.open_table(str(tmp_path)).to_arrow().equals(pa.concat_tables([rows, rows]))
+    assert "mixed schemas" not in rules(lint(str(tmp_path)))
 
 
 def test_files_whose_columns_differ_even_if_they_cannot_be_read_as_one_table(

@@ -8,8 +8,11 @@ from urllib.request import Request, urlopen
 import pytest
 
 import featstore
+from featstore.api import delete_rows
 from featstore.base.errors import TableNotFoundError
+from featstore.table.iceberg_mirror import register
 from tests.iceberg_tables import COLUMNS, catalog_at, rows_of
+from tests.parquet_files import put_parquet
 from tests.programs import Program
 from tests.store_clients import clients_of
 
@@ -45,6 +48,23 @@ def table(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 def ids(url: str) -> list[int]:
     with featstore.FeatureLoader(url, slots=["id"], batch_size=7) as loader:
         return sorted(row for batch in loader for row in batch["id"].tolist())
+
+
+def test_a_table_of_featstore_is_shown_in_a_catalog(table: Any, tmp_path: Path) -> None:
+    url = "s3://tables/ctr"
+    put_parquet(tmp_path / "raw.parquet", {"user": ["a", "b", "c"]})
+    slots = [{"slot": 1, "name": "user_id", "op": "hash", "of": "user"}]
+    spec = featstore.load_spec({"spec": 1, "inputs": {"user": "string"}, "slots": slots})
+    for day in ("1", "a b"):
+        featstore.extract(spec, tmp_path / "raw.parquet", url, partition={"dt": day})
+        register(url, "iceberg://test/db.ctr")
+    mirror = table.catalog.load_table("db.ctr")
+    assert mirror.location() == f"{url}/_iceberg/test/db.ctr"
+    expected = featstore.open_table(url).to_arrow().sort_by([("dt", "ascending")])
+    found = mirror.scan().to_arrow().sort_by([("dt", "ascending")])
+    assert found.to_pylist() == expected.to_pylist()
+    delete_rows(url, "dt = '1'")
+    assert mirror.refresh().scan().to_arrow()["dt"].to_pylist() == ["a b"] * 3
 
 
 def test_a_table_is_opened_by_its_catalog_and_by_its_metadata_file(table: Any) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from isal import isal_zlib
 
+from featstore.base.column_ids import stored_schema
 from featstore.base.schema import SlotSchema
 from featstore.extraction.units.encoding import COMPRESSION, parquet_options
 from featstore.extraction.units.row_group_buffer import RowGroupBuffer
@@ -138,23 +139,6 @@ class DataFileWriter:
         self._parquet.write_table(group, row_group_size=max(group.num_rows, 1))
         self._num_rows += group.num_rows
         self._buffer.clear()
-
-
-def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as data files hold them: a fixed-width column is stored as a list, with its width
-    in the field's metadata.
-
-    Delta knows only lists, and readers that trust the Arrow schema in the footer refuse a
-    fixed-size list in a Parquet list.
-    """
-    return pa.schema(
-        [
-            column.with_type(pa.list_(column.type.value_field))
-            if pa.types.is_fixed_size_list(column.type)
-            else column
-            for column in schema
-        ]
-    )
 
 
 class _ChecksumSink(io.RawIOBase):

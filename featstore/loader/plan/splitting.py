@@ -19,8 +19,8 @@ from featstore.dispatch.orders import MiniEpoch, rank_splits
 from featstore.dispatch.plan import Plan, Split, SplitList, SplitSize, splits_of
 from featstore.files.storage import source_of
 from featstore.loader.request.matching import SelectedFiles
+from featstore.native.columns import lines
 from featstore.reading.open_file import OpenFile
-from featstore.table.columns import lines
 from featstore.table.snapshot import DataFile, FileList
 
 Cut: TypeAlias = Callable[[Iterable[DataFile]], Iterator[Split]]

@@ -22,8 +22,8 @@ from featstore.base.errors import ConfigError, DataFileError, SelectionError
 from featstore.base.named_errors import NamedErrors
 from featstore.base.redaction import redact, short
 from featstore.loader.request.request import Request, resolve
+from featstore.native.columns import Numbers
 from featstore.statistics.stale_groups import reading, require_fresh
-from featstore.table.columns import Numbers
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 

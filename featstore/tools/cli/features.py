@@ -66,16 +66,29 @@ def demo(directory: str, engine: str, num_rows: int | None) -> None:
 @input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob; or an Iceberg table.")
 @table_option()
 @extract_options
+@click.option(
+    "--register",
+    metavar="URL",
+    help="Then create or update this Iceberg table, which shows the table: "
+    "iceberg://CATALOG/NAMESPACE.TABLE.",
+)
 @json_option
-def extract(spec: str, input_url: str, table_url: str, as_json: bool, **options: Any) -> None:
+def extract(
+    spec: str, input_url: str, table_url: str, register: str | None, as_json: bool, **options: Any
+) -> None:
     """Extract features from raw rows into a table, without Spark.
 
     An equal run commits nothing: the same spec and input. `output` in the spec, which says how
     files are cut, is not compared; to cut files again, extract into a new table.
     """
+    api = load("featstore.api")
+    if register is not None:
+        api.check_name(register)
     with load("featstore.extraction.progress_bar").ProgressBar() as bar:
-        report = load("featstore.api").extract(spec, input_url, table_url, progress=bar, **options)
+        report = api.extract(spec, input_url, table_url, progress=bar, **options)
     show(report, as_json=as_json)
+    if register is not None:
+        show(api.register(table_url, register), err=as_json)
 
 
 @click.command(

@@ -199,11 +199,39 @@ def relabel(spec: str, input_url: str, table_url: str, **options: Any) -> None:
     show(report)
 
 
-@table.command(examples=["featstore table compact --table /data/ctr"])
+@table.command(
+    examples=[
+        "featstore table compact --table /data/ctr",
+        "featstore table compact --table /data/ctr --field-ids",
+    ]
+)
 @subjects(DELTA_TABLE)
-def compact(table: str) -> None:
+@click.option(
+    "--field-ids",
+    is_flag=True,
+    help="Also write data files of earlier versions again, whose columns have no permanent ids.",
+)
+def compact(table: str, field_ids: bool) -> None:
     """Merge slot groups into the base files, in one commit."""
-    show(load("featstore.api").compact(table))
+    show(load("featstore.api").compact(table, field_ids=field_ids))
+
+
+@table.command(
+    examples=["featstore table register --table /data/ctr --name iceberg://prod/features.ctr"]
+)
+@subjects(DELTA_TABLE)
+@click.option(
+    "--name",
+    required=True,
+    metavar="URL",
+    help="The Iceberg table: iceberg://CATALOG/NAMESPACE.TABLE.",
+)
+def register(table: str, name: str) -> None:
+    """Create or update an Iceberg table that shows the newest version.
+
+    Later commits of featstore update it, too.
+    """
+    show(load("featstore.api").register(table, name))
 
 
 @table.command(
@@ -316,7 +344,8 @@ def check(
 def vacuum(table: str, retain_hours: float, grace_hours: float, **options: Any) -> None:
     """Remove files that no retained version references.
 
-    These are replaced files and the leftovers of failed jobs. Files of running jobs are kept.
+    These are replaced files and the leftovers of failed jobs. Files of running jobs are kept. In
+    Iceberg tables that show the table, snapshots that name such a file are expired first.
     """
     times = {"retain_s": retain_hours * 3600, "grace_s": grace_hours * 3600}
     show(load("featstore.table.vacuum").vacuum(table, **times, **options))

@@ -20,6 +20,7 @@ from featstore.spec.parse import load_spec, parse_checks
 from featstore.table.delta import history, open_delta, open_delta_or_none
 from featstore.tools import job_extract as extract_job
 from tests.extraction.conftest import run_job
+from tests.iceberg_tables import catalog_at
 from tests.programs import run_python
 
 ROOT = Path(__file__).parents[3]
@@ -312,9 +313,14 @@ def spark_submit(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.slow
-def test_spark_submit_extracts_files(
-    job: ExtractJob, write_raw: Any, document: dict[str, Any], tmp_path: Path
+def test_spark_submit_extracts_files_and_registers_the_table(
+    job: ExtractJob,
+    write_raw: Any,
+    document: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    pytest.importorskip("pyiceberg")
     raw = write_raw("month=1/a.parquet", 533)
     spec = tmp_path / "spec.yaml"
     spec.write_text(json.dumps(document))
@@ -327,10 +333,16 @@ def test_spark_submit_extracts_files(
         job.table_url,
         "--partition",
         "month=1",
+        "--register",
+        "iceberg://test/db.t",
     ]
-    done = spark_submit(tmp_path, *arguments)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.startswith(f"committed version 0 of {job.table_url}: 533 rows in 3 files")
+    with catalog_at(tmp_path, monkeypatch) as catalog:
+        done = spark_submit(tmp_path, *arguments)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert len(catalog.load_table("db.t").scan().to_arrow()) == 533
+    committed, registered = done.stdout.splitlines()
+    assert committed.startswith(f"committed version 0 of {job.table_url}: 533 rows in 3 files")
+    assert registered.startswith("iceberg://test/db.t made; it shows version 0 of ")
     here = extract_files(replace(job, input_url=str(raw.parent), table_url=f"{job.table_url}2"))
     assert contents(job.table_url) == contents(here.table_url)
 
