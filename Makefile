@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz iproute2 maven default-jdk-headless
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format ray hadoop faults faults-calls faults-epochs faults-hadoop faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
+.PHONY: demo test test-all lint format ray hadoop hive faults faults-calls faults-epochs faults-hadoop faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -38,14 +38,23 @@ format: $(INSTALLED)
 ray: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group ray
 
-# A real HDFS, for tests that are skipped without it; its jars, 110 MB, come from Maven.
+# A real HDFS and real Hive metastores, for tests that are skipped without them; their jars, 110 and 310 MB, come from Maven.
+COPY_JARS = mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
 HADOOP := build/hadoop/jars
+HIVE := build/hive/3.1.3 build/hive/4.0.1
 $(HADOOP): tests/hadoop/pom.xml
 	rm -rf $@
-	mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
+	$(COPY_JARS)
+
+$(HIVE): tests/hive/pom.xml
+	rm -rf $@
+	$(COPY_JARS) --activate-profiles $(@F)
 
 hadoop: $(INSTALLED) $(HADOOP)
 	$(BIN)/python -m pytest tests/hadoop tests/contracts/test_file_contract.py -k "hadoop"
+
+hive: $(INSTALLED) $(HIVE)
+	$(BIN)/python -m pytest tests/ingest/test_hive_metastores.py tests/ingest/test_hive_ql.py
 
 faults: ray $(HADOOP)
 	$(MAKE) --jobs 2 --keep-going faults-epochs faults-hadoop faults-hosts faults-properties faults-processes faults-calls

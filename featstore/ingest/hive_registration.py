@@ -3,11 +3,12 @@
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
+from featstore.extraction.spark.spark_errors import refused_by_spark
 from featstore.ingest.hive_locations import (
     Column,
     Location,
@@ -18,6 +19,7 @@ from featstore.ingest.hive_locations import (
     partition_columns,
     remove_vacuumed,
 )
+from featstore.ingest.hive_view import view_query
 from featstore.ingest.join_query import quote
 from featstore.table.delta import open_delta
 from featstore.table.layout import parse_partition, partition_path
@@ -28,6 +30,12 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"\w+\.\w+", re.ASCII)
 _TABLE, _VERSION, _DIGEST = "featstore.table", "featstore.version", "featstore.digest"
+_QUERY = "featstore.query"
+# What engines note of the files in a location: keys of Hive, and beginnings of those of Spark.
+_STATISTICS = (
+    *("COLUMN_STATS_ACCURATE", "STATS_GENERATED", "numFiles", "numRows", "rawDataSize"),
+    *("totalSize", "spark.sql.statistics."),
+)
 # Partitions per ALTER TABLE: more mean fewer calls to the metastore, each with a longer statement.
 _NUM_ADDED_AT_ONCE = 100
 
@@ -40,6 +48,7 @@ class Registration:
         name: The metastore's table, which now shows `version`.
         num_files: Files that were linked into new locations.
         num_removed: Links to vacuumed files that were removed.
+        view: The view with nulls, if it was made or changed.
     """
 
     name: str
@@ -51,14 +60,14 @@ class Registration:
     new_columns: tuple[str, ...] = ()
     num_files: int = 0
     num_removed: int = 0
+    view: str = ""
     created: bool = False
 
     @property
     def changed(self) -> bool:
         """Whether anything but the version number changed in the metastore."""
-        return self.created or bool(
-            self.num_added or self.num_switched or self.num_dropped or self.new_columns
-        )
+        counts = (self.num_added, self.num_switched, self.num_dropped)
+        return self.created or any((*counts, self.new_columns, self.view))
 
     def __str__(self) -> str:
         shown = f"version {self.version} of {redact(self.table_url)}"
@@ -69,15 +78,14 @@ class Registration:
             f"{self.num_added:,} partitions added, {self.num_switched:,} switched, "
             f"{self.num_dropped:,} dropped, {self.num_files:,} files linked"
         )
-        return text + (
-            f", new columns {', '.join(self.new_columns)}"
-            if self.new_columns and not self.created
-            else ""
-        )
+        if self.new_columns and not self.created:
+            text += f", new columns {', '.join(self.new_columns)}"
+        return text + (f"; {self.view} shows missing values as null" if self.view else "")
 
 
 def register(spark: "SparkSession", table_url: str, name: str) -> Registration:
-    """Creates or updates the external Hive table `name` so that it shows the newest version.
+    """Creates or updates the external Hive table `name` so that it shows the newest version, and
+    the view `{name}_with_nulls`, in which missing values are null.
 
     Each partition is switched in one step from its former files to its current, committed ones. A
     running query keeps reading the former files, which stay until the table is vacuumed. If the
@@ -90,15 +98,17 @@ def register(spark: "SparkSession", table_url: str, name: str) -> Registration:
 
     Raises:
         TableNotFoundError: There is no Delta table at `table_url`.
-        InputError: The metastore has no such database, or has another table of that name, Hive
-            has no type for a column, or a reader of the files alone would not find the rows.
+        InputError: The metastore has no such database, or has another table or view of such a
+            name, Hive has no type for a column, a reader of the files alone would not find the
+            rows, or Spark cannot use the metastore.
     """
-    _check_name(spark, name)
-    report = _register_once(spark, open_delta(table_url), name)
-    # A version may have been committed, and even registered, in the meantime.
-    while (newest := open_delta(table_url)).version != report.version:
-        report = _added(report, _register_once(spark, newest, name, since=report.version))
-    spark.sql(f"REFRESH TABLE {name}")
+    with refused_by_spark(f"register {name}"):
+        _check_name(spark, name)
+        report = _register_once(spark, open_delta(table_url), name)
+        # A version may have been committed, and even registered, in the meantime.
+        while (newest := open_delta(table_url)).version != report.version:
+            report = _added(report, _register_once(spark, newest, name, since=report.version))
+        spark.sql(f"REFRESH TABLE {name}")
     return report
 
 
@@ -108,7 +118,10 @@ def _register_once(
     if not snapshot.data_files:
         raise InputError(f"{redact(snapshot.url)} holds no rows; {name} is left as it is")
     require_plain_files(snapshot, f"register {name}")
-    properties = _properties(spark, name)
+    view = f"{name}_with_nulls"
+    properties, view_properties = _properties(spark, name), _properties(spark, view)
+    for shown, found in ((name, properties), (view, view_properties)):
+        _check_ours(snapshot, shown, found)
     new_columns = tuple(columns(snapshot.schema))
     if properties is None:
         keys = partition_columns(snapshot.schema)
@@ -120,11 +133,11 @@ def _register_once(
         )
         known: set[str] = set()
     else:
-        _check_ours(snapshot, name, properties)
         known = {column.name.lower() for column in spark.catalog.listColumns(name)}
         added = [column for column in new_columns if column.name.lower() not in known]
         if added:
             spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({_declared(added)})")
+    view_changed = _show_view(spark, snapshot, name, view, view_properties)
     before = _registered(snapshot, properties or {}, since)
     wanted = locations(snapshot)
     changed = [location for location in wanted if location.url not in before]
@@ -149,6 +162,7 @@ def _register_once(
         ),
         num_files=num_files,
         num_removed=remove_vacuumed(snapshot),
+        view=view if view_changed else "",
         created=properties is None,
     )
 
@@ -176,8 +190,8 @@ def _properties(spark: "SparkSession", name: str) -> dict[str, str] | None:
     return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
 
 
-def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:
-    if properties.get(_TABLE) != _identity(snapshot):
+def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str] | None) -> None:
+    if properties is not None and properties.get(_TABLE) != _identity(snapshot):
         shown = "another featstore table" if _TABLE in properties else "no featstore table"
         raise InputError(
             f"{name} already exists and shows {shown}, not {redact(snapshot.url)}; choose another "
@@ -192,6 +206,26 @@ def _identity(snapshot: Snapshot) -> str:
     them.
     """
     return hashlib.sha256(hive_root(snapshot.url).encode()).hexdigest()
+
+
+def _show_view(
+    spark: "SparkSession",
+    snapshot: Snapshot,
+    name: str,
+    view: str,
+    properties: Mapping[str, str] | None,
+) -> bool:
+    """Makes or changes the view; returns whether it had to. `properties` are those that it has."""
+    query = view_query(snapshot.schema, name)
+    done = {_TABLE: _identity(snapshot), _QUERY: hashlib.sha256(query.encode()).hexdigest()}
+    if properties is None:
+        spark.sql(f"CREATE VIEW {view} TBLPROPERTIES ({_pairs(done)}) AS {query}")
+    elif properties.get(_QUERY) != done[_QUERY]:
+        spark.sql(f"ALTER VIEW {view} AS {query}")
+        spark.sql(f"ALTER VIEW {view} SET TBLPROPERTIES ({_pairs(done)})")
+    else:
+        return False
+    return True
 
 
 def _registered(snapshot: Snapshot, properties: Mapping[str, str], since: int | None) -> set[str]:
@@ -226,6 +260,8 @@ def _show(
         )
         spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(clauses)}")
     switched = [location for location in changed if _path(location.partition) in shown]
+    # Before the switch: a location without statistics is right at any time.
+    _forget_statistics(spark, name, [shown[_path(location.partition)] for location in switched])
     for location in switched:
         spark.sql(
             f"ALTER TABLE {name} {_partition(location.partition)} SET LOCATION "
@@ -235,6 +271,31 @@ def _show(
     for partition in dropped:
         spark.sql(f"ALTER TABLE {name} DROP IF EXISTS {_partition(partition)}")
     return len(added), len(switched), len(dropped)
+
+
+def _forget_statistics(
+    spark: "SparkSession", name: str, partitions: Iterable[Mapping[str, str]]
+) -> None:
+    """Removes what engines noted of the files that these partitions held, from which Hive answers
+    `count(*)`. Spark has no statement for this, and keeps such notes when it sets a location.
+
+    Args:
+        partitions: Keys as the metastore has them.
+    """
+    jvm, session = spark._jvm, spark._jsparkSession.sessionState()
+    to_map = jvm.PythonUtils.toScalaMap
+    table = session.sqlParser().parseTableIdentifier(name)
+    changed = []
+    for partition in partitions:
+        found = session.catalog().getPartition(table, to_map(dict(partition)))
+        noted = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found.parameters()))
+        kept = {key: text for key, text in noted.items() if not key.startswith(_STATISTICS)}
+        if kept != noted:
+            times = (found.createTime(), found.lastAccessTime())
+            without = (found.spec(), found.storage(), to_map(kept), *times)
+            changed.append(found.copy(*without, jvm.scala.Option.empty()))
+    if changed:
+        session.catalog().alterPartitions(table, jvm.PythonUtils.toSeq(changed))
 
 
 def _shown(path: str) -> dict[str, str]:
@@ -252,21 +313,25 @@ def _show_all(
 ) -> tuple[int, int, int]:
     """Sets the single location of a table without partition keys."""
     for location in changed:
+        # Spark cannot remove them, and keeps all that it is not told: -1 is unknown.
+        noted = {
+            "COLUMN_STATS_ACCURATE": "{}",
+            "numRows": "-1",
+            "rawDataSize": "-1",
+            "numFiles": str(len(location.files)),
+            "totalSize": str(sum(file.size_bytes for file in location.files)),
+        }
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_pairs(noted)})")
         spark.sql(f"ALTER TABLE {name} SET LOCATION {_text(location.url)}")
     return 0, len(changed), 0
 
 
 def _added(one: Registration, other: Registration) -> Registration:
-    return Registration(
-        name=one.name,
-        table_url=one.table_url,
-        version=other.version,
-        num_added=one.num_added + other.num_added,
-        num_switched=one.num_switched + other.num_switched,
-        num_dropped=one.num_dropped + other.num_dropped,
-        new_columns=one.new_columns + other.new_columns,
-        num_files=one.num_files + other.num_files,
-        num_removed=one.num_removed + other.num_removed,
+    summed = ("num_added", "num_switched", "num_dropped", "new_columns", "num_files", "num_removed")
+    return replace(
+        other,
+        **{name: getattr(one, name) + getattr(other, name) for name in summed},
+        view=other.view or one.view,
         created=one.created,
     )
 

@@ -2,11 +2,15 @@
 Parquet.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 from urllib.parse import parse_qsl
 
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
+from featstore.files.retry import thread_pool
+from featstore.files.store_errors import as_store_errors
 from featstore.table.delta import (
     Commit,
     files_at,
@@ -17,12 +21,16 @@ from featstore.table.delta import (
 )
 from featstore.table.groups import with_groups
 from featstore.table.iceberg import history_of_iceberg, is_iceberg, open_iceberg
+from featstore.table.layout import decode_path
+from featstore.table.log_files import commit_infos, list_log, read_actions
 from featstore.table.parquet_dir import open_parquet_dir
-from featstore.table.snapshot import FileList, Snapshot
+from featstore.table.snapshot import DataFile, FileList, Snapshot
 from featstore.table.table_rules import check_kept
 
 # Raw input is a Delta table itself, whose directory alone would name files.
 _DELTA_INPUT = "delta+"
+# Commits of a range that are read at once: each is one request to the store.
+_NUM_THREADS = 8
 
 
 def open_snapshot(
@@ -64,13 +72,13 @@ def open_input(url: str) -> Snapshot | None:
 
     Args:
         url: An Iceberg table, as of `open_iceberg`, or `delta+URL` of a Delta table. There
-            `?version=` chooses a version in place of the newest, and other names the partitions
-            with these values.
+            `?version=` chooses a version in place of the newest, `&after=` those files alone that
+            were appended since another one, and other names the partitions with these values.
 
     Raises:
         InputError: The URL names no version, or another key than one of the table, or the table is
-            one that featstore wrote.
-        TableNotFoundError: There is no table, or not in this version.
+            one that featstore wrote, or a range of versions has others than appends.
+        TableNotFoundError: There is no table, or not in this version, or not all of the range.
     """
     if is_iceberg(url):
         return open_iceberg(url)
@@ -78,23 +86,68 @@ def open_input(url: str) -> Snapshot | None:
         return None
     table_url, _, query = url.removeprefix(_DELTA_INPUT).partition("?")
     values = dict(parse_qsl(query, keep_blank_values=True))
-    version = values.pop("version", None)
-    if version is not None and not version.isdecimal():
-        raise InputError(f"{redact(url)}: expected the number of a version, found {version!r}")
+    version, after = (values.pop(name, None) for name in ("version", "after"))
+    for number in (version, None if after == "-1" else after):
+        if number is not None and not number.isdecimal():
+            raise InputError(f"{redact(url)}: expected the number of a version, found {number!r}")
     found = open_delta(table_url, None if version is None else int(version))
     schema, keys = found.schema, {key.name for key in found.schema.partition_keys}
-    if not keys.issuperset(values):
+    if unknown := values.keys() - keys:
         raise InputError(
-            f"{redact(url)}: expected version or a partition key ({', '.join(sorted(keys))}) after "
-            f"'?', found {', '.join(sorted(values.keys() - keys))}"
+            f"{redact(url)}: expected version, after or a partition key "
+            f"({', '.join(sorted(keys))}) after '?', found {', '.join(sorted(unknown))}"
         )
     if len(schema.foreign) < len(schema.column_names):
         raise InputError(
             f"{redact(url)}: expected a Delta table of raw rows, found one that featstore wrote, "
             "with slots: extract the rows that it was made of"
         )
-    files = found.data_files.of_values(url, values, schema.partition_keys)
-    return replace(found, data_files=files)
+    files = found.data_files if after is None else _appended(found, int(after))
+    return replace(found, data_files=files.of_values(url, values, schema.partition_keys))
+
+
+def _appended(snapshot: Snapshot, after: int) -> FileList:
+    """The data files of a Delta table that were appended after a version up to the snapshot's, as
+    they were then if they have been rewritten since.
+
+    Raises:
+        InputError: The version is a later one, or others than appends lie between.
+        TableNotFoundError: The log has not all commits between any more.
+    """
+    url, version = snapshot.url, int(snapshot.version or 0)
+    if after > version:
+        raise InputError(
+            f"{redact(url)}: expected a version after which {version} came, found {after}"
+        )
+    wanted = range(after + 1, version + 1)
+    with as_store_errors(url), thread_pool(_NUM_THREADS) as threads:
+        if gone := sorted(set(wanted).difference(list_log(url).through(version))):
+            raise TableNotFoundError(
+                f"{redact(url)}: expected all commits after version {after}, found none of "
+                f"version {gone[0]}: the log was cleaned up; begin after {gone[-1]}, or take a "
+                f"whole version"
+            )
+        actions = list(threads.map(lambda each: read_actions(url, each), wanted))
+    live = {file.path: file for file in snapshot.data_files}
+    found = dict[str, DataFile]()
+    for number, of_commit in zip(wanted, actions, strict=True):
+        if _changed(url, "remove", of_commit):
+            [(_, info)] = commit_infos(url, [number])
+            raise InputError(
+                f"{redact(url)}: expected only appends after version {after}, found version "
+                f"{number} ({info['operation']}), which also takes rows away: begin after it, or "
+                f"take whole versions"
+            )
+        added = _changed(url, "add", of_commit)
+        known = live if added <= live.keys() else {f.path: f for f in files_at(url, number)}
+        found |= {path: known[path] for path in added}
+    return FileList.of(found.values())
+
+
+def _changed(url: str, kind: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The paths in actions of a kind, without those by which rows only move to other files."""
+    found = (each[kind] for each in actions if kind in each)
+    return {decode_path(url, each["path"]) for each in found if each.get("dataChange", True)}
 
 
 def open_without_files(url: str) -> Snapshot:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 import featstore
 from featstore.base.errors import InputError, TableNotFoundError
@@ -79,6 +79,42 @@ def test_days_are_partitions_of_the_table(spec: Spec, table: str, tmp_path: Path
     assert [str(day.reason) for day in again.days] == ["up to date", "stale input"]
 
 
+def test_a_range_of_versions_is_extracted_also_after_its_files_were_rewritten(
+    spec: Spec, table: str, tmp_path: Path
+) -> None:
+    expected = from_files(spec, tmp_path, raw_rows(300), raw_rows(200, 300))
+    write_deltalake(table, raw_rows(10, 500, dt=DAYS[1]), mode="append")
+    rewritten = DeltaTable(table).optimize.compact()
+    assert rewritten["numFilesRemoved"] == 2
+    second = expected.filter(pc.equal(expected["dt"], DAYS[1]))
+    for query, rows in (("after=0&version=1", second), ("after=-1&version=1", expected)):
+        job = replace(
+            job_of(spec, tmp_path, f"delta+{table}?{query}"), table_url=f"{tmp_path}/{query}"
+        )
+        extract_files(job)
+        assert extracted(job).equals(rows)
+    job = job_of(spec, tmp_path, f"delta+{table}?after=0")
+    assert extract_files(job).num_rows == 210, "as they were appended, in versions 1 and 2"
+
+
+def test_a_range_in_which_rows_were_taken_away_or_are_unknown_is_refused(
+    spec: Spec, table: str, tmp_path: Path
+) -> None:
+    DeltaTable(table).delete("price < 1")
+    for query, error, message in (
+        ("after=0", InputError, r"only appends after version 0, found version 2 \(DELETE\)"),
+        ("after=2&version=1", InputError, "expected a version after which 1 came, found 2"),
+        ("after=x", InputError, "the number of a version, found 'x'"),
+        ("after=2", InputError, "no raw files at"),
+    ):
+        with pytest.raises(error, match=message):
+            extract_files(job_of(spec, tmp_path, f"delta+{table}?{query}"))
+    DeltaTable(table).create_checkpoint()
+    (Path(table) / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(TableNotFoundError, match=r"found none of version 1: .* begin after 1, or"):
+        extract_files(job_of(spec, tmp_path, f"delta+{table}?after=0&version=2"))
+
+
 def test_deleted_rows_are_not_extracted_and_their_deletion_is_another_input(
     spec: Spec, table: str, tmp_path: Path
 ) -> None:
@@ -115,7 +151,7 @@ def test_what_is_no_raw_table_is_refused(spec: Spec, table: str, tmp_path: Path)
     for url, error, message in (
         (f"delta+{table}?version=x", InputError, "the number of a version, found 'x'"),
         (f"delta+{table}?version=9", TableNotFoundError, "no version 9"),
-        (f"delta+{table}?day=1", InputError, r"a partition key \(dt\) after '\?', found day"),
+        (f"delta+{table}?day=1", InputError, r"or a partition key \(dt\) after '\?', found day"),
         (f"delta+{tmp_path}/none", TableNotFoundError, "no table at"),
         (table, InputError, rf"name the table in place of its files \(delta\+{table}\)"),
     ):

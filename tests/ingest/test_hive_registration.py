@@ -1,38 +1,32 @@
-"""Tables in a Hive metastore: Derby in the session's own process, and a metastore that is a server
-of its own.
-"""
+"""Tables in a Hive metastore: Derby in the session's own process."""
 
 import json
-import os
+import math
 import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import polars
-import pyspark
+import pyarrow as pa
 import pytest
-import yaml
 from deltalake import DeltaTable
 
+import featstore
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.extraction.job import ExtractJob, extract_files
-from featstore.extraction.spark.java import java_environment
 from featstore.ingest.hive_locations import HIVE_DIR
 from featstore.ingest.hive_registration import register
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta
-from tests.programs import run_python
+from tests.extraction.conftest import raw_rows
+from tests.parquet_files import put_parquet
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 ODD_DAY = "a:b/c d%'\\"
 CONVERT = "spark.sql.hive.convertMetastoreParquet"
 
@@ -47,6 +41,7 @@ def job(spec: Spec, raw: Path, tmp_path: Path) -> ExtractJob:
 @pytest.fixture
 def name(spark: Any) -> Iterator[str]:
     yield "default.clicks"
+    spark.sql("DROP VIEW IF EXISTS default.clicks_with_nulls")
     spark.sql("DROP TABLE IF EXISTS default.clicks")
 
 
@@ -146,6 +141,25 @@ def test_a_query_goes_on_with_the_day_as_it_was_and_the_next_one_sees_the_new_da
     assert in_hive(spark, name) == in_delta(job.table_url)
 
 
+def test_a_view_beside_it_shows_missing_values_as_null(
+    spark: Any, job: ExtractJob, raw: Path, name: str
+) -> None:
+    rows = raw_rows(300)
+    prices = pa.array([row if row % 3 else None for row in range(300)], pa.float64())
+    at = rows.schema.get_field_index("price")
+    put_parquet(raw / "a.parquet", rows.set_column(at, "price", prices))
+    extract_files(job)
+    report = register(spark, job.table_url, name)
+    assert str(report).endswith("; default.clicks_with_nulls shows missing values as null")
+    expected = as_sorted(featstore.open_table(job.table_url).to_arrow().to_pylist())
+    for _ in by_each_reader(spark):
+        assert in_hive(spark, report.view) == expected
+    averages = [
+        spark.sql(f"SELECT avg(price_log) FROM {each}").first()[0] for each in (name, report.view)
+    ]
+    assert [math.isnan(average) for average in averages] == [True, False]
+
+
 def test_a_new_slot_is_null_in_older_days_and_read_in_days_that_are_replaced(
     spark: Any, job: ExtractJob, write_raw: Any, name: str, document: Any
 ) -> None:
@@ -155,8 +169,9 @@ def test_a_new_slot_is_null_in_older_days_and_read_in_days_that_are_replaced(
     document["slots"].append({"slot": 104, "name": "price_twice", "op": "log1p", "of": "price"})
     extract_day(job, write_raw, "2", 120, spec=load_spec(document))
     report = register(spark, job.table_url, name)
-    assert report.new_columns == ("price_twice",)
-    assert str(report).endswith(", new columns price_twice")
+    assert (report.new_columns, report.view) == (("price_twice",), f"{name}_with_nulls")
+    assert ", new columns price_twice; " in str(report)
+    assert "price_twice" in spark.table(report.view).columns
     for _ in by_each_reader(spark):
         found = spark.sql(
             f"SELECT dt, count(*), count(price_twice) FROM {name} GROUP BY dt"
@@ -257,6 +272,13 @@ def test_what_cannot_be_registered_is_named(
     with pytest.raises(TableNotFoundError, match="no table at "):
         register(spark, job.table_url, name)
     extract_day(job, write_raw, "1", 100)
+    spark.sql(f"CREATE VIEW {name}_with_nulls AS SELECT 1 AS a")
+    with pytest.raises(
+        InputError, match=r"default\.clicks_with_nulls already exists and shows no featstore table"
+    ):
+        register(spark, job.table_url, name)
+    assert not spark.catalog.tableExists(name)
+    spark.sql(f"DROP VIEW {name}_with_nulls")
     spark.sql(f"CREATE TABLE {name} (a INT) STORED AS PARQUET")
     with pytest.raises(InputError, match="already exists and shows no featstore table"):
         register(spark, job.table_url, name)
@@ -278,104 +300,3 @@ def test_a_session_without_a_metastore_is_refused(job: ExtractJob) -> None:
     conf = {"spark.sql.catalogImplementation": "in-memory"}
     with pytest.raises(InputError, match="this Spark session has no Hive metastore"):
         register(SimpleNamespace(conf=conf), job.table_url, "default.clicks")
-
-
-@pytest.fixture
-def metastore(tmp_path: Path) -> Iterator[str]:
-    """A metastore server in a process of its own, from the jars that pyspark brings, on its way up;
-    its Thrift URL.
-    """
-    environment = {**os.environ, **java_environment(os.environ)}
-    home = environment.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else environment["PATH"])
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
-    options = {
-        "hive.async.log.enabled": "false",
-        "javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/metastore;create=true",
-        "datanucleus.schema.autoCreateAll": "true",
-        "hive.metastore.schema.verification": "false",
-        "hive.metastore.warehouse.dir": f"{tmp_path}/warehouse",
-    }
-    hiveconf = [part for key, value in options.items() for part in ("--hiveconf", f"{key}={value}")]
-    jars = f"{Path(pyspark.__file__).parent}/jars/*"
-    server = "org.apache.hadoop.hive.metastore.HiveMetaStore"
-    command = [
-        str(java),
-        "-XX:TieredStopAtLevel=1",
-        "-Xshare:auto",
-        "-cp",
-        jars,
-        server,
-        "-p",
-        str(port),
-        *hiveconf,
-    ]
-    with (tmp_path / "metastore.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path, env=environment)
-    try:
-        yield f"thrift://127.0.0.1:{port}"
-        assert process.poll() is None, (tmp_path / "metastore.log").read_text()
-    finally:
-        process.kill()
-        process.wait()
-
-
-JOBS = """
-import json, runpy, sys
-import featstore
-from featstore.ingest.hive_registration import register
-from featstore.extraction.spark.runners import spark_session
-
-jobs, raw, newer, table, name = sys.argv[1:]
-extract, show = (runpy.run_path(f"{jobs}/{job}.py")["main"] for job in ("extract_features", "register_table"))
-target = ["--spec", "spec.yaml", "--input", raw, "--table", table, "--partition", "dt=1"]
-assert extract([*target, "--register", name]) == 0
-featstore.extract("spec.yaml", newer, table, partition={"dt": "1"})
-spark = spark_session("another session", hive=True)
-rows = lambda: [row.asDict() for row in spark.sql(f"SELECT * FROM {name}").collect()]
-before = rows()
-switched = register(spark, table, name).num_switched
-after = {}
-for convert in ("true", "false"):
-    spark.conf.set("spark.sql.hive.convertMetastoreParquet", convert)
-    after[convert] = rows()
-spark.stop()
-print(json.dumps([before, switched, after]))
-sys.exit(show(["--table", table, "--name", name]))
-"""
-
-
-def test_jobs_on_a_metastore_server_register_and_read(
-    metastore: str, job: ExtractJob, write_raw: Any, document: Any, tmp_path: Path
-) -> None:
-    """Three sessions, one after the other, of one process: what they know of each other they have
-    from the server.
-    """
-    write_raw("old/a.parquet", 100)
-    write_raw("new/a.parquet", 120, 7)
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document))
-    conf = {
-        "spark.master": "local[1]",
-        "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        "spark.hadoop.hive.metastore.uris": metastore,
-        # a second apart: the server may still be on its way up
-        "spark.hadoop.hive.metastore.connect.retries": "120",
-        "spark.sql.warehouse.dir": f"{tmp_path}/warehouse",
-    }
-    arguments = " ".join(f"--conf {key}={value}" for key, value in conf.items())
-    environment = {
-        "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
-        "PYTHONPATH": str(ROOT),
-    }
-    urls = [f"{job.input_url}/old", f"{job.input_url}/new", job.table_url]
-    given = [ROOT / "spark_jobs", *urls, "default.clicks"]
-    done = run_python(JOBS, *given, cwd=tmp_path, variables=environment)
-    assert "default.clicks made; it shows version 0 of " in done.stdout
-    *_, shown, again = done.stdout.splitlines()
-    before, num_switched, after = json.loads(shown)
-    assert as_sorted(before) == in_delta(job.table_url, 0)
-    assert num_switched == 1
-    assert as_sorted(after["true"]) == as_sorted(after["false"]) == in_delta(job.table_url)
-    assert again.startswith("nothing to do: default.clicks already shows what version 1 of ")

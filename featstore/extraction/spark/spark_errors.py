@@ -23,6 +23,8 @@ _LOG = logging.getLogger(__name__)
 _OURS = re.compile(rf"{re.escape(errors.__name__)}\.(\w+): (.*)")
 _LOST_TASK = re.compile(r"Lost task (\S+) in stage (\S+) \(TID \d+\) \(([^)]*)\)")
 _NO_WORKER = ("Cannot run program", "PYTHON_VERSION_MISMATCH")
+# What Thrift says of a call that a metastore does not have: Hive 4 lacks those of Hive 2 and 3.
+_NO_CALL = "Invalid method name"
 # The text for a socket that ended without a message, whatever ended the worker.
 _DEAD_WORKER = "Python worker exited unexpectedly"
 
@@ -66,13 +68,22 @@ def _worker_error(text: str) -> WorkerError:
 
 @contextlib.contextmanager
 def refused_by_spark(what: str) -> Iterator[None]:
-    """Raises InputError if Spark refuses a query or a path in the block: it cannot do `what`."""
+    """Raises InputError if Spark, or its metastore, refuses something in the block: it cannot do
+    `what`.
+    """
     from pyspark.errors import AnalysisException
 
     try:
         yield
     except AnalysisException as error:
         said = redact_text(str(error).strip().splitlines()[0])
+        if _NO_CALL in said:
+            said += (
+                ". The Hive metastore lacks this call of Spark's client, as those of Hive 4 do: "
+                "set spark.sql.hive.metastore.version to its version, "
+                "spark.sql.hive.metastore.jars to path, and "
+                "spark.sql.hive.metastore.jars.path to the client's jars (docs/howto/hive.md)"
+            )
         raise InputError(f"Spark cannot {what}: {said}") from None
 
 
