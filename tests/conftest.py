@@ -285,7 +285,7 @@ def hadoop_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HadoopC
     """As `hadoop`, with two name nodes, and Hadoop's default heartbeats: they believe in a data node
     that is gone for 10.5 minutes.
     """
-    heartbeats = {
+    heartbeats: dict[str, Any] = {
         "dfs_heartbeat_interval": 3,
         "dfs_namenode_heartbeat_recheck-interval": 300_000,
     }
