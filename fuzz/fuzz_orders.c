@@ -53,17 +53,20 @@ static void placed(const Part* of, const uint8_t* head, int64_t room) {
 }
 
 static void numbered(const Part* of, int64_t num_sources, int64_t room) {
-  const int64_t num_parts = of[NUMBERS].size / 8;
-  int64_t *last = malloc((size_t)num_sources * 8), *num_found = malloc((size_t)num_parts * 8);
-  int32_t* found = malloc((size_t)room * 8);
-  const int64_t count = number_sources((int32_t*)of[ROWS].at, of[ROWS].size / 4, of[NUMBERS].at, num_parts, last, num_sources, found, room,
-                                       num_found);
+  const int64_t num_parts = of[NUMBERS].size / 8, num_rows = of[ROWS].size / 4;
+  NumberedSources to = {malloc((size_t)room * 12), room, malloc((size_t)num_parts * 8), malloc((size_t)room * 8), room};
+  SourceState* states = malloc((size_t)num_sources * sizeof *states);
+  const int64_t count = number_sources((int32_t*)of[ROWS].at, of[PASSES].size >= num_rows ? of[PASSES].at : NULL, num_rows, of[NUMBERS].at,
+                                       num_parts, states, num_sources, &to);
   if (count > room) abort();
-  for (int64_t i = 0; i < count; i++)
-    if (found[2 * i] < 0 || found[2 * i] >= num_sources || found[2 * i + 1] < 1) abort();
-  free(last);
-  free(num_found);
-  free(found);
+  for (int64_t i = 0; i < count; i++) {
+    const int32_t* const found = to.found + 3 * i;
+    if (found[0] < 0 || found[0] >= num_sources || found[1] < 1 || found[2] < 0 || found[2] > found[1]) abort();
+  }
+  free(states);
+  free(to.num_found);
+  free(to.found);
+  free(to.places);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

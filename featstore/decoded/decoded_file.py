@@ -211,8 +211,8 @@ class DecodedReader:
         """No file is read."""
         return []
 
-    def read(self, row_groups: Iterable[int], order: Array | None = None) -> Rows:
-        """The rows of these row groups, in this order as of `RowGroupReader`, which copies them.
+    def read(self, row_groups: Iterable[int], chosen: Array | None = None) -> Rows:
+        """The rows of these row groups, copied if they are `chosen`, as of `RowGroupReader`.
 
         Raises:
             StagingError: Somebody wrote to the entry, or truncated it.
@@ -227,7 +227,7 @@ class DecodedReader:
             arrow=table,
             columns=self.columns,
         )
-        return rows if order is None else rows.take(order)
+        return rows if chosen is None else rows.take(chosen)
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """None: rows that are views need no slices."""

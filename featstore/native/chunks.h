@@ -41,6 +41,8 @@ typedef struct {
   const int64_t* rows;
   const uint32_t* order; /* the rows that are written, `num_ordered`; NULL: all, as they lie in the file */
   int64_t num_ordered;
+  const int64_t* kept; /* the rows that are written, as they lie in the file, as of ColumnOut */
+  int64_t num_kept;
   int64_t num_columns, num_row_groups, next;
   uint8_t* room; /* of each thread `room_bytes` */
   int64_t room_bytes, next_room;
@@ -100,7 +102,7 @@ static int decode_straight(ColumnOut* out, const PageHeader* header, Bytes page)
   const int64_t count = header->num_values, size = count * out->width, num_levels = header->uncompressed_size - size;
   Bytes rest = page, levels;
   if (out->max_repetition || header->encoding != PLAIN || !first_literal(&rest, header->uncompressed_size, &levels)) return 0;
-  if (num_levels < 0 || num_levels > levels.end - levels.at || !has_room(out, count, count)) return 0;
+  if (num_levels < 0 || num_levels > levels.end - levels.at || !has_room(out, count, count) || rows_to_keep(out) < count) return 0;
   levels.end = levels.at + num_levels;
   if (!are_all_values(out, levels, count)) return 0;
   uint8_t* const to = (uint8_t*)out->values + out->at * out->width;
@@ -313,6 +315,8 @@ static int decode_in_file_order(const Work* work, Column* column, uint8_t* room,
   ColumnOut* out = &column->out;
   out->stop = work->stop;
   out->is_wide = work->is_wide;
+  out->kept = work->kept;
+  out->num_kept = work->num_kept;
   if (out->max_repetition) out->offsets[0] = 0;
   for (int64_t i = 0; i < work->num_row_groups; i++) {
     const int64_t *chunk = column->chunks + i * NUMBERS_OF_CHUNK, size = chunk[SIZE];

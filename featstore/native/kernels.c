@@ -769,16 +769,24 @@ static int64_t take_columns(const int64_t* numbers, int64_t count, int64_t num_r
   return taken;
 }
 
+/* Whether these are runs of rows, none of them empty, each after the one before. */
+static int are_runs(const int64_t* runs, int64_t num_runs, int64_t num_rows) {
+  int64_t end = 0;
+  for (int64_t i = 0; i < num_runs; i++, runs += 2, end = runs[-1])
+    if (runs[0] < end || runs[1] <= runs[0] || runs[1] > num_rows) return 0;
+  return 1;
+}
+
 static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
-  enum { CHUNKS, ROWS, ORDER, COLUMNS, ROOM, STOP, COUNT };
+  enum { CHUNKS, ROWS, ORDER, KEPT, COLUMNS, ROOM, STOP, COUNT };
   Py_buffer of[COUNT];
   PyObject *tuple, *decompress;
   Work work;
   int num_threads, portable;
   (void)self;
   memset(&work, 0, sizeof work);
-  if (!PyArg_ParseTuple(args, "iy*y*y*w*O!w*iy*pOp:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &of[ORDER], &of[COLUMNS],
-                        &PyTuple_Type, &tuple, &of[ROOM], &num_threads, &of[STOP], &work.checks, &decompress, &portable))
+  if (!PyArg_ParseTuple(args, "iy*y*y*y*w*O!w*iy*pOp:decode_columns", &work.file, &of[CHUNKS], &of[ROWS], &of[ORDER], &of[KEPT],
+                        &of[COLUMNS], &PyTuple_Type, &tuple, &of[ROOM], &num_threads, &of[STOP], &work.checks, &decompress, &portable))
     return NULL;
   work.is_wide = !portable && can_be_wide();
   const Py_ssize_t num_buffers = PyTuple_Size(tuple);
@@ -787,6 +795,7 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   Py_buffer* buffers = PyMem_Calloc((size_t)num_buffers + 1, sizeof *buffers);
   work.columns = PyMem_Calloc((size_t)count + 1, sizeof(Column));
   int64_t *rows = copied_numbers(&of[ROWS]), *chunks = copied_numbers(&of[CHUNKS]), *numbers = copied_numbers(&of[COLUMNS]);
+  int64_t* kept = copied_numbers(&of[KEPT]);
   work.rows = rows;
   work.num_row_groups = of[ROWS].len / 8;
   const int64_t num_rows = rows ? num_rows_of(rows, work.num_row_groups) : -1;
@@ -795,10 +804,13 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   fits = fits && of[ORDER].len % 4 == 0 && of[ORDER].len / 4 <= num_rows;
   work.order = of[ORDER].len ? of[ORDER].buf : NULL;
   work.num_ordered = of[ORDER].len / 4;
-  if (!work.columns || !buffers || !rows || !chunks || !numbers) PyErr_NoMemory();
+  work.num_kept = of[KEPT].len / 16;
+  work.kept = work.num_kept ? kept : NULL;
+  fits = fits && kept && of[KEPT].len % 16 == 0 && !(work.order && work.kept) && are_runs(kept, work.num_kept, num_rows);
+  if (!work.columns || !buffers || !rows || !chunks || !numbers || !kept) PyErr_NoMemory();
   else if (!fits || !of[STOP].len || num_threads < 1 || num_threads > MAX_THREADS)
-    wrong("expected rows of each row group, no more than those in the order, the numbers of each column and of its chunk in each row group, a "
-          "byte to stop, and 1 to 64 threads");
+    wrong("expected rows of each row group, no more than those in the order, or rising runs of them, the numbers of each column and of its "
+          "chunk in each row group, a byte to stop, and 1 to 64 threads");
   else taken = take_writable(tuple, buffers);
   if (!PyErr_Occurred()) work.num_columns = take_columns(numbers, count, num_rows, chunks, work.num_row_groups, buffers, num_buffers, work.columns);
   if (!PyErr_Occurred()) {
@@ -821,6 +833,7 @@ static PyObject* py_decode_columns(PyObject* self, PyObject* args) {
   PyMem_Free(rows);
   PyMem_Free(chunks);
   PyMem_Free(numbers);
+  PyMem_Free(kept);
   release_all(of, COUNT);
   if (PyErr_Occurred()) return NULL;
   Py_RETURN_NONE;
@@ -965,23 +978,28 @@ static PyObject* py_place_rows(PyObject* self, PyObject* args) {
 }
 
 static PyObject* py_number_sources(PyObject* self, PyObject* args) {
-  enum { SOURCES, ENDS, FOUND, NUM_FOUND, COUNT };
+  enum { SOURCES, PASSES, ENDS, FOUND, NUM_FOUND, PLACES, COUNT };
   Py_buffer of[COUNT];
   long long num_sources;
   int64_t found = -1;
   (void)self;
-  if (!PyArg_ParseTuple(args, "w*y*Lw*w*:number_sources", &of[SOURCES], &of[ENDS], &num_sources, &of[FOUND], &of[NUM_FOUND])) return NULL;
+  if (!PyArg_ParseTuple(args, "w*y*y*Lw*w*w*:number_sources", &of[SOURCES], &of[PASSES], &of[ENDS], &num_sources, &of[FOUND], &of[NUM_FOUND],
+                        &of[PLACES]))
+    return NULL;
   const int fits = num_sources >= 0 && num_sources <= INT32_MAX && of[NUM_FOUND].len == of[ENDS].len && is_aligned(&of[SOURCES], 4) &&
-                   is_aligned(&of[FOUND], 4) && is_aligned(&of[NUM_FOUND], 8);
-  int64_t* const last = PyMem_Calloc(fits ? (size_t)num_sources + 1 : 1, sizeof(int64_t));
+                   is_aligned(&of[FOUND], 4) && is_aligned(&of[NUM_FOUND], 8) && is_aligned(&of[PLACES], 8) &&
+                   (!of[PASSES].len || of[PASSES].len == of[SOURCES].len / 4);
+  SourceState* const states = PyMem_Calloc(fits ? (size_t)num_sources + 1 : 1, sizeof(SourceState));
   Py_BEGIN_ALLOW_THREADS
-  if (fits && last)
-    found = number_sources(of[SOURCES].buf, of[SOURCES].len / 4, of[ENDS].buf, of[ENDS].len / 8, last, num_sources, of[FOUND].buf,
-                           of[FOUND].len / 8, of[NUM_FOUND].buf);
+  if (fits && states) {
+    NumberedSources to = {of[FOUND].buf, of[FOUND].len / 12, of[NUM_FOUND].buf, of[PLACES].buf, of[PLACES].len / 8};
+    found = number_sources(of[SOURCES].buf, of[PASSES].len ? of[PASSES].buf : NULL, of[SOURCES].len / 4, of[ENDS].buf, of[ENDS].len / 8, states,
+                           num_sources, &to);
+  }
   Py_END_ALLOW_THREADS
-  PyMem_Free(last);
+  PyMem_Free(states);
   release_all(of, COUNT);
-  if (!last) return PyErr_NoMemory();
+  if (!states) return PyErr_NoMemory();
   if (found < 0) return wrong("expected sources that there are, rising ends up to all rows, and aligned room for what is found");
   return PyLong_FromLongLong(found);
 }

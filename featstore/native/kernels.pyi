@@ -222,17 +222,27 @@ def place_rows(
     """
 
 def number_sources(
-    sources: Buffer, ends: Buffer, num_sources: int, found: Buffer, num_found: Buffer
+    sources: Buffer,
+    passes: Buffer,
+    ends: Buffer,
+    num_sources: int,
+    found: Buffer,
+    num_found: Buffer,
+    places: Buffer,
 ) -> int:
     """Numbers the sources of the rows of each part anew, in the order in which they come.
 
     Args:
         sources: int32 (num_rows,), the source of each row, -1 for none. The new numbers are
             written.
+        passes: A byte for each row: whether it is delivered. Empty: all are.
         ends: int64 (num_parts,), the end of each part; the last one is the number of rows.
         num_sources: How many there are.
-        found: int32 (num_found, 2), written: each source of each part, and its rows there.
+        found: int32 (num_found, 3), written: each source of each part, its rows there, and how many
+            of them are delivered.
         num_found: int64 (num_parts,), written: how many sources each part has.
+        places: int64 (num_delivered,), written unless all are: of each of `found` which of its rows
+            in the part are delivered, ascending.
 
     Returns:
         How many all parts have.
@@ -428,6 +438,7 @@ def decode_columns(
     chunks: Buffer,
     rows: Buffer,
     order: Buffer,
+    kept: Buffer,
     columns: Buffer,
     buffers: tuple[Buffer, ...],
     room: Buffer,
@@ -444,7 +455,10 @@ def decode_columns(
         chunks: As `plan_columns` wrote them.
         rows: int64 (num_row_groups,), the rows of each row group.
         order: uint32 (num_ordered,): which row of all of them each row written is; no more than
-            there are, and those of lists once each. Empty: all rows, in the order of the file.
+            there are, and those of lists once each. Empty: in the order of the file.
+        kept: int64 (num_runs, 2), without an `order`: the first row and the end of each run of rows
+            that are written, ascending. Others are left out as soon as they are decoded. Empty: all
+            rows.
         columns: As `plan_columns` wrote them; of some `found` is below 0, which are left out. A
             definition level of `definition` is a value of `width` bytes (4 or 8), one below
             `null_below` becomes the mark, and others are nothing. Offsets are int32

@@ -303,30 +303,71 @@ static int64_t place_rows(const void* draws, int64_t num_drawn, const Share* sha
   return count;
 }
 
+/* What is known of a source while its rows are numbered: which of those that were found it is, or -1; and, of one that was found, how
+   many of its rows in the part have come, and where the next of its places goes. */
+typedef struct {
+  int64_t last, num_rows, next;
+} SourceState;
+
+/* Where it is written which sources were found, and where their rows lie. */
+typedef struct {
+  int32_t* found; /* of each part each source, how many rows it has there, and how many of them are delivered */
+  int64_t room;
+  int64_t* num_found; /* of each part */
+  int64_t* places;    /* of each of `found` those of its rows that are delivered, counted among its rows in the part */
+  int64_t num_places;
+} NumberedSources;
+
+/* Where the rows of a part are that are delivered, of `count` sources whose numbers the rows have. 0 if there is no room. */
+static int place_delivered(const int32_t* sources, const uint8_t* passes, int64_t num_rows, SourceState* states, int64_t count,
+                           const NumberedSources* to) {
+  for (int64_t row = 0; row < num_rows; row++) {
+    const int32_t source = int32_at(sources, row);
+    if (source < 0) continue;
+    if (source >= count) return 0;
+    SourceState* const state = &states[source];
+    if (passes[row]) {
+      if (state->next < 0 || state->next >= to->num_places) return 0;
+      to->places[state->next++] = state->num_rows;
+    }
+    state->num_rows++;
+  }
+  return 1;
+}
+
 /* Numbers the sources of the rows of each part anew, in the order in which they come, and writes each with its rows to `found`. A
-   source of -1 is none. The number of sources that were found; -1 if a part or a source is not there. `last` is for as many numbers
-   as there are sources. */
-static int64_t number_sources(int32_t* sources, int64_t num_rows, const void* ends, int64_t num_parts, int64_t* last, int64_t num_sources,
-                              int32_t* found, int64_t room, int64_t* num_found) {
-  int64_t count = 0, row = 0;
-  for (int64_t i = 0; i < num_sources; i++) last[i] = -1;
+   source of -1 is none. The number of sources that were found; -1 if a part or a source is not there, or there is no room. `passes`
+   says which rows are delivered; NULL: all. `states` is for as many as there are sources. */
+static int64_t number_sources(int32_t* sources, const uint8_t* passes, int64_t num_rows, const void* ends, int64_t num_parts,
+                              SourceState* states, int64_t num_sources, const NumberedSources* to) {
+  int64_t count = 0, row = 0, place = 0;
+  for (int64_t i = 0; i < num_sources; i++) states[i].last = -1;
   for (int64_t part = 0; part < num_parts; part++) {
-    const int64_t end = int64_at(ends, part), first = count;
+    const int64_t end = int64_at(ends, part), first = count, first_row = row;
     if (end < row || end > num_rows) return -1;
     for (; row < end; row++) {
       const int32_t source = int32_at(sources, row);
       if (source == -1) continue;
       if (source < 0 || source >= num_sources) return -1;
-      if (last[source] < first) {
-        if (count == room) return -1;
-        last[source] = count;
-        found[2 * count] = source;
-        found[2 * count++ + 1] = 0;
+      int64_t* const last = &states[source].last;
+      if (*last < first) {
+        if (count == to->room) return -1;
+        *last = count;
+        to->found[3 * count] = source;
+        to->found[3 * count + 1] = to->found[3 * count + 2] = 0;
+        count++;
       }
-      found[2 * last[source] + 1]++;
-      sources[row] = (int32_t)(last[source] - first);
+      to->found[3 * *last + 1]++;
+      to->found[3 * *last + 2] += !passes || passes[row];
+      sources[row] = (int32_t)(*last - first);
     }
-    num_found[part] = count - first;
+    to->num_found[part] = count - first;
+    for (int64_t i = first; passes && i < count; i++) {
+      states[i - first].num_rows = 0;
+      states[i - first].next = place;
+      place += to->found[3 * i + 2];
+    }
+    if (passes && !place_delivered(sources + first_row, passes + first_row, row - first_row, states, count - first, to)) return -1;
   }
   return row == num_rows ? count : -1;
 }

@@ -17,6 +17,7 @@
 #define WORDS (STEP / 64)
 #define LONG_STEP (1 << 16) /* values that are decoded at a time where a run says that nothing is null */
 #define INDICES 256 /* dictionary indices that are */
+#define DECODED_BLOCK 64 /* bytes */
 #define NO_CRC INT64_MIN
 
 enum { PAGE_DATA = 0, PAGE_DICTIONARY = 2, PAGE_DATA_V2 = 3 };
@@ -449,7 +450,7 @@ typedef struct {
   const char* mark;
   const char* dictionary;
   int64_t num_in_dictionary; /* below 0 where there is no dictionary */
-  int64_t num_rows, capacity; /* rows; values that there is room for */
+  int64_t num_rows, capacity; /* rows, without those that were left out; values that there is room for */
   int32_t* offsets;           /* num_rows + 1, where max_repetition is 1 */
   char* values;
   int64_t row, at;            /* rows that have begun, values that were written */
@@ -458,6 +459,10 @@ typedef struct {
   int ends_in_element;        /* the last level is an element of a list, which the next may go on with */
   const volatile uint8_t* stop;
   int is_wide;                /* decoded by what the CPU has beyond the portable instructions */
+  const int64_t* kept;        /* the first row and the end of each run of rows that are kept; NULL: all are */
+  int64_t num_kept, next_kept; /* how many runs there are, and how many are done */
+  int64_t passed;             /* rows that have begun, whether they are kept or not */
+  int leaves_out;             /* the last of them, a list, is not, nor is what goes on with it */
 } ColumnOut;
 
 static int level_bits(int highest) { return highest < 2 ? highest : 2; }
@@ -596,6 +601,15 @@ static inline void count_written(ColumnOut* out, int64_t num_levels, int64_t num
   out->levels_left -= num_levels;
   out->row += num_rows;
   out->at += num_values;
+  out->passed += num_rows;
+}
+
+/* How many rows from the next one on are kept, and with them what goes on with the last one. */
+static inline int64_t rows_to_keep(ColumnOut* out) {
+  if (!out->kept) return INT64_MAX;
+  while (out->next_kept < out->num_kept && out->kept[2 * out->next_kept + 1] <= out->passed) out->next_kept++;
+  const int64_t* const run = out->kept + 2 * out->next_kept;
+  return out->next_kept < out->num_kept && *run <= out->passed && !out->leaves_out ? run[1] - out->passed : 0;
 }
 
 /* How many of the next `count` rows are values, as one run says; 0 where it says something else, and below where there is no run. */
@@ -607,8 +621,9 @@ static inline int64_t run_of_values(const ColumnOut* out, Runs* definitions, int
 }
 
 /* The levels of the next step, of `left` that are to come. It is longer where one run says that there are no nulls in it. */
-INLINED int next_levels(const ColumnOut* out, Levels* levels, Runs* repetitions, Runs* definitions, int64_t left) {
-  const int64_t count = left < STEP ? left : STEP, most = left < LONG_STEP ? left : LONG_STEP;
+INLINED int next_levels(ColumnOut* out, Levels* levels, Runs* repetitions, Runs* definitions, int64_t left) {
+  const int64_t count = left < STEP ? left : STEP, to_keep = rows_to_keep(out), long_step = to_keep < STEP ? STEP : to_keep;
+  const int64_t longest = long_step < LONG_STEP ? long_step : LONG_STEP, most = left < longest ? left : longest;
   const int64_t num_values = out->max_repetition ? 0 : run_of_values(out, definitions, most);
   if (num_values < 0) return 0;
   levels->count = levels->num_rows = levels->num_values = num_values < count ? count : num_values;
@@ -621,14 +636,90 @@ INLINED int next_levels(const ColumnOut* out, Levels* levels, Runs* repetitions,
   return !out->max_repetition || read_repetitions(levels, repetitions, out->ends_in_element);
 }
 
-INLINED int decode_step(ColumnOut* out, const Levels* levels, ValueReader* reader, const int is_wide) {
-  const int64_t written = levels->num_values + levels->num_nulls, last = levels->count - 1;
-  if (!has_room(out, levels->num_rows, levels->count)) return 0;
+#if HAS_WIDE
+static inline WIDE void copy_blocks_wide(char* to, const char* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += DECODED_BLOCK) {
+    const __m256i low = _mm256_loadu_si256((const __m256i*)(from + at)), high = _mm256_loadu_si256((const __m256i*)(from + at + 32));
+    _mm256_storeu_si256((__m256i*)(to + at), low);
+    _mm256_storeu_si256((__m256i*)(to + at + 32), high);
+  }
+}
+#endif
+
+/* Copies what a step has decoded, in blocks, which are quicker than to look at how much it is: up to one beyond the end is read. */
+INLINED void copy_decoded(char* to, const char* from, int64_t bytes, int64_t room, const int is_wide) {
+  if (bytes + DECODED_BLOCK > room) {
+    memcpy(to, from, (size_t)bytes);
+    return;
+  }
+#if HAS_WIDE
+  if (is_wide) {
+    copy_blocks_wide(to, from, bytes);
+    return;
+  }
+#endif
+  (void)is_wide;
+  for (int64_t at = 0; at < bytes; at += DECODED_BLOCK) memcpy(to + at, from + at, DECODED_BLOCK);
+}
+
+/* Writes the rows of a step that are kept. Its values, and the first value of each of its rows, are apart, in the nearest cache. */
+INLINED void write_kept(ColumnOut* out, const Levels* levels, const char* values, int64_t num_values, const int32_t* begins,
+                        const int is_wide) {
+  const int is_list = out->max_repetition;
+  const int64_t width = out->width, num_rows = levels->num_rows, last = out->passed + num_rows;
+  int64_t num_kept = 0, first = 0, end = 0, from = 0, to = !is_list ? 0 : num_rows ? begins[0] : num_values;
+  if (out->leaves_out) to = 0; /* of the row that goes on */
+  for (;;) {
+    copy_decoded(out->values + out->at * width, values + from * width, (to - from) * width, (out->capacity - out->at) * width, is_wide);
+    int32_t* const offsets = out->offsets + out->row - first;
+    const int32_t by = (int32_t)(out->at - from);
+    for (int64_t i = first; is_list && i < end; i++) offsets[i] = by + begins[i];
+    out->at += to - from;
+    out->row += end - first;
+    num_kept += end - first;
+    if (out->next_kept == out->num_kept) break;
+    const int64_t* const run = out->kept + 2 * out->next_kept;
+    if (run[0] >= last || end == num_rows) break;
+    first = run[0] > out->passed ? run[0] - out->passed : 0;
+    end = run[1] < last ? run[1] - out->passed : num_rows;
+    from = is_list ? begins[first] : first;
+    to = !is_list ? end : end < num_rows ? begins[end] : num_values;
+    out->next_kept += run[1] <= last;
+  }
+  if (num_rows) out->leaves_out = is_list && end < num_rows;
+  out->num_rows -= num_rows - num_kept;
+  out->passed = last;
+}
+
+INLINED int decode_values(ColumnOut* out, const Levels* levels, ValueReader* reader, const int is_wide) {
   if (out->max_repetition) write_offsets(out, levels);
-  if (levels->num_nulls ? !write_marked(out, reader, levels, is_wide)
-                        : !read_values(reader, out->values + out->at * out->width, levels->num_values, out->width, is_wide))
-    return 0;
-  count_written(out, levels->count, levels->num_rows, written);
+  if (levels->num_nulls) return write_marked(out, reader, levels, is_wide);
+  return read_values(reader, out->values + out->at * out->width, levels->num_values, out->width, is_wide);
+}
+
+/* A step of which some rows are not kept. */
+INLINED int decode_some(ColumnOut* out, const Levels* levels, ValueReader* reader, const int is_wide) {
+  int64_t values[STEP + DECODED_BLOCK / 8];
+  int32_t begins[STEP];
+  ColumnOut step = *out;
+  step.values = (char*)values;
+  step.offsets = begins;
+  step.row = step.at = 0;
+  if (!decode_values(&step, levels, reader, is_wide)) return 0;
+  out->levels_left -= levels->count;
+  write_kept(out, levels, step.values, levels->num_values + levels->num_nulls, begins, is_wide);
+  return 1;
+}
+
+INLINED int decode_step(ColumnOut* out, const Levels* levels, ValueReader* reader, const int is_wide) {
+  const int64_t last = levels->count - 1;
+  if (!has_room(out, levels->num_rows, levels->count)) return 0;
+  if (out->leaves_out || rows_to_keep(out) < levels->num_rows) {
+    if (!decode_some(out, levels, reader, is_wide)) return 0;
+  } else {
+    if (!decode_values(out, levels, reader, is_wide)) return 0;
+    count_written(out, levels->count, levels->num_rows, levels->num_values + levels->num_nulls);
+  }
   out->ends_in_element = out->max_repetition && levels->elements[last / 64] >> last % 64 & 1;
   return 1;
 }
@@ -646,13 +737,14 @@ INLINED int decode_steps(ColumnOut* out, const Page* page, const int is_wide) {
   }
   if (!value_reader(page, bytes, out, &reader)) return 0;
   Levels levels;
-  int64_t num_nulls = 0, first_row = out->row;
+  int64_t num_nulls = 0;
+  const int64_t rows_left = out->num_rows - out->row;
   for (int64_t left = page->num_values; left > 0; left -= levels.count) {
     if (*out->stop || !next_levels(out, &levels, &repetitions, &definitions, left)) return 0;
     if (!decode_step(out, &levels, &reader, is_wide)) return 0;
     num_nulls += levels.count - levels.num_values;
   }
-  return !is_v2 || (page->num_rows == out->row - first_row && page->num_nulls == num_nulls);
+  return !is_v2 || (page->num_rows == rows_left - (out->num_rows - out->row) && page->num_nulls == num_nulls);
 }
 
 static int portable_decode_page(ColumnOut* out, const Page* page) { return decode_steps(out, page, 0); }

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from featstore.base.errors import DataFileError
-from featstore.reading.buffers import Array
+from featstore.reading.buffers import Array, num_chosen
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
@@ -87,11 +87,11 @@ class AlignedReader:
         """
         return [part for reader in self._readers for part in reader.parts]
 
-    def read(self, row_groups: Iterable[int], order: Array | None = None) -> Rows:
+    def read(self, row_groups: Iterable[int], chosen: Array | None = None) -> Rows:
         """The rows of these row groups with the columns of all files, as of `RowGroupReader`."""
         row_groups = list(row_groups)
         parts = [
-            (i, reader.read(row_groups, order))
+            (i, reader.read(row_groups, chosen))
             for i, reader in enumerate(self._readers)
             if reader.columns.leaves
         ]
@@ -103,7 +103,7 @@ class AlignedReader:
         num_rows = sum(self._file.row_group_rows[index] for index in row_groups)
         return Rows(
             file_name=self._file.name,
-            num_rows=num_rows if order is None else len(order),
+            num_rows=num_rows if chosen is None else num_chosen(chosen),
             arrow=pa.table(columns),
             columns=self.columns,
         )

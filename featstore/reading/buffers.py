@@ -59,6 +59,18 @@ def rows_left(deleted: Array | None, first: int, end: int) -> Array:
     return left
 
 
+def chosen_rows(chosen: Array) -> Array:
+    """Rows that are chosen as numpy indexes arrays, int64 numbers of rows or bool for each row, as
+    their numbers.
+    """
+    return np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+
+
+def num_chosen(chosen: Array) -> int:
+    """How many rows are chosen, as of `chosen_rows`."""
+    return int(np.count_nonzero(chosen)) if chosen.dtype == bool else len(chosen)
+
+
 def slot_values(column: pa.ChunkedArray, slot: Slot) -> Values:
     """The column as int64 ids or float32 values in the slot's shape, without nulls: views of the
     column where possible.

@@ -161,16 +161,20 @@ def drawn_places(
 
 
 def sources_of_parts(
-    sources: Array, ends: Array, num_sources: int
-) -> tuple[list[tuple[int, int]], list[int]]:
+    sources: Array, passes: Array | None, ends: Array, num_sources: int
+) -> tuple[list[tuple[int, int, int]], list[int], Array]:
     """Numbers the sources of the rows of each part anew, as `kernels.number_sources` does.
 
     Returns:
-        The sources of all parts, each with its rows there, and how many each part has.
+        The sources of all parts, each with its rows there and how many of them are delivered; how
+        many each part has; and which of these rows are, empty if all are (`passes` is None).
     """
-    found, counts = np.empty((len(sources), 2), np.int32), np.empty(len(ends), np.int64)
-    num_found = kernels.number_sources(sources, ends, num_sources, found, counts)
-    return found[:num_found].tolist(), counts.tolist()
+    found, counts = np.empty((len(sources), 3), np.int32), np.empty(len(ends), np.int64)
+    places = np.empty(0 if passes is None else np.count_nonzero(passes), np.int64)
+    num_found = kernels.number_sources(
+        *(sources, b"" if passes is None else passes, ends, num_sources, found, counts, places)
+    )
+    return found[:num_found].tolist(), counts.tolist(), places
 
 
 def rebased(offsets: Array, cuts: Array, out: Array) -> None:

@@ -23,7 +23,14 @@ from featstore.base.schema import Slot, SlotKind
 from featstore.native import kernels
 from featstore.native.bounds import COLUMN, NUMBERS_OF_CHUNK
 from featstore.native.format import Numbers
-from featstore.reading.buffers import Array, Ragged, Values, missing_mark
+from featstore.reading.buffers import (
+    Array,
+    Ragged,
+    Values,
+    chosen_rows,
+    missing_mark,
+    num_chosen,
+)
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.open_file import OpenFile
 
@@ -48,6 +55,10 @@ _OFFSETS_IN, _OFFSETS_AT = COLUMN["offsets_in"], COLUMN["offsets_at"]
 _VALUES_IN, _VALUES_AT = COLUMN["values_in"], COLUMN["values_at"]
 _REPETITION = COLUMN["repetition"]
 _OF_BUFFERS = [_VALUES_IN, _VALUES_AT, _FOUND, _OFFSETS_IN, _OFFSETS_AT, _REPETITION, _FOUND]
+
+# Of shorter runs, on average, rows are looked up one by one once all are decoded: with every second
+# row chosen, scalars take two thirds of the time so.
+_LEAST_RUN_ROWS = 16
 
 Take = Callable[[int], Array]
 
@@ -159,14 +170,14 @@ class PageReader:
             self._plan = _plan(file, tuple(slots), tuple(others), columns)
 
     def read(
-        self, row_groups: Sequence[int], num_threads: int = 1, order: Array | None = None
+        self, row_groups: Sequence[int], num_threads: int = 1, chosen: Array | None = None
     ) -> "DecodedColumns":
         """Decodes columns of these row groups.
 
         Args:
             row_groups: The row groups.
             num_threads: In how many threads.
-            order: As of `RowGroupReader.read`.
+            chosen: As of `RowGroupReader.read`.
 
         Returns:
             The columns without nulls, by their names in the file. Those that the kernels cannot
@@ -177,10 +188,11 @@ class PageReader:
             DataFileError: The pages of a column claim more than the footer allows. Arrow must not
                 read them either.
         """
-        if not self._plan.columns or not row_groups or (order is not None and not len(order)):
+        is_empty = chosen is not None and not num_chosen(chosen)
+        if is_empty or not self._plan.columns or not row_groups:
             return NOTHING_DECODED
         try:
-            found = self._decoded(row_groups, num_threads, order)
+            found = self._decoded(row_groups, num_threads, chosen)
         except (ValueError, OverflowError, MemoryError):
             return NOTHING_DECODED  # Arrow reads the columns, and reports what is wrong.
         self._file.require_not_cancelled()
@@ -191,15 +203,16 @@ class PageReader:
         return found
 
     def _decoded(
-        self, row_groups: Sequence[int], num_threads: int, order: Array | None
+        self, row_groups: Sequence[int], num_threads: int, chosen: Array | None
     ) -> "DecodedColumns":
         footer, numbers = self._file.footer.numbers, self._plan.numbers.copy()
         which = np.array(row_groups, np.int64)
         rows = np.array([self._file.row_group_rows[index] for index in row_groups], np.int64)
         chunks = np.empty((len(numbers), len(rows), NUMBERS_OF_CHUNK), np.int64)
+        order, kept = _as_kernels_take(chosen)
         room_bytes, num_bytes = kernels.plan_columns(
             *(footer, footer.shape[1], which, rows, numbers, chunks),
-            *(self._take is not None, order is not None),
+            *(self._take is not None, len(order) > 0),
         )
         buffers = allocated(numbers, int(rows.sum()), num_bytes, self._take)
         num_threads = min(num_threads, len(numbers))
@@ -208,7 +221,8 @@ class PageReader:
             self._file.descriptor,
             chunks,
             rows,
-            b"" if order is None else order.astype(np.uint32),
+            order,
+            kept,
             numbers,
             buffers,
             pa.allocate_buffer(room_bytes * num_threads),
@@ -218,7 +232,7 @@ class PageReader:
             _DECOMPRESS,
             self._is_portable,
         )
-        num_rows = int(rows.sum()) if order is None else len(order)
+        num_rows = int(rows.sum()) if chosen is None else num_chosen(chosen)
         return DecodedColumns(self._plan, numbers, buffers, num_rows)
 
 
@@ -432,6 +446,18 @@ def allocated(
         return (take(num_bytes),)
     sizes = numbers[:, _VALUES_AT] + numbers[:, _FOUND].clip(min=0) * numbers[:, _WIDTH]
     return tuple(map(pa.allocate_buffer, sizes.tolist()))
+
+
+def _as_kernels_take(chosen: Array | None) -> tuple[Array, Array]:
+    """Chosen rows as `order` and `kept` of `kernels.decode_columns`."""
+    order, kept = np.zeros(0, np.uint32), np.zeros(0, np.int64)
+    if chosen is None:
+        return order, kept
+    if chosen.dtype == bool:
+        kept = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).astype(np.int64)
+        if _LEAST_RUN_ROWS * len(kept) <= 2 * num_chosen(chosen):
+            return order, kept
+    return chosen_rows(chosen).astype(np.uint32), kept[:0]
 
 
 def _part(memory: Any, first: int, num_bytes: int) -> pa.Buffer:

@@ -12,7 +12,15 @@ from featstore.base.errors import DataFileError
 from featstore.base.schema import Slot
 from featstore.native.damage import damage_as
 from featstore.ops.arrays import array_of
-from featstore.reading.buffers import Array, Values, as_type, missing_values, slot_values
+from featstore.reading.buffers import (
+    Array,
+    Values,
+    as_type,
+    chosen_rows,
+    missing_values,
+    num_chosen,
+    slot_values,
+)
 from featstore.reading.field_ids import absent_value
 from featstore.reading.file_columns import FileColumns, FileLeaf, Selection
 from featstore.reading.open_file import OpenFile
@@ -104,10 +112,10 @@ class Rows:
             lambda error: DataFileError(f"{where}: expected {type_}, found {error}"), where
         )
 
-    def take(self, indices: np.ndarray) -> "Rows":
-        """The rows of these indices, in this order."""
-        table = self.table.take(array_of(indices))
-        return replace(self, num_rows=len(indices), arrow=table, decoded=NOTHING_DECODED)
+    def take(self, chosen: np.ndarray) -> "Rows":
+        """The chosen rows, as of `RowGroupReader.read`."""
+        table = self.table.take(array_of(chosen_rows(chosen)))
+        return replace(self, num_rows=num_chosen(chosen), arrow=table, decoded=NOTHING_DECODED)
 
     def pieces(self) -> list["Rows"]:
         """The same rows in pieces, in each of which every column is one contiguous Arrow array."""
@@ -170,7 +178,7 @@ class RowGroupReader:
         """The files that are read, each with the columns that are read from it."""
         return [(self.file, self.columns)]
 
-    def read(self, row_groups: Iterable[int], order: Array | None = None) -> Rows:
+    def read(self, row_groups: Iterable[int], chosen: Array | None = None) -> Rows:
         """The rows of these row groups.
 
         A column that the kernels decode is one contiguous array; one that Arrow decodes has one
@@ -178,9 +186,9 @@ class RowGroupReader:
 
         Args:
             row_groups: The row groups.
-            order: The rows, in their order: int64 (num_rows,), each row of the row groups at most
-                once. None: all of them, as they lie in the file. An order takes more working
-                memory.
+            chosen: The rows: int64 (num_chosen,), in this order, each row of the row groups at most
+                once, which takes more working memory; or bool (num_rows,), those for which it is
+                true, as they lie in the file. None: all of them.
 
         Raises:
             DataFileError: The file is damaged. Names the column and row group.
@@ -188,13 +196,13 @@ class RowGroupReader:
         """
         row_groups = list(row_groups)
         most_threads = 1 + self.size_bytes(row_groups) // _THREAD_BYTES
-        room_bytes = self._room_bytes(row_groups, in_order=order is not None)
+        room_bytes = self._room_bytes(row_groups, in_order=chosen is not None)
         num_threads = min(most_threads, self._num_threads(room_bytes))
-        found = self._pages.read(row_groups, num_threads, order)
+        found = self._pages.read(row_groups, num_threads, chosen)
         others = [leaf for leaf in self.columns.leaves if leaf.column not in found]
         table = self._table(row_groups, others, num_threads) if others or not found else _NONE
-        if order is not None:
-            indices, schema, columns = array_of(order), table.schema, []
+        if chosen is not None and table.num_columns:
+            indices, schema, columns = array_of(chosen_rows(chosen)), table.schema, []
             # One by one: no two of them are in memory in both orders.
             while table.num_columns:
                 columns.append(table.column(0).take(indices))
@@ -203,7 +211,7 @@ class RowGroupReader:
         num_rows = sum(self.file.row_group_rows[index] for index in row_groups)
         return Rows(
             file_name=self.file.name,
-            num_rows=num_rows if order is None else len(order),
+            num_rows=num_rows if chosen is None else num_chosen(chosen),
             arrow=table.combine_chunks() if found else table,
             columns=self.columns,
             decoded=found,

@@ -49,7 +49,7 @@ def read_tables(
     first_rows = [0, *itertools.accumulate(file.row_group_rows)]
     for index in range(len(file.row_group_rows)) if row_groups is None else row_groups:
         left = rows_left(deleted, first_rows[index], first_rows[index + 1])
-        rows = reader.read([index], None if left.all() else np.flatnonzero(left))
+        rows = reader.read([index], None if left.all() else left)
         columns = {slot.name: rows.slot_column(slot) for slot in schema}
         columns |= {field.name: nan_to_null(rows.other(field)) for field in others}
         for name in keys:

@@ -133,12 +133,8 @@ def read_actions(url: str, version: int) -> list[dict[str, Any]]:
         StoreError: The commit is gone, or cannot be read.
         DataFileError: It is no JSON.
     """
-    return actions_in(commit_url(url, version))
-
-
-def actions_in(file_url: str) -> list[dict[str, Any]]:
-    """The actions of a file of the log in which each line is one, as of `read_actions`."""
-    lines = _content(file_url).splitlines()
+    file_url = commit_url(url, version)
+    lines = content_of(file_url).splitlines()
     return [_parsed(file_url, line) for line in lines if line.strip()]
 
 
@@ -168,7 +164,7 @@ def _commit_info(url: str, version: int) -> Mapping[str, Any]:
     info: dict[str, Any] = {}
     # Most lines are of files, up to millions of them.
     file_url = commit_url(url, version)
-    content = _content(file_url)
+    content = content_of(file_url)
     for found in re.finditer(rb'"commitInfo".*', content):
         line = content[content.rfind(b"\n", 0, found.start()) + 1 : found.end()]
         info |= _parsed(file_url, line).get("commitInfo") or {}
@@ -177,7 +173,8 @@ def _commit_info(url: str, version: int) -> Mapping[str, Any]:
     return {"operation": "unknown"} | info
 
 
-def _content(file_url: str) -> bytes:
+def content_of(file_url: str) -> bytes:
+    """The bytes of a file of the log. StoreError if it is gone, or cannot be read."""
     content = io.BytesIO()
     try:
         fetch(file_url, content)

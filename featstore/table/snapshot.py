@@ -20,7 +20,7 @@ from featstore.native.columns import Numbers, lines, narrow, numbers, sha256_of,
 from featstore.selection.predicate import Range, Ranges
 from featstore.selection.where import Where
 from featstore.table.metadata import to_json
-from featstore.table.row_masks import RowMask, deleted_rows
+from featstore.table.row_masks import RowMask, deleted_rows, num_deleted_in
 from featstore.table.table_rules import TableRules
 
 Partition: TypeAlias = Mapping[str, str | None]
@@ -327,6 +327,14 @@ class FileList(Sequence[DataFile]):
         sizes: Numbers = np.from_dlpack(pc.binary_length(self.columns["mask"]))
         return np.flatnonzero(sizes).tolist()
 
+    @cached_property
+    def _told(self) -> list[int | None]:
+        """How many rows of each of these files are deleted; None where the table does not tell."""
+        if not self._masked:
+            return []
+        masks = self.columns["mask"].take(numbers(self._masked))
+        return list(map(num_deleted_in, masks.to_pylist()))
+
     @property
     def has_masks(self) -> bool:
         """Whether rows of any file are deleted."""
@@ -338,8 +346,8 @@ class FileList(Sequence[DataFile]):
         tell how many are, they are loaded.
         """
         left = self.values("num_rows")
-        for index in self._masked:
-            left[index] = self[index].num_left
+        for index, num_deleted in zip(self._masked, self._told, strict=True):
+            left[index] = self[index].num_left if num_deleted is None else left[index] - num_deleted
         return left
 
     @property
@@ -347,10 +355,7 @@ class FileList(Sequence[DataFile]):
         """The number of rows that are not deleted, as the table tells it; None if deleted ones had
         to be loaded.
         """
-        masks = (self[index].mask for index in self._masked)
-        if any(mask is not None and mask.num_deleted is None for mask in masks):
-            return None
-        return int(self.rows_left.sum())
+        return None if None in self._told else int(self.rows_left.sum())
 
     @property
     def num_parts(self) -> Numbers:

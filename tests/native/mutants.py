@@ -439,7 +439,7 @@ def outcome(path: Path, slot: Slot) -> str:
                 ours, portable, backwards = (
                     _array(
                         PageReader(footer, [slot], columns, is_portable=is_portable).read(
-                            [0], order=rows
+                            [0], chosen=rows
                         )
                     )
                     for is_portable, rows in ((False, None), (True, None), (False, order))

@@ -144,6 +144,7 @@ def decode(
             np.array(places),
             np.array([num_rows]),
             np.array(of.get("order", ()), np.uint32),
+            np.array(of.get("kept", ()), np.int64),
             numbers,
             buffers,
             bytearray(room_bytes * num_threads),
@@ -200,6 +201,35 @@ def test_only_the_rows_of_an_order_are_written(tmp_path: Path) -> None:
     assert decode(tmp_path, [TWO_LISTS], **lists, order=[1]) == ((2,), [[6, 7, 0]])
     assert decode(tmp_path, [TWO_LISTS], **lists, order=[0]) == ((1,), [[5, 0, 0]])
     assert decode(tmp_path, [TWO_LISTS], **lists, order=[2])[0] == (-1,)
+
+
+def test_only_rows_that_are_kept_are_written(tmp_path: Path) -> None:
+    assert decode(tmp_path, [GOOD, GOOD], kept=[[1, 2]]) == ((1, 1), [[6, 0], [6, 0]])
+    assert decode(tmp_path, [GOOD], kept=[[0, 1], [1, 2]]) == ((2,), [[5, 6]])
+    lists: dict[str, Any] = AS_LISTS | {"offsets": 12, "values": 24}
+    assert decode(tmp_path, [TWO_LISTS], **lists, kept=[[1, 2]]) == ((2,), [[6, 7, 0]])
+    assert decode(tmp_path, [TWO_LISTS], **lists, kept=[[0, 1]]) == ((1,), [[5, 0, 0]])
+
+
+def test_a_list_of_several_pages_is_kept_or_left_out_as_one(tmp_path: Path) -> None:
+    """Lists of one, four and two values. The second one begins in the first of three pages."""
+    begins, goes_on = b"\2\0\0\0\x04\0", b"\2\0\0\0\x04\1"
+    full = b"\2\0\0\0\4\1"
+    pages = [
+        page(begins + full + struct.pack("<2q", 1, 2)),
+        page(goes_on + full + struct.pack("<2q", 3, 4)),
+        page(b"\2\0\0\0\x03\x05" + b"\2\0\0\0\6\1" + struct.pack("<3q", 5, 6, 7), num_values=3),
+    ]
+    lists: dict[str, Any] = AS_LISTS | {"offsets": 16, "values": 56, "num_rows": 3, "num_levels": 7}
+    for kept, expected in (
+        ([[0, 3]], [1, 2, 3, 4, 5, 6, 7]),
+        ([[0, 1], [2, 3]], [1, 6, 7]),
+        ([[1, 2]], [2, 3, 4, 5]),
+        ([[1, 3]], [2, 3, 4, 5, 6, 7]),
+        ([[2, 3]], [6, 7]),
+    ):
+        (num_values,), [values] = decode(tmp_path, [b"".join(pages)], **lists, kept=kept)
+        assert values[:num_values] == expected
 
 
 @pytest.mark.parametrize("order", [[0, 2], [2**32 - 1, 0]])
@@ -286,7 +316,7 @@ def test_a_chunk_beyond_the_end_of_the_file_is_left_out_and_others_are_not(tmp_p
     numbers, buffers = columns_out(2, OUT)
     places = np.array([(0, len(GOOD) + 1, 0, 2, 99), (0, len(GOOD), 0, 2, 99)])
     with path.open("rb") as file:
-        arguments: Any = (places, np.array([2]), b"", numbers, buffers, bytearray(999), *HOW)
+        arguments: Any = (places, np.array([2]), b"", b"", numbers, buffers, bytearray(999), *HOW)
         kernels.decode_columns(file.fileno(), *arguments)
     assert numbers[:, COLUMN["found"]].tolist() == [-1, 2]
 
@@ -309,7 +339,7 @@ def test_columns_lie_anywhere_in_one_buffer_and_others_are_left_as_they_are(
     chunks = [(0, len(GOOD), 0, 2, 99), (-1,) * 5, (len(GOOD), len(TWO_LISTS), 0, 3, 99)]
     expected, memory = numbers.copy(), np.zeros(61, np.uint8)
     with path.open("rb") as file:
-        arguments: Any = (np.array(chunks), np.array([2]), b"", numbers, (memory,), room, *HOW)
+        arguments: Any = (np.array(chunks), np.array([2]), b"", b"", numbers, (memory,), room, *HOW)
         kernels.decode_columns(file.fileno(), *arguments)
     assert numbers.tolist() == expected.tolist()
     written = struct.pack("<4x3ix3q2q4x", 0, 1, 3, 5, 6, 7, 5, 6)
@@ -333,6 +363,12 @@ def test_columns_lie_anywhere_in_one_buffer_and_others_are_left_as_they_are(
         ({"num_threads": 65, "room_bytes": 1}, "expected rows"),
         ({"stop": b""}, "expected rows"),
         ({"order": [0, 1, 0]}, "no more than those in the order"),
+        ({"kept": [[1, 3]]}, "or rising runs of them"),
+        ({"kept": [[-1, 1]]}, "or rising runs of them"),
+        ({"kept": [[1, 1]]}, "or rising runs of them"),
+        ({"kept": [[1, 2], [0, 1]]}, "or rising runs of them"),
+        ({"kept": [0, 1, 2]}, "or rising runs of them"),
+        ({"kept": [[0, 1]], "order": [1]}, "or rising runs of them"),
     ],
     ids=str,
 )
@@ -386,7 +422,7 @@ def test_tables_of_other_lengths_are_refused_and_buffers_let_go() -> None:
 
     def call(**other: Any) -> None:
         of = {"chunks": np.zeros(5, np.int64), "rows": np.array([2]), "columns": numbers, **other}
-        of_columns = b"", of["columns"], of.get("buffers", buffers)
+        of_columns = b"", b"", of["columns"], of.get("buffers", buffers)
         how = bytearray(9), 1, stop, True, None, False
         arguments: Any = (of["chunks"], of["rows"], *of_columns, *how)
         kernels.decode_columns(0, *arguments)

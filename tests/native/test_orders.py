@@ -173,35 +173,50 @@ def test_rows_that_cannot_be_placed_are_refused(
         placed(np.array(draws, np.uint16), shares, waiting, row_bits)
 
 
-@given(st.lists(st.integers(-1, 4), max_size=40), st.lists(st.integers(0, 40), max_size=4))
-def test_sources_of_parts_are_numbered_as_by_numpy(rows: list[int], cuts: list[int]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(-1, 4), st.booleans()), max_size=40),
+    st.lists(st.integers(0, 40), max_size=4),
+    st.booleans(),
+)
+def test_sources_of_parts_are_numbered_as_by_numpy(
+    rows: list[tuple[int, bool]], cuts: list[int], is_whole: bool
+) -> None:
     ends = [*sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
-    sources, counts = np.array(rows, np.int32), np.zeros(len(ends), np.int64)
-    found = np.zeros((len(rows), 2), np.int32)
-    count = kernels.number_sources(sources, np.array(ends), 5, found, counts)
-    numbers, of_parts = oracle.numbered(np.array(rows, np.int32), ends)
+    sources = np.array([source for source, _ in rows], np.int32)
+    passes = np.array(
+        [is_whole or (source >= 0 and is_passing) for source, is_passing in rows], bool
+    )
+    numbers, of_parts, expected = oracle.numbered(sources, passes, ends)
+    found, counts = np.zeros((len(rows), 3), np.int32), np.zeros(len(ends), np.int64)
+    places = np.zeros(0 if is_whole else passes.sum(), np.int64)
+    given_passes = b"" if is_whole else passes
+    count = kernels.number_sources(sources, given_passes, np.array(ends), 5, found, counts, places)
     assert sources.tolist() == numbers.tolist()
     assert counts.tolist() == list(map(len, of_parts))
     assert found[:count].tolist() == [list(each) for part in of_parts for each in part]
+    assert is_whole or places.tolist() == expected
 
 
 @pytest.mark.parametrize(
-    ("rows", "ends", "room"),
+    ("rows", "ends", "room", "passes"),
     [
-        ([0, 2], [2], 9),
-        ([0, -2], [2], 9),
-        ([0], [2], 9),
-        ([0, 1], [2], 1),
-        ([0, 1], [1], 9),
-        ([0, 1], [1, 0, 2], 9),
+        ([0, 2], [2], 9, b""),
+        ([0, -2], [2], 9, b""),
+        ([0], [2], 9, b""),
+        ([0, 1], [2], 1, b""),
+        ([0, 1], [1], 9, b""),
+        ([0, 1], [1, 0, 2], 9, b""),
+        ([0, 1], [2], 9, b"\1"),
+        ([0, 1], [2], 9, b"\1\1"),  # There is room for one place.
     ],
 )
 def test_sources_that_cannot_be_numbered_are_refused(
-    rows: list[int], ends: list[int], room: int
+    rows: list[int], ends: list[int], room: int, passes: bytes
 ) -> None:
     sources, counts = np.array(rows, np.int32), np.zeros(len(ends), np.int64)
+    found, places = np.zeros((room, 3), np.int32), np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="expected sources that there are"):
-        kernels.number_sources(sources, np.array(ends), 2, np.zeros((room, 2), np.int32), counts)
+        kernels.number_sources(sources, passes, np.array(ends), 2, found, counts, places)
 
 
 def test_buffers_that_do_not_fit_are_refused() -> None:
@@ -211,4 +226,6 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="aligned room"):
         kernels.permute(b"1234", order[1:])
     with pytest.raises(ValueError, match="expected sources"):
-        kernels.number_sources(order[:8], np.array([2]), 1, order[:8], np.zeros(2, np.int64))
+        kernels.number_sources(
+            *(order[:8], b"", np.array([2]), 1, order[:8], np.zeros(2, np.int64), order[:8])
+        )

@@ -162,7 +162,7 @@ def test_columns_whose_numbers_another_thread_changes_are_decoded_within_their_b
         def call() -> None:
             columns[0, COLUMN["found"]] = 2
             how = 1, b"\0", True, None, False
-            arguments: Any = (chunks, rows, b"", columns, (memory,), room, *how)
+            arguments: Any = (chunks, rows, b"", b"", columns, (memory,), room, *how)
             kernels.decode_columns(file.fileno(), *arguments)
 
         _calls(call, places[changed])

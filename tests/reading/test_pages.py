@@ -90,6 +90,25 @@ def test_what_the_kernels_decode_is_what_arrow_gives(
     assert_equal(slot_values(pa.chunked_array([ours]), slot), slot_values(arrows, slot))
 
 
+@given(columns(), st.randoms(), st.sampled_from([1, 50, 96, 99, 100]))
+def test_rows_are_left_out_as_they_are_decoded(
+    tmp_path_factory: pytest.TempPathFactory, drawn: Any, random: Any, percent: int
+) -> None:
+    slot, table, how = drawn
+    path = put_parquet(tmp_path_factory.mktemp("pages") / "file.parquet", table, **how)
+    mask = np.array([random.random() * 100 < percent for _ in range(table.num_rows)], bool)
+    mask[random.randrange(table.num_rows + 1) :] &= random.random() < 0.5  # or none of the last
+    rows = np.flatnonzero(mask)
+    with OpenFile(path) as footer:
+        row_groups = range(len(footer.row_group_rows))
+        reader = RowGroupReader(footer, Selection(slots=(slot,)), as_values=True)
+        ours, expected = reader.read(row_groups, mask), reader.read(row_groups)
+        assert ours.num_rows == len(rows)
+        assert_equal(ours.slot(slot), expected.take(rows).slot(slot))
+        arrows = RowGroupReader(footer, Selection(slots=(slot,))).read(row_groups, mask)
+        assert_equal(arrows.slot(slot), ours.slot(slot))
+
+
 @given(columns(), st.randoms())
 def test_rows_are_read_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, drawn: Any, random: Any

@@ -57,6 +57,7 @@ def test_an_unknown_storage_is_refused(tmp_path: Path) -> None:
         {"pathOrInlineDv": "ab"},
         {"pathOrInlineDv": "\u00e9" * 20},
         {"pathOrInlineDv": "~" * 20},
+        {"pathOrInlineDv": "#" * 20},  # more than four bytes
     ],
     ids=str,
 )
@@ -68,6 +69,26 @@ def test_a_damaged_vector_in_the_log_is_told(tmp_path: Path, changes: dict[str, 
     path.write_text("\n".join(map(json.dumps, actions)))
     with pytest.raises(DataFileError, match=r"/table: f\.parquet: deletion vector in the log: exp"):
         open_table(url)
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "5", '{"add": {"path": 5}}', '{"add": {"path": "f", "deletionVector": 1}}']
+)
+def test_a_commit_that_is_no_json_of_actions_is_told(tmp_path: Path, line: str) -> None:
+    url = masked_table(tmp_path / "table", {"f.parquet": (ROWS, [1])})
+    (tmp_path / f"table/_delta_log/{1:020d}.json").write_text(line)
+    with pytest.raises(DataFileError, match=r"1\.json: expected an action in each line as JSON \("):
+        masks_at(url, url, 1)
+
+
+def test_an_action_without_a_part_of_a_vector_is_no_action_without_a_vector(tmp_path: Path) -> None:
+    url = masked_table(tmp_path / "table", {"f.parquet": (ROWS, [1])})
+    action = {"add": {**add_file(tmp_path / "table", "f.parquet", ROWS), "deletionVector": {}}}
+    commit(tmp_path / "table", 1, [action])
+    with pytest.raises(
+        DataFileError, match=r"f\.parquet: deletion vector in the log: expected path"
+    ):
+        masks_at(url, url, 1)
 
 
 def changed_table(table: Path) -> list[list[int]]:

@@ -1,6 +1,7 @@
 """Deleted rows are those that the record says, or an error names what is wrong with it."""
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from featstore.base.errors import DataFileError
-from featstore.table.row_masks import MaskRecord, RowMask, decode_base85, deleted_rows
+from featstore.table.row_masks import (
+    MaskRecord,
+    RowMask,
+    decode_base85,
+    deleted_rows,
+    num_deleted_in,
+)
 from tests.masked_tables import base85, vector_bytes, vector_file
 
 ROWS = st.sets(st.integers(0, 200_000) | st.integers(0, 50)).map(sorted)
@@ -28,6 +35,31 @@ def test_the_rows_of_a_vector_in_the_log(rows: list[int]) -> None:
     assert found.tolist() == rows
     with pytest.raises(ValueError, match="read-only"):
         found[:] = 0
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+RECORDS = st.builds(MaskRecord, TEXTS, TEXTS, st.integers(), st.integers(), TEXTS)
+
+
+@given(st.lists(RECORDS, max_size=3), st.none() | st.integers(0))
+def test_a_mask_is_json_that_begins_with_the_number_of_rows(
+    records: list[MaskRecord], num_deleted: int | None
+) -> None:
+    mask = RowMask(tuple(records), num_deleted)
+    text = mask.to_json()
+    assert text == json.dumps([num_deleted, *map(list, records)], ensure_ascii=False)
+    assert num_deleted_in(text.encode()) == num_deleted
+    assert RowMask.from_json(text) == mask
+
+
+@given(st.binary(max_size=40).map(lambda data: data[: len(data) // 4 * 4]), st.data())
+def test_base85_of_four_bytes_each(data: bytes, drawn: st.DataObject) -> None:
+    assert decode_base85(base85(data)) == data
+    at = drawn.draw(st.integers(0, len(data)))
+    text = base85(data)
+    for bad in ("\x7f", "\u00e9", '"', "#####"):  # "#####" is more than four bytes
+        with pytest.raises(ValueError, match=r"base85|ascii"):
+            decode_base85(f"{text[: at // 4 * 5]}{bad}{text[at // 4 * 5 :]}")
 
 
 def in_file(path: Path, rows: Any, **changes: Any) -> RowMask:

@@ -126,18 +126,27 @@ class DrawnRows:
                 Rows that are left out come with the next one that is delivered.
         """
         ends, draws, passes = np.array(cuts), _joined(self.draws), _joined(self.passes)
-        if not passes.all():
+        is_whole = bool(passes.all())
+        if not is_whole:
             ends = np.flatnonzero(passes)[ends - 1] + 1
         ends[-1] = len(draws)
-        found, counts = sources_of_parts(draws, ends, len(self.sources))
-        numbers, rows, first = iter(found), [source.first_row for source in self.sources], 0
+        found, counts, places = sources_of_parts(
+            draws, None if is_whole else passes, ends, len(self.sources)
+        )
+        rows, numbers = [source.first_row for source in self.sources], iter(found)
+        first = first_place = 0
         for end, count in zip(ends.tolist(), counts, strict=True):
             part = DrawnRows([], [draws[first:end]], [passes[first:end]])
-            for number, num_rows in islice(numbers, count):
+            for number, num_rows, num_delivered in islice(numbers, count):
                 source, row = self.sources[number], rows[number]
-                rows[number] = row + num_rows
+                rows[number], of_source = row + num_rows, None
                 is_last = source.is_last and rows[number] == source.end_row
-                part.sources.append(BlockSource(source.claim, row, rows[number], is_last))
+                if num_delivered < num_rows:
+                    of_source = places[first_place : first_place + num_delivered]
+                first_place += num_delivered
+                part.sources.append(
+                    BlockSource(source.claim, row, rows[number], is_last, of_source)
+                )
             if self.ended:
                 part.ended = [(one, at - first) for one, at in self.ended if first <= at < end]
             first = end
@@ -147,18 +156,11 @@ class DrawnRows:
         """The sources of a block of those that are delivered and, if there are several, the source
         of each row.
         """
-        [draws], [passes], sources = self.draws, self.passes, self.sources
-        if not passes.all():
-            # Sorted once: there may be thousands of sources.
-            ends = np.cumsum(np.bincount(draws + 1, minlength=len(sources) + 1))
-            _, *of_sources = np.split(passes[np.argsort(draws, kind="stable")], ends[:-1])
-            sources = [
-                source if of.all() else source._replace(places=np.flatnonzero(of))
-                for source, of in zip(sources, of_sources, strict=True)
-            ]
-            draws = draws[passes]
-        found = (*sources, *(source for source, _ in self.ended))
-        return found, draws if len(found) > 1 else None
+        found = (*self.sources, *(source for source, _ in self.ended))
+        if len(found) <= 1:
+            return found, None
+        [draws], [passes] = self.draws, self.passes
+        return found, draws if passes.all() else draws[passes]
 
 
 def _joined(parts: Sequence[Array]) -> Array:

@@ -137,7 +137,8 @@ class FilteredReader:
 
         Args:
             row_groups: The row groups.
-            order: As of `RowGroupReader.read`, of all rows. None unless it `reorders`.
+            order: The order in which all rows would be read: int64 (num_rows,); None: as they lie
+                in the file. None unless it `reorders`.
 
         Returns:
             The rows, and which of all rows they are (None: all). Others are counted.
@@ -147,36 +148,35 @@ class FilteredReader:
             tables, mask = self._judge(self._filter, row_groups, mask)
         elif mask is None:
             return self._metered(self._rest, row_groups, order), None
-        rows, chosen = self._chosen(row_groups, mask, order)
+        ordered = mask if order is None else mask[order]
+        if ordered.all():
+            rows, chosen, found = self._metered(self._rest, row_groups, order), order, None
+        else:
+            chosen = mask if order is None else order[ordered]
+            rows, found = self._passing(row_groups, mask, chosen), PassingRows(mask=ordered)
         if self._filter is not None:
             is_looked_at = np.concatenate(
                 [np.zeros(0, bool), *(is_there for is_there, _ in tables)]
             )
-            table = pa.concat_tables([self._filter.read([]).table, *(found for _, found in tables)])
+            table = pa.concat_tables([self._filter.read([]).table, *(each for _, each in tables)])
             if chosen is not None:
                 table = table.take(array_of((np.cumsum(is_looked_at) - 1)[chosen]))
             rows = _beside(rows, table, self._filter.columns)
-        if mask.all():
-            return rows, None
-        return rows, PassingRows(mask=mask if order is None else mask[order])
+        return rows, found
 
-    def _chosen(
-        self, row_groups: range, mask: Array, order: Array | None
-    ) -> tuple[Rows, Array | None]:
-        """Reads the rows that the mask has. Returns which they are, in the order of delivery, too;
-        None: all, in that of the file.
+    def _passing(self, row_groups: range, mask: Array, chosen: Array) -> Rows:
+        """Reads the chosen rows, which are those of the mask. Of row groups in which no row passes,
+        nothing is read.
         """
-        if mask.all():
-            return self._metered(self._rest, row_groups, order), order
-        passing_rows = np.flatnonzero(mask) if order is None else order[mask[order]]
-        # Of row groups in which no row passes, nothing more is read.
         sizes = np.array([self._file.row_group_rows[index] for index in row_groups])
         is_read = np.array([part.any() for part in np.split(mask, np.cumsum(sizes)[:-1])])
         if is_read.all():
-            return self._metered(self._rest, row_groups, passing_rows), passing_rows
+            return self._metered(self._rest, row_groups, chosen)
         kept = [index for index, is_kept in zip(row_groups, is_read, strict=True) if is_kept]
+        if chosen is mask:
+            return self._metered(self._rest, kept, mask[np.repeat(is_read, sizes)])
         before = np.repeat(np.cumsum(np.where(is_read, 0, sizes)), sizes)
-        return self._metered(self._rest, kept, passing_rows - before[passing_rows]), passing_rows
+        return self._metered(self._rest, kept, chosen - before[chosen])
 
     def _left(self, row_groups: range) -> Array | None:
         """Which rows of the row groups are not deleted: bool (num_rows,); None: all. The others are
@@ -257,7 +257,7 @@ class FilteredReader:
         )
 
     def _metered(
-        self, reader: _Reader, row_groups: Sequence[int], order: Array | None = None
+        self, reader: _Reader, row_groups: Sequence[int], chosen: Array | None = None
     ) -> Rows:
         """Reads, and counts bytes and seconds by column.
 
@@ -266,7 +266,7 @@ class FilteredReader:
         takes is measured by the thread that does it (decode.py), as `assemble_s`.
         """
         started = time.perf_counter()
-        rows = reader.read(row_groups, order)
+        rows = reader.read(row_groups, chosen)
         if not row_groups:
             return rows
         taken_s, sizes = time.perf_counter() - started, dict[str, int]()

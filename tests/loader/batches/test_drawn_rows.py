@@ -123,7 +123,8 @@ def test_a_batch_of_few_rows_of_thousands_of_windows_looks_at_each_row_once() ->
     passes = np.arange(len(draws)) % num_rows == 7
     sources = [source(index, num_rows) for index in range(num_sources)]
     drawn, begin = DrawnRows(sources, [draws], [passes]), time.process_time()
-    found, of_rows = drawn.delivered()
+    [part] = drawn.parts([num_sources])
+    found, of_rows = part.delivered()
     assert time.process_time() - begin < 1.5  # 5 s and more if each source looked at all rows.
     assert all(one.places is not None and one.places.tolist() == [7] for one in found)
     assert of_rows is not None

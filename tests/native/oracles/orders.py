@@ -66,14 +66,22 @@ def placed(
     return np.concatenate([np.array(before, np.int64), places[passes]]), sources, passes
 
 
-def numbered(sources: Array, ends: Sequence[int]) -> tuple[Array, list[list[tuple[int, int]]]]:
-    """The number of each row's source in its part, and the sources of each part with their rows."""
-    numbers, parts, first = sources.copy(), [], 0
+def numbered(
+    sources: Array, passes: Array, ends: Sequence[int]
+) -> tuple[Array, list[list[tuple[int, int, int]]], list[int]]:
+    """The number of each row's source in its part; the sources of each part with their rows, and how
+    many of them pass; and which of these do.
+    """
+    numbers, parts, places, first = sources.copy(), [], list[int](), 0
     for end in ends:
         part = sources[first:end]
         order = list(dict.fromkeys(part[part >= 0].tolist()))
         for number, source in enumerate(order):
             numbers[first:end][part == source] = number
-        parts.append([(source, int((part == source).sum())) for source in order])
+        of_sources = [passes[first:end][part == source] for source in order]
+        parts.append(
+            [(source, len(of), int(of.sum())) for source, of in zip(order, of_sources, strict=True)]
+        )
+        places += [place for of in of_sources for place in np.flatnonzero(of).tolist()]
         first = end
-    return numbers, parts
+    return numbers, parts, places
