@@ -8,9 +8,7 @@ Buffer: TypeAlias = Any
 # do not match. Buffers that are written must be writable and contiguous; none is kept after the
 # call.
 
-def hash_texts(
-    data: Buffer, offsets: Buffer, hashes: Buffer, seed: int, portable: bool
-) -> None:
+def hash_texts(data: Buffer, offsets: Buffer, hashes: Buffer, seed: int, portable: bool) -> None:
     """Writes XXH64 of each text to `hashes`.
 
     Args:

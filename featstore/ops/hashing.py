@@ -34,7 +34,7 @@ Hashes = NDArray[np.uint64]
 SEED = 42
 MISSING = 0
 _MISSING_MARK = bytes(8)
-_MANY = 4_096  # values, of which hashing takes some of the time that the table of known hashes does
+_MANY = 4_096  # values, for fewer of which no table of known hashes is made: it has 65,536
 
 
 def value_hash(array: pa.Array) -> pa.Array:
@@ -97,8 +97,8 @@ def _hash_decimals(values: Integers, known: Hashes | bytes = b"") -> Hashes:
 
 @functools.cache
 def _known_decimals() -> Hashes:
-    """The hashes of the integers that occur most: counts, hours, buckets and many ids. A look-up
-    takes a fraction of the time of a hash, as long as the table fits a second-level cache.
+    """The hashes of small integers: counts, hours, buckets, many ids. Looking one up takes a fraction
+    of the time of hashing it, as long as the table fits the second-level cache.
     """
     return _hash_decimals(np.arange(1 << 16))
 

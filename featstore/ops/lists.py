@@ -156,8 +156,8 @@ def elements_at(elements: pa.Array, starts: Integers, lengths: Integers) -> pa.A
 def ranges_of(values: NDArray[Any], starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
     """The same of a numpy array, for starts and lengths of any integer type."""
     taken = np.empty(lengths.sum(), values.dtype)
-    ranges = (np.ascontiguousarray(numbers, np.int64) for numbers in (starts, lengths))
-    kernels.copy_ranges(values, values.itemsize, *ranges, taken)
+    first, count = (np.ascontiguousarray(numbers, np.int64) for numbers in (starts, lengths))
+    kernels.copy_ranges(values, values.itemsize, first, count, taken)
     return taken
 
 
@@ -213,9 +213,7 @@ def align(
     count_true(differ, counts, "lengths differ")
     nulls = differ | (first < 0)
     lengths = np.where(nulls, 0, first)
-    columns = [
-        elements_at(array.values, offsets_of(array)[:-1], lengths) for array in lists
-    ]
+    columns = [elements_at(array.values, offsets_of(array)[:-1], lengths) for array in lists]
     dropped = np.zeros(int(lengths.sum()), np.bool_)
     for column in columns:
         dropped |= _incomplete(column, empty_as_null)

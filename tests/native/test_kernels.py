@@ -188,12 +188,12 @@ def test_threads_hash_the_same_values_at_once() -> None:
     ids=["beyond the data", "falling", "below 0", "too few", "too many"],
 )
 def test_offsets_that_do_not_fit_are_refused(offsets: list[int], num_hashes: int) -> None:
+    hashes = np.zeros(num_hashes, np.uint64)
     with pytest.raises(
         ValueError,
         match="expected one int32 offset more than aligned hashes, never falling and within the "
         "data",
     ):
-        hashes = np.zeros(num_hashes, np.uint64)
         kernels.hash_texts(b"abc", np.array(offsets, np.int32), hashes, 42, False)
 
 
