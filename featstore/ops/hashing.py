@@ -97,8 +97,8 @@ def _hash_decimals(values: Integers, known: Hashes | bytes = b"") -> Hashes:
 
 @functools.cache
 def _known_decimals() -> Hashes:
-    """The hashes of small integers: counts, hours, buckets, many ids. Looking one up takes a fraction
-    of the time of hashing it, as long as the table fits the second-level cache.
+    """The hashes of small integers: counts, hours, buckets, many ids. A look-up takes a fraction of
+    the time of a hash, as long as the table fits the second-level cache.
     """
     return _hash_decimals(np.arange(1 << 16))
 

@@ -124,14 +124,11 @@ def build_graph(spec: Spec) -> Graph:
 def _build(spec: Spec) -> Graph:
     for error in check.document_errors(spec, spec.retired):
         raise error
+    nodes = check.ordered(spec)
     builder = Builder(spec)
-    # A slot's column is made as soon as its node, whose values the processor's cache still holds.
-    added = dict[str, tuple[Slot, int]]()
-    for node in check.ordered(spec):
+    for node in nodes:
         builder.add_node(node)
-        if node.store:
-            added[node.name] = builder.add_slot(node)
-    stored = [added[node.name] for node in spec.nodes if node.store]
+    stored = [builder.add_slot(node) for node in spec.nodes if node.store]
     for error in check.share_errors(spec, {slot.number: slot for slot, _ in stored}):
         raise error
     columns = [(column.role, *builder.add_column(column)) for column in spec.columns]

@@ -156,13 +156,6 @@ def test_a_column_is_hashed_once_however_many_slots_use_it() -> None:
     assert [step.function.__name__ for step in built.steps].count("hash_values") == 3
 
 
-def test_a_slot_is_made_once_its_node_is() -> None:
-    built = graph(node(slot=3, name="hour", op="hour", of="ts"), USER)
-    owners = dict.fromkeys(step.owner for step in built.steps)
-    assert list(owners) == ["ts", "hour", "user_id", "user"]
-    assert [slot.name for slot in built.schema.slots] == ["hour", "user"]
-
-
 def test_a_default_is_another_value_and_hashed_apart() -> None:
     built = graph(USER, node(default="none"), node(slot=3, name="y", default="other"))
     assert [step.function.__name__ for step in built.steps].count("hash_values") == 3

@@ -2,7 +2,6 @@
 Runners decide where units run.
 """
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -132,8 +131,8 @@ def run_unit(
         OperatorError: An operator failed; names the slot, the file and the row.
     """
     extractor = Extractor(task.spec)
-    extracted = itertools.chain.from_iterable(
-        extract_range(raw, extractor, unit.partition) for raw in unit.ranges
+    extracted = (
+        batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
     )
     return write_unit(
         task,
@@ -169,7 +168,7 @@ def write_unit(
     gathering = Gathering(extractor) if task.spec.output.statistics else None
     schema = task.stored(extractor.schema)
     values = ValueGathering(extractor, schema.names)
-    watched = values.watch(filter(len, extracted))
+    watched = values.watch(batch for batch in extracted if batch.num_rows)
     rows = _RowQueue(watched if gathering is None else gathering.watch(watched))
     names = schema.column_names
 
@@ -183,10 +182,9 @@ def write_unit(
             url, compression = join(task.table_url, path), task.spec.output.compression
             with open_data_file(url, schema, metadata, cut, compression) as writer:
                 while (most := task.rows_left(index, part, writer)) and rows.are_left():
-                    before = writer.num_rows
-                    # No name is bound to the batch, whose memory the next one can then take.
-                    writer.write(rows.take(most).select(names))
-                    on_rows(writer.num_rows - before)
+                    batch = rows.take(most)
+                    writer.write(batch.select(names))
+                    on_rows(batch.num_rows)
                 written = writer.close()
         return UnitReport(path=path, partition=partition, **vars(written), counts={})
 

@@ -55,7 +55,6 @@ class Gathering:
         for batch in batches:
             self._gatherer.update(batch)
             yield batch
-            del batch  # or its memory would be held while the next one is extracted
 
     def store(self, table_url: str, path: str) -> None:
         """Writes the statistics beside those of the data file at `path`: the unit's last one."""

@@ -82,15 +82,11 @@ class ValueGathering:
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Passes extracted batches on and counts them. Each must come right from the extractor."""
-        if not self.names:
-            yield from batches
-            return
         for batch in batches:
             self._held.append((batch, self._raw))
             if self._slots is not None or len(self._held) > 1:
                 self._count_held()
             yield batch
-            del batch  # or its memory would be held while the next one is extracted
 
     def finish(self, data_bytes: int) -> StoredValues:
         """The counts of all rows that passed, with the texts of the most frequent values.
