@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   uint64_t* hashes = malloc((size_t)num_words * 8);
   const uint64_t* const members[] = {(const uint64_t*)texts.at, (const uint64_t*)texts.at};
-  hash_decimals((const int64_t*)texts.at, num_words, seed, hashes);
+  hash_decimals((const int64_t*)texts.at, num_words, seed, (const uint64_t*)texts.at, (uint64_t)num_words, hashes);
   sign_rows(members, 2, num_words, seed, hashes);
   for (int64_t i = 0; i < num_words; i++)
     if (!hashes[i] || hashes[i] > INT64_MAX) abort();

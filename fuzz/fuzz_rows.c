@@ -8,7 +8,7 @@
 
 enum { KERNEL_BYTE, WIDTHS_BYTE, BIT_BYTE, VALUE_BIT_BYTE, ROOM_BYTE, NUM_BYTES };
 enum { OFFSETS, VALUES, BITS, VALUE_BITS, ROWS, CUTS, STARTS, OFFSET_STARTS, NUM_PARTS };
-enum { WITHOUT_NULLS, REBASE, GATHER, GATHER_LISTS, GATHER_OFFSETS, FILL, ORDER, ORDER_LISTS, PACK, NUM_KERNELS };
+enum { WITHOUT_NULLS, REBASE, GATHER, GATHER_LISTS, GATHER_OFFSETS, FILL, ORDER, ORDER_LISTS, PACK, RANGES, NUM_KERNELS };
 
 static int have_bits(Part bits, int64_t first, int64_t count) { return first <= bits.size * 8 - count; }
 
@@ -93,6 +93,12 @@ static void packed(Part* of, int offset_width, char* out, int64_t out_bytes) {
   pack_parts(parts, 2, out, out_bytes);
 }
 
+static void ranges(Part* of, int width, int64_t room, char* out) {
+  const int64_t num_ranges = (of[STARTS].size < of[CUTS].size ? of[STARTS].size : of[CUTS].size) / 8;
+  copy_ranges((const char*)of[VALUES].at, of[VALUES].size / width, width, (const int64_t*)of[STARTS].at,
+              (const int64_t*)of[CUTS].at, num_ranges, out, room);
+}
+
 static void filled(Part* of, int width, int64_t first_bit) {
   const char mark[8] = {0};
   const int64_t count = of[VALUES].size / width;
@@ -114,6 +120,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   else if (kernel == REBASE) rebased(parts, offset_width);
   else if (kernel == FILL) filled(parts, width, data[BIT_BYTE]);
   else if (kernel == ORDER || kernel == ORDER_LISTS) ordered(parts, kernel == ORDER_LISTS, width);
+  else if (kernel == RANGES) ranges(parts, width, capacity, out);
   else if (kernel == PACK) packed(parts, offset_width, out, capacity * width);
   else gathered(parts, data, kernel, width, offset_width, out, capacity * width);
   free_parts(parts, NUM_PARTS);

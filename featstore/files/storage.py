@@ -54,6 +54,8 @@ _CLIENT_OPTIONS = {
 }
 # Of a sequential read: large enough that the cost per call does not count.
 _BLOCK_BYTES = 8 << 20
+# Pages of Parquet have tens of kilobytes: the kernel takes as many together in 0.7 of the time.
+_WRITTEN_BYTES = 1 << 18
 _PROBE = "_featstore"  # an object that is asked for and need not exist
 _NUM_TRIES = 3  # of making a directory and a file in it, while another run removes empty ones
 # The size of a reader's requests when it reads a remote file in place. Larger ones fetch more bytes
@@ -421,8 +423,8 @@ def _created(path: Path) -> IO[bytes]:
     for _ in range(_NUM_TRIES):
         with contextlib.suppress(FileNotFoundError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            return path.open("wb")
-    return path.open("wb")
+            return path.open("wb", buffering=_WRITTEN_BYTES)
+    return path.open("wb", buffering=_WRITTEN_BYTES)
 
 
 def remove_empty_directories(root: Path) -> None:

@@ -33,12 +33,13 @@ static int is_aligned(const Py_buffer* buffer, uintptr_t width) {
 static PyObject* py_hash_texts(PyObject* self, PyObject* args) {
   Py_buffer data, offsets, hashes;
   unsigned long long seed;
+  int portable;
   (void)self;
-  if (!PyArg_ParseTuple(args, "y*y*w*K:hash_texts", &data, &offsets, &hashes, &seed)) return NULL;
+  if (!PyArg_ParseTuple(args, "y*y*w*Kp:hash_texts", &data, &offsets, &hashes, &seed, &portable)) return NULL;
   int64_t num_texts = hashes.len / 8;
   int fits = hashes.len % 8 == 0 && is_aligned(&hashes, 8) && offsets.len == (num_texts + 1) * 4;
   Py_BEGIN_ALLOW_THREADS
-  fits = fits && hash_texts(data.buf, data.len, offsets.buf, num_texts, seed, hashes.buf);
+  fits = fits && (portable ? portable_hash_texts : hash_texts)(data.buf, data.len, offsets.buf, num_texts, seed, hashes.buf);
   Py_END_ALLOW_THREADS
   PyBuffer_Release(&data);
   PyBuffer_Release(&offsets);
@@ -48,14 +49,15 @@ static PyObject* py_hash_texts(PyObject* self, PyObject* args) {
 }
 
 static PyObject* py_hash_decimals(PyObject* self, PyObject* args) {
-  Py_buffer values, hashes;
+  Py_buffer values, hashes, known;
   unsigned long long seed;
   (void)self;
-  if (!PyArg_ParseTuple(args, "y*w*K:hash_decimals", &values, &hashes, &seed)) return NULL;
+  if (!PyArg_ParseTuple(args, "y*w*Ky*:hash_decimals", &values, &hashes, &seed, &known)) return NULL;
   int fits = values.len == hashes.len && values.len % 8 == 0 && is_aligned(&hashes, 8);
   Py_BEGIN_ALLOW_THREADS
-  if (fits) hash_decimals(values.buf, values.len / 8, seed, hashes.buf);
+  if (fits) hash_decimals(values.buf, values.len / 8, seed, known.buf, (uint64_t)known.len / 8, hashes.buf);
   Py_END_ALLOW_THREADS
+  PyBuffer_Release(&known);
   PyBuffer_Release(&values);
   PyBuffer_Release(&hashes);
   if (!fits) return wrong("expected as many aligned hashes as values, 8 bytes each");
@@ -211,6 +213,22 @@ static PyObject* py_lists_without_nulls(PyObject* self, PyObject* args) {
   if (written < 0)
     return wrong("expected offsets that never fall, within the values, a bit for each, and aligned room for the result");
   return PyLong_FromLongLong(written);
+}
+
+static PyObject* py_copy_ranges(PyObject* self, PyObject* args) {
+  enum { VALUES, STARTS, LENGTHS, OUT, COUNT };
+  Py_buffer of[COUNT];
+  int width;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*iy*y*w*:copy_ranges", &of[VALUES], &width, &of[STARTS], &of[LENGTHS], &of[OUT])) return NULL;
+  int fits = width > 0 && of[STARTS].len % 8 == 0 && of[LENGTHS].len == of[STARTS].len && of[OUT].len % width == 0;
+  Py_BEGIN_ALLOW_THREADS
+  fits = fits && copy_ranges(begin_of(&of[VALUES]), of[VALUES].len / width, width, of[STARTS].buf, of[LENGTHS].buf,
+                             of[STARTS].len / 8, begin_of(&of[OUT]), of[OUT].len / width);
+  Py_END_ALLOW_THREADS
+  release_all(of, COUNT);
+  if (!fits) return wrong("expected a start and a length of each range, within the values, and room for just these ranges");
+  Py_RETURN_NONE;
 }
 
 static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
@@ -1044,8 +1062,8 @@ static PyObject* py_check_chunks(PyObject* self, PyObject* args) {
 }
 
 static PyMethodDef functions[] = {
-    {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed): XXH64 of byte ranges."},
-    {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed): XXH64 of decimal texts."},
+    {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed, portable): XXH64 of byte ranges."},
+    {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed, known): XXH64 of decimal texts."},
     {"sign_rows", py_sign_rows, METH_VARARGS, "sign_rows(members, signs, seed, portable): members chained, 63 bits, never 0."},
     {"count_marks", py_count_marks, METH_VARARGS, "count_marks(values, width): bits that the values mark."},
     {"count_ids", py_count_ids, METH_VARARGS, "count_ids(values, weights, table, num_known, firsts): known, read, new."},
@@ -1053,6 +1071,7 @@ static PyMethodDef functions[] = {
     {"fill_nulls", py_fill_nulls, METH_VARARGS, "fill_nulls(values, bits, first_bit, mark): the mark where no bit is set."},
     {"bucket_ids", py_bucket_ids, METH_VARARGS, "bucket_ids(ids, num_remainders, buckets): 0 of 0, else 1 + remainder."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
+    {"copy_ranges", py_copy_ranges, METH_VARARGS, "copy_ranges(values, width, starts, lengths, out): ranges of values, joined."},
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
     {"pack_parts", py_pack_parts, METH_VARARGS, "Buffers, and offsets from 0, at their places in one buffer."},
     {"gather_columns", py_gather_columns, METH_VARARGS, "Rows of columns in any order to the parts of buffers, in threads."},

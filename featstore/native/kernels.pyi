@@ -8,7 +8,7 @@ Buffer: TypeAlias = Any
 # do not match. Buffers that are written must be writable and contiguous; none is kept after the
 # call.
 
-def hash_texts(data: Buffer, offsets: Buffer, hashes: Buffer, seed: int) -> None:
+def hash_texts(data: Buffer, offsets: Buffer, hashes: Buffer, seed: int, portable: bool) -> None:
     """Writes XXH64 of each text to `hashes`.
 
     Args:
@@ -16,11 +16,13 @@ def hash_texts(data: Buffer, offsets: Buffer, hashes: Buffer, seed: int) -> None
         offsets: int32 (num_texts + 1,); text `i` is `data[offsets[i]:offsets[i + 1]]`.
         hashes: uint64 (num_texts,), written.
         seed: The seed of XXH64.
+        portable: Whether to do without the instructions that not every CPU has.
     """
 
-def hash_decimals(values: Buffer, hashes: Buffer, seed: int) -> None:
+def hash_decimals(values: Buffer, hashes: Buffer, seed: int, known: Buffer) -> None:
     """Writes XXH64 of the shortest decimal text of each int64 in `values` (num_values,) to
-    `hashes`, uint64 (num_values,).
+    `hashes`, uint64 (num_values,). `known`, uint64 (num_known,), holds those of 0, 1, ...; it may
+    be empty.
     """
 
 def sign_rows(members: tuple[Buffer, ...], signs: Buffer, seed: int, portable: bool) -> None:
@@ -73,6 +75,17 @@ def lists_without_nulls(
 
     Returns:
         The number of values written.
+    """
+
+def copy_ranges(values: Buffer, width: int, starts: Buffer, lengths: Buffer, out: Buffer) -> None:
+    """Copies ranges of values, one after the other, to `out`, which they must fill.
+
+    Args:
+        values: Of `width` bytes each.
+        width: At least 1.
+        starts: int64 (num_ranges,), the first value of each range.
+        lengths: int64 (num_ranges,).
+        out: Written.
     """
 
 def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Buffer) -> None:

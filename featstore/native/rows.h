@@ -143,6 +143,24 @@ static int64_t lists_without_nulls(
   return written;
 }
 
+/* Copies ranges of values, one after the other. 0 where one is not within the values, or where they do not fill the room. */
+static int copy_ranges(const char* values, int64_t num_values, int64_t width, const int64_t* starts, const int64_t* lengths,
+                       int64_t num_ranges, char* to, int64_t room) {
+  int64_t begin = 0, end = 0, taken = 0; /* ranges that touch are one copy: from `begin` to `end` */
+  for (int64_t i = 0; i < num_ranges; i++) {
+    const int64_t start = int64_at(starts, i), count = int64_at(lengths, i);
+    if (start < 0 || count < 0 || count > room - taken || start > num_values - count) return 0;
+    if (start != end) {
+      memcpy(to + (taken - (end - begin)) * width, values + begin * width, (size_t)((end - begin) * width));
+      begin = end = start;
+    }
+    end += count;
+    taken += count;
+  }
+  memcpy(to + (taken - (end - begin)) * width, values + begin * width, (size_t)((end - begin) * width));
+  return taken == room;
+}
+
 /* Some rows of one decoded column, which nobody else writes to, in any order: row i is the row `order[i]` of it. */
 typedef struct {
   const uint32_t* order; /* `count` of them, each read once, since other threads may change them */

@@ -67,9 +67,22 @@ static inline uint64_t hash_bytes(const uint8_t* at, uint64_t size, uint64_t see
   return avalanche(hash);
 }
 
+/* AVX-512 multiplies 64 bits by 64 in one instruction; without it each product takes three and some additions. The functions with it
+   are loops without branches, of which a compiler makes vector instructions. */
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
+#define MULTIPLYING_WIDE __attribute__((target("avx512f,avx512dq,avx512vl")))
+
+static int multiplies_wide(void) {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#else
+#define MULTIPLYING_WIDE
+static int multiplies_wide(void) { return 0; }
+#endif
+
 /* Hashes of the texts `data[offsets[i] ... offsets[i + 1]]`; 0 where an offset falls, or is outside of the data. Each offset
    is read once, checked and used: another thread may change it. */
-static int hash_texts(
+static int portable_hash_texts(
     const uint8_t* data, int64_t num_bytes, const int32_t* offsets, int64_t num_texts, uint64_t seed, uint64_t* hashes) {
   int32_t begin = int32_at(offsets, 0);
   if (begin < 0) return 0;
@@ -82,13 +95,72 @@ static int hash_texts(
   return 1;
 }
 
-/* Hashes of the shortest decimal texts of integers. */
-static void hash_decimals(const int64_t* values, int64_t num_values, uint64_t seed, uint64_t* hashes) {
+#define TEXT_BLOCK 256
+#define SHORT_TEXT 16 /* bytes; the hashes of shorter texts are computed together */
+
+/* Of texts shorter than `SHORT_TEXT`, each in two words. No CPU foresees how long the next one is, so that for each all steps are
+   computed, and those kept that it has: one of eight bytes, one of four, three of one. */
+static inline __attribute__((always_inline)) void hash_short(
+    const uint64_t* first, const uint64_t* second, const uint64_t* sizes, int64_t count, uint64_t seed, uint64_t* hashes) {
+  for (int64_t i = 0; i < count; i++) {
+    const uint64_t size = sizes[i], has_word = 0 - (size >> 3 & 1), has_half = 0 - (size >> 2 & 1);
+    uint64_t hash = seed + P5 + size, rest = first[i] ^ ((first[i] ^ second[i]) & has_word);
+    hash ^= (hash ^ mix_word(hash, first[i])) & has_word;
+    hash ^= (hash ^ (rotate(hash ^ (uint32_t)rest * P1, 23) * P2 + P3)) & has_half;
+    rest >>= has_half & 32;
+    for (uint64_t k = 0; k < 3; k++, rest >>= 8)
+      hash ^= (hash ^ rotate(hash ^ (rest & 255) * P5, 11) * P1) & (0 - (uint64_t)(k < (size & 3)));
+    hashes[i] = avalanche(hash);
+  }
+}
+
+/* The data must have the bytes of a short text. Where most texts are longer, none are computed together. */
+static MULTIPLYING_WIDE int wide_hash_texts(
+    const uint8_t* data, int64_t num_bytes, const int32_t* offsets, int64_t num_texts, uint64_t seed, uint64_t* hashes) {
+  uint64_t first[TEXT_BLOCK], second[TEXT_BLOCK], sizes[TEXT_BLOCK];
+  int32_t begin = int32_at(offsets, 0);
+  if (begin < 0) return 0;
+  for (int64_t done = 0; done < num_texts; done += TEXT_BLOCK) {
+    const int64_t count = num_texts - done < TEXT_BLOCK ? num_texts - done : TEXT_BLOCK;
+    int64_t at = begin, num_short = 0;
+    for (int64_t i = 0; i < count; i++) {
+      const int32_t end = int32_at(offsets, done + i + 1);
+      if (end < begin || end > num_bytes) return 0;
+      const int is_short = (end - begin < SHORT_TEXT) & (begin <= num_bytes - SHORT_TEXT);
+      const uint8_t* const text = data + (is_short ? begin : 0);
+      first[i] = word_at(text);
+      second[i] = word_at(text + 8);
+      sizes[i] = (uint64_t)(end - begin);
+      num_short += is_short;
+      begin = end;
+    }
+    const int64_t num_together = 2 * num_short >= count ? num_short : 0;
+    if (num_together) hash_short(first, second, sizes, count, seed, hashes + done);
+    for (int64_t i = 0; num_together < count && i < count; at += (int64_t)sizes[i++])
+      if (!num_together || sizes[i] >= SHORT_TEXT || at > num_bytes - SHORT_TEXT)
+        hashes[done + i] = hash_bytes(data + at, sizes[i], seed);
+  }
+  return 1;
+}
+
+static int hash_texts(
+    const uint8_t* data, int64_t num_bytes, const int32_t* offsets, int64_t num_texts, uint64_t seed, uint64_t* hashes) {
+  const int is_wide = num_bytes >= SHORT_TEXT && multiplies_wide();
+  return (is_wide ? wide_hash_texts : portable_hash_texts)(data, num_bytes, offsets, num_texts, seed, hashes);
+}
+
+/* Hashes of the shortest decimal texts of integers; of 0 to `num_known` - 1 they are known. */
+static void hash_decimals(const int64_t* values, int64_t num_values, uint64_t seed, const uint64_t* known, uint64_t num_known,
+                          uint64_t* hashes) {
   uint8_t text[20];
   uint8_t* const end = text + sizeof text;
   for (int64_t i = 0; i < num_values; i++) {
     uint8_t* at = end;
     const int64_t value = int64_at(values, i);
+    if ((uint64_t)value < num_known) {
+      hashes[i] = word_at((const uint8_t*)known + 8 * value);
+      continue;
+    }
     uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
     do *--at = (uint8_t)('0' + rest % 10);
     while (rest /= 10);
@@ -123,20 +195,10 @@ static void portable_sign_rows(
   sign_blocks(members, num_members, num_rows, seed, signs);
 }
 
-#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
-/* AVX-512 multiplies 64 bits by 64 in one instruction; without it each product takes three and some additions. */
-static __attribute__((target("avx512f,avx512dq,avx512vl"))) void wide_sign_rows(
+static MULTIPLYING_WIDE void wide_sign_rows(
     const uint64_t* const* members, int64_t num_members, int64_t num_rows, uint64_t seed, uint64_t* signs) {
   sign_blocks(members, num_members, num_rows, seed, signs);
 }
-
-static int multiplies_wide(void) {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-#else
-#define wide_sign_rows portable_sign_rows
-static int multiplies_wide(void) { return 0; }
-#endif
 
 static void sign_rows(const uint64_t* const* members, int64_t num_members, int64_t num_rows, uint64_t seed, uint64_t* signs) {
   (multiplies_wide() ? wide_sign_rows : portable_sign_rows)(members, num_members, num_rows, seed, signs);

@@ -42,6 +42,11 @@ def values_of(array: pa.Array) -> NDArray[Any]:
     return _numbers(array.buffers()[1], _DTYPES[type_id], array.offset, len(array))
 
 
+def has_view(array: pa.Array) -> bool:
+    """Whether `values_of` is a view of all that the array holds: numbers or times without nulls."""
+    return array.type.id in _DTYPES and not array.null_count
+
+
 def nulls_of(array: pa.Array) -> Mask | None:
     """True where the array is null, or None where it has no nulls."""
     if array.null_count == 0:
@@ -174,7 +179,7 @@ def either(left: Mask | None, right: Mask | None) -> Mask | None:
 
 def count_true(mask: Mask, counts: Counter[str], what: str) -> bool:
     """Adds the number of True to `counts[what]`. Returns whether there is any."""
-    num_found = int(mask.sum())
+    num_found = int(np.count_nonzero(mask))
     if num_found:
         counts[what] += num_found
     return num_found > 0

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from featstore.native import kernels
 from featstore.ops.arrays import (
     Mask,
     array_of,
@@ -35,6 +36,7 @@ from featstore.ops.lists import as_list, drop_elements, flat, is_list, mark_miss
 from featstore.ops.maps import entries_of, is_map, map_of
 
 _MAX_INT64 = 2**63 - 1
+_NAN_MARK = np.float32(np.nan).tobytes()
 _is = pa.types
 # The raw types that are read as a declared one; all others are read as themselves.
 _READABLE = (
@@ -295,13 +297,15 @@ def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[st
     values = values_of(array.values if is_list(arrow_type) else array)
     # Adding 0.0 turns -0.0, to which a value may round, into 0.0 and leaves others as they are.
     with np.errstate(over="ignore", invalid="ignore"):
-        floats = values.astype(np.float32) + np.float32(0)
-    if not is_list(arrow_type) and (nulls := nulls_of(array)) is not None:
-        floats[nulls] = np.nan
+        floats = values.astype(np.float32)
+        floats += np.float32(0)
+    if not is_list(arrow_type) and array.null_count:
+        kernels.fill_nulls(floats, array.buffers()[0], array.offset, _NAN_MARK)
     overflows = np.isinf(floats)
     has_overflow = count_true(overflows, counts, "overflow")
     if not is_list(arrow_type):
-        floats[overflows] = np.nan
+        if has_overflow:
+            floats[overflows] = np.nan
         return array_of(floats)
     lists = list_of(offsets_of(array), array_of(floats), nulls_of(array))
     return mark_missing(

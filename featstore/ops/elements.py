@@ -21,10 +21,10 @@ from featstore.ops.arrays import (
 )
 from featstore.ops.lists import (
     drop_elements,
+    elements_at,
     is_list,
     is_list_or_text,
     offsets_from,
-    positions_of,
     truncate_lists,
 )
 from featstore.ops.numbers import finite, floats_of, is_number
@@ -60,7 +60,7 @@ def slice_operator(
     lengths = np.diff(offsets)
     first = _bound(start, lengths)
     kept = np.maximum((lengths if stop is None else _bound(stop, lengths)) - first, 0)
-    values = array.values.take(array_of(positions_of(offsets[:-1] + first, kept)))
+    values = elements_at(array.values, offsets[:-1] + first, kept)
     return list_of(offsets_from(kept), values, nulls_of(array))
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from featstore.native import kernels
 from featstore.ops.arrays import (
+    Integers,
     array_of,
     bytes_of,
     microseconds,
@@ -33,6 +34,7 @@ Hashes = NDArray[np.uint64]
 SEED = 42
 MISSING = 0
 _MISSING_MARK = bytes(8)
+_MANY = 4_096  # values, for fewer of which no table of known hashes is made: it has 65,536
 
 
 def value_hash(array: pa.Array) -> pa.Array:
@@ -63,8 +65,8 @@ def value_hash(array: pa.Array) -> pa.Array:
         raise TypeError(
             f"expected strings, integers, booleans or timestamps to hash, found {array.type}"
         )
-    hashes = np.empty(len(array), np.uint64)
-    kernels.hash_decimals(values_of(integers), hashes, SEED)
+    known = _known_decimals() if len(array) >= _MANY else b""
+    hashes = _hash_decimals(values_of(integers), known)
     return array_of(hashes.view(np.int64), validity_of(integers))
 
 
@@ -87,6 +89,20 @@ def sign(slot: int, *hashes: pa.Array) -> pa.Array:
     return array_of(signs.view(np.int64))
 
 
+def _hash_decimals(values: Integers, known: Hashes | bytes = b"") -> Hashes:
+    hashes = np.empty(len(values), np.uint64)
+    kernels.hash_decimals(values, hashes, SEED, known)
+    return hashes
+
+
+@functools.cache
+def _known_decimals() -> Hashes:
+    """The hashes of small integers: counts, hours, buckets, many ids. A look-up takes a fraction of
+    the time of a hash, as long as the table fits the second-level cache.
+    """
+    return _hash_decimals(np.arange(1 << 16))
+
+
 @functools.lru_cache(maxsize=65_536)
 def _hash_int(value: int) -> int:
     """xxhash64(int value): 4 bytes, seed 42."""
@@ -106,5 +122,5 @@ def xxh64(data: NDArray[Any] | bytes, offsets: NDArray[np.int32], seed: int = SE
         uint64 `(num_values,)`.
     """
     hashes = np.empty(len(offsets) - 1, np.uint64)
-    kernels.hash_texts(data, offsets, hashes, seed)
+    kernels.hash_texts(data, offsets, hashes, seed, False)
     return hashes

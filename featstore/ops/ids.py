@@ -27,7 +27,7 @@ from featstore.ops.arrays import (
     values_of,
 )
 from featstore.ops.hashing import value_hash
-from featstore.ops.lists import element_type, is_list, offsets_from, truncate_lists
+from featstore.ops.lists import element_type, is_list, offsets_from, ranges_of, truncate_lists
 
 _MAX_COMBINATIONS = 2**31 - 1
 
@@ -98,10 +98,12 @@ def cross(*hashes: pa.Array, max_cross: int | None, counts: Counter[str]) -> pa.
         return struct_of(fields, nulls, _members_type(len(fields), as_list=False))
     lengths = [_lengths(member) for member in hashes]
     num_combined = _count_combinations(lengths, nulls, max_cross)
-    lists = [i for i, member in enumerate(hashes) if is_list(member.type)]
-    is_cut = max_cross is not None and lengths[lists[0]].max(initial=0) > max_cross
-    combine = _combinations if is_cut or len(lists) > 1 else _beside_one_list
-    taken = combine(hashes, lengths, num_combined)
+    num_lists = sum(is_list(member.type) for member in hashes)
+    taken = (
+        _beside_one_list(hashes, num_combined)
+        if num_lists == 1
+        else _combinations(hashes, lengths, num_combined)
+    )
     return list_of(offsets_from(num_combined), struct_of(taken), nulls)
 
 
@@ -110,21 +112,18 @@ def fields_of(hashes: pa.StructArray) -> list[pa.Array]:
     return [hashes.field(i) for i in range(hashes.type.num_fields)]
 
 
-def _beside_one_list(
-    hashes: Sequence[pa.Array], lengths: list[Integers], num_combined: Integers
-) -> list[pa.Array]:
-    """The same as `_combinations` makes of one list that is not cut: its elements as they are, and
-    the other members repeated.
+def _beside_one_list(hashes: Sequence[pa.Array], num_combined: Integers) -> list[pa.Array]:
+    """The same as `_combinations` makes of a single list: its first elements in each row, and the
+    other members repeated.
     """
     taken = list[NDArray[np.int64]]()
-    for member, length in zip(hashes, lengths, strict=True):
-        if not is_list(member.type):
+    for member in hashes:
+        if is_list(member.type):
+            starts = offsets_of(member)[:-1]
+            fields = map(values_of, fields_of(member.values))
+            taken += [ranges_of(field, starts, num_combined) for field in fields]
+        else:
             taken += [np.repeat(values_of(field), num_combined) for field in fields_of(member)]
-            continue
-        fields = [values_of(field) for field in fields_of(member.values)]
-        # Rows have all elements of the list or, where another member is missing, none.
-        is_taken = np.repeat(num_combined > 0, length)
-        taken += fields if is_taken.all() else [field[is_taken] for field in fields]
     return list(map(array_of, taken))
 
 

@@ -23,6 +23,7 @@ from featstore.ops.arrays import (
     Mask,
     array_of,
     count_true,
+    has_view,
     list_of,
     nulls_of,
     offsets_of,
@@ -72,7 +73,7 @@ def flat(array: pa.ListArray, counts: Counter[str] | None = None) -> pa.ListArra
     (offsets, values), nulls = zero_based(array), nulls_of(array)
     if nulls is not None and np.diff(offsets)[nulls].any():
         lengths = np.where(nulls, 0, np.diff(offsets))
-        values = values.take(array_of(positions_of(offsets[:-1], lengths)))
+        values = elements_at(values, offsets[:-1], lengths)
         offsets = offsets_from(lengths)
     missing = nulls_of(values)
     if missing is not None:
@@ -96,12 +97,8 @@ def truncate_lists(array: pa.ListArray, *, max_len: int | None, truncate: str) -
     if max_len is None or not (lengths > max_len).any():
         return array
     kept = np.minimum(lengths, max_len)
-    # Few elements are dropped, so that finding those takes less time than finding the others.
-    starts = offsets[:-1] + (kept if truncate == "head" else 0)
-    is_kept = np.ones(len(elements), np.bool_)
-    is_kept[positions_of(starts, lengths - kept)] = False
-    values = _filtered(elements, array_of_bits(is_kept))
-    return list_of(offsets_from(kept), values, validity_of(array))
+    starts = offsets[:-1] + (lengths - kept if truncate == "tail" else 0)
+    return list_of(offsets_from(kept), elements_at(elements, starts, kept), validity_of(array))
 
 
 def drop_elements(array: pa.ListArray, dropped: Mask) -> pa.ListArray:
@@ -143,6 +140,25 @@ def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> p
         *lists, values, b"", 0, np.array(mark, values.dtype).tobytes(), new_offsets, marked
     )
     return list_of(new_offsets, array_of(marked), arrow_type=arrow_type)
+
+
+def elements_at(elements: pa.Array, starts: Integers, lengths: Integers) -> pa.Array:
+    """The elements `starts[i] ... starts[i] + lengths[i] - 1` of all rows, concatenated."""
+    if pa.types.is_struct(elements.type) and not elements.null_count:
+        fields = [elements_at(field, starts, lengths) for field in elements.flatten()]
+        return struct_of(fields, arrow_type=elements.type)
+    if has_view(elements):
+        taken = ranges_of(values_of(elements), starts, lengths)
+        return array_of(taken, arrow_type=elements.type)
+    return elements.take(array_of(positions_of(starts, lengths)))
+
+
+def ranges_of(values: NDArray[Any], starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
+    """The same of a numpy array, for starts and lengths of any integer type."""
+    taken = np.empty(lengths.sum(), values.dtype)
+    first, count = (np.ascontiguousarray(numbers, np.int64) for numbers in (starts, lengths))
+    kernels.copy_ranges(values, values.itemsize, first, count, taken)
+    return taken
 
 
 def positions_of(starts: Integers, lengths: Integers) -> Integers:
@@ -197,10 +213,7 @@ def align(
     count_true(differ, counts, "lengths differ")
     nulls = differ | (first < 0)
     lengths = np.where(nulls, 0, first)
-    columns = [
-        array.values.take(array_of(positions_of(offsets_of(array)[:-1], lengths)))
-        for array in lists
-    ]
+    columns = [elements_at(array.values, offsets_of(array)[:-1], lengths) for array in lists]
     dropped = np.zeros(int(lengths.sum()), np.bool_)
     for column in columns:
         dropped |= _incomplete(column, empty_as_null)

@@ -18,7 +18,14 @@ from featstore.ops.arrays import (
     offsets_of,
     values_of,
 )
-from featstore.ops.lists import drop_elements, is_list, offsets_from, positions_of, zero_based
+from featstore.ops.lists import (
+    drop_elements,
+    is_list,
+    offsets_from,
+    positions_of,
+    ranges_of,
+    zero_based,
+)
 from featstore.ops.signature import result_for
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -121,7 +128,7 @@ def _character_runs(array: pa.StringArray, n: int) -> pa.ListArray:
     ends = np.append(begins, offsets[-1])
     firsts, num_runs = _runs(np.searchsorted(begins, offsets), n)
     lengths = ends[firsts + n] - ends[firsts]
-    cut = data[positions_of(ends[firsts], lengths)]
+    cut = ranges_of(data, ends[firsts], lengths)
     texts = pa.Array.from_buffers(
         pa.string(),
         len(firsts),

@@ -19,7 +19,7 @@ from featstore.base.schema import Slot, SlotKind, stored_name
 from featstore.native import kernels
 from featstore.native.column_types import is_list, is_same
 from featstore.ops.arrays import microseconds, nulls_of, values_of
-from featstore.ops.lists import offsets_from, positions_of
+from featstore.ops.lists import offsets_from, ranges_of
 
 Array = npt.NDArray[Any]
 
@@ -121,8 +121,8 @@ def truncate(ragged: Ragged, max_len: int) -> Ragged:
     if not len(lengths) or int(lengths.max()) <= max_len:
         return ragged
     kept = np.minimum(lengths, max_len)
-    places = positions_of(ragged.offsets[:-1], kept)
-    return Ragged(ragged.values[places], offsets_from(kept))
+    values = ranges_of(ragged.values, ragged.offsets[:-1], kept)
+    return Ragged(values, offsets_from(kept))
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

@@ -39,8 +39,27 @@ def test_texts_hash_as_one_by_one_at_any_length_and_offset(
 def test_bytes_hash_as_one_by_one_with_any_seed(values: list[bytes], seed: int) -> None:
     offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
     hashes = np.zeros(len(values), np.uint64)
-    kernels.hash_texts(b"".join(values), offsets, hashes, seed)
+    kernels.hash_texts(b"".join(values), offsets, hashes, seed, False)
     assert hashes.tolist() == [xxh64_bytes(value, seed) for value in values]
+
+
+@given(
+    st.integers(0, 700), st.sampled_from([1, 4, 8, 16, 17, 24, 40]), st.integers(0, 2**32), WORDS
+)
+def test_texts_hash_the_same_with_and_without_wide_instructions(
+    num_texts: int, most_bytes: int, draws: int, seed: int
+) -> None:
+    draw = np.random.default_rng(draws)
+    offsets = np.cumsum([0, *draw.integers(0, most_bytes, num_texts)], dtype=np.int32)
+    data, found = draw.bytes(int(offsets[-1])), []
+    for portable in (False, True):
+        hashes = np.zeros(num_texts, np.uint64)
+        kernels.hash_texts(data, offsets, hashes, seed, portable)
+        found.append(hashes.tolist())
+    assert found[0] == found[1]
+    cut = num_texts // 2  # The oracle is slow: one text of each input.
+    if num_texts:
+        assert found[0][cut] == xxh64_bytes(data[offsets[cut] : offsets[cut + 1]], seed)
 
 
 @given(WORDS, WORDS)
@@ -57,8 +76,24 @@ def test_integers_hash_as_their_text(values: list[int | None], start: int) -> No
 @pytest.mark.parametrize("value", [0, -1, 9, 10, -10, 10**18, 2**63 - 1, -(2**63)])
 def test_decimals_at_the_edges_hash_as_their_text(value: int) -> None:
     hashes = np.zeros(1, np.uint64)
-    kernels.hash_decimals(np.array([value]), hashes, hashing.SEED)
+    kernels.hash_decimals(np.array([value]), hashes, hashing.SEED, b"")
     assert int(hashes[0]) == xxh64_bytes(str(value).encode(), hashing.SEED)
+
+
+@given(st.lists(st.integers(-3, 12) | INT64, max_size=60), st.integers(0, 10))
+def test_known_hashes_are_looked_up(values: list[int], num_known: int) -> None:
+    known, hashes = np.arange(num_known, dtype=np.uint64), np.zeros(len(values), np.uint64)
+    kernels.hash_decimals(np.array(values, np.int64), hashes, hashing.SEED, known)
+    assert hashes.tolist() == [
+        value if 0 <= value < num_known else xxh64_bytes(str(value).encode(), hashing.SEED)
+        for value in values
+    ]
+
+
+def test_many_integers_hash_as_few() -> None:
+    values = np.concatenate([np.arange(-100, 5_000), np.arange(65_000, 66_000)])
+    few = [hashing.value_hash(pa.array(part)) for part in np.array_split(values, 10)]
+    assert hashing.value_hash(pa.array(values)).equals(pa.concat_arrays(few))
 
 
 @given(
@@ -153,18 +188,26 @@ def test_threads_hash_the_same_values_at_once() -> None:
     ids=["beyond the data", "falling", "below 0", "too few", "too many"],
 )
 def test_offsets_that_do_not_fit_are_refused(offsets: list[int], num_hashes: int) -> None:
+    hashes = np.zeros(num_hashes, np.uint64)
     with pytest.raises(
         ValueError,
         match="expected one int32 offset more than aligned hashes, never falling and within the "
         "data",
     ):
-        kernels.hash_texts(b"abc", np.array(offsets, np.int32), np.zeros(num_hashes, np.uint64), 42)
+        kernels.hash_texts(b"abc", np.array(offsets, np.int32), hashes, 42, False)
+
+
+@pytest.mark.parametrize("offsets", [[0, 9, 41], [0, 9, 8], [-1, 9, 40]], ids=str)
+def test_offsets_that_do_not_fit_are_refused_in_data_of_some_length(offsets: list[int]) -> None:
+    hashes = np.zeros(2, np.uint64)
+    with pytest.raises(ValueError, match="never falling and within the data"):
+        kernels.hash_texts(bytes(40), np.array(offsets, np.int32), hashes, 42, False)
 
 
 def test_buffers_of_other_lengths_are_refused() -> None:
     two, three = np.zeros(2, np.uint64), np.zeros(3, np.uint64)
     with pytest.raises(ValueError, match="expected as many aligned hashes as values"):
-        kernels.hash_decimals(three, two, 42)
+        kernels.hash_decimals(three, two, 42, b"")
     with pytest.raises(ValueError, match="expected as many values of each member as signs"):
         kernels.sign_rows((two, three), two, 42, False)
     with pytest.raises(ValueError, match="expected at most 64 members"):
@@ -196,4 +239,4 @@ def test_a_table_that_is_full_is_refused() -> None:
 
 def test_what_cannot_be_written_is_refused() -> None:
     with pytest.raises(TypeError, match="read-write"):
-        kernels.hash_decimals(np.zeros(1, np.int64), bytes(8), 42)
+        kernels.hash_decimals(np.zeros(1, np.int64), bytes(8), 42, b"")

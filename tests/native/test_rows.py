@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from featstore.base.schema import Slot, SlotKind
 from featstore.loader.request.decode import bucketed
 from featstore.native import kernels
+from featstore.ops.lists import ranges_of
 from featstore.reading import gather
 from featstore.reading.buffers import Ragged, Values, slot_values
 from featstore.reading.gather import ColumnBuffers, RowGathering, buffers_of, places_of, rebased
@@ -437,6 +438,43 @@ def test_what_is_no_piece_and_no_buffer_is_refused_and_those_before_it_let_go() 
     with pytest.raises(TypeError):
         gather_columns(of | {"pieces": (whole,), "outs": (held, 1)})
     held.clear()  # BufferError if it was held.
+
+
+@given(
+    st.sampled_from([np.int64, np.float32, np.uint8]),
+    st.sampled_from([np.int64, np.int32]),
+    st.integers(0, 40),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=20),
+)
+def test_ranges_are_copied_as_by_numpy(
+    dtype: Any, of_ends: Any, num_values: int, ends: list[tuple[int, int]]
+) -> None:
+    values = np.arange(num_values).astype(dtype)
+    ranges = [sorted(min(end, num_values) for end in pair) for pair in ends]
+    numbers = [[first, last - first] for first, last in ranges] or [[0, 0]]
+    starts, lengths = np.array(numbers, of_ends).T
+    expected = np.concatenate([values[:0], *(values[first:last] for first, last in ranges)])
+    found = ranges_of(values, starts, lengths)
+    assert (found.dtype, found.tolist()) == (values.dtype, expected.tolist())
+
+
+@pytest.mark.parametrize(
+    ("starts", "lengths", "room"),
+    [
+        ([0, 2], [1, 2], 3),  # beyond the values
+        ([0, -1], [1, 1], 2),
+        ([0, 1], [3, -1], 2),
+        ([0, 2**63 - 1], [1, 1], 2),
+        ([0, 1], [1, 2**63 - 1], 2),
+        ([0, 1], [1, 1], 1),  # no room
+        ([0, 1], [1, 1], 3),  # more room than values
+        ([0, 1], [1], 1),
+    ],
+)
+def test_ranges_that_do_not_fit_are_refused(starts: Any, lengths: Any, room: int) -> None:
+    values, out = np.arange(3), np.zeros(room, np.int64)
+    with pytest.raises(ValueError, match="expected a start and a length of each range"):
+        kernels.copy_ranges(values, 8, np.array(starts), np.array(lengths), out)
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 1], [0, 1, 9], [-1, 0, 1]])

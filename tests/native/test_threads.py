@@ -84,7 +84,7 @@ def _offsets(dtype: type = np.int32) -> np.ndarray:
 
 def test_texts_whose_offsets_another_thread_changes_are_refused_or_hashed_within_the_data() -> None:
     offsets, data, hashes = _offsets(), bytes(3 * NUM_ROWS), np.zeros(NUM_ROWS, np.uint64)
-    _calls(lambda: kernels.hash_texts(data, offsets, hashes, 42), offsets)
+    _calls(lambda: kernels.hash_texts(data, offsets, hashes, 42, False), offsets)
 
 
 def only(numbers: np.ndarray, place: int) -> np.ndarray:
@@ -184,6 +184,13 @@ def test_lists_whose_offsets_another_thread_changes_lose_their_nulls_within_the_
     _calls(call, offsets)
 
 
+@pytest.mark.parametrize("changed", [0, 1], ids=["starts", "lengths"])
+def test_ranges_that_another_thread_changes_are_copied_within_the_buffers(changed: int) -> None:
+    ranges = np.arange(NUM_ROWS) * 3, np.full(NUM_ROWS, 2)
+    values, out = np.arange(3 * NUM_ROWS), np.zeros(2 * NUM_ROWS, np.int64)
+    _calls(lambda: kernels.copy_ranges(values, 8, *ranges, out), ranges[changed])
+
+
 def test_cuts_that_another_thread_changes_rebase_offsets_within_the_buffers() -> None:
     offsets, cuts = _offsets(), np.array([0, NUM_ROWS // 2, NUM_ROWS])
     rebased = np.zeros(NUM_ROWS + 2, np.int64)
@@ -202,11 +209,11 @@ def test_what_is_read_may_lie_at_any_address() -> None:
     offsets, cuts = np.array([0, 1, 3, 3], np.int32), np.array([0, 3])
     values = np.array([7, 8, 9])
     hashes, same = np.zeros(3, np.uint64), np.zeros(3, np.uint64)
-    kernels.hash_texts(b"abc", offsets, hashes, 1)
-    kernels.hash_texts(b"abc", odd(offsets), same, 1)
+    kernels.hash_texts(b"abc", offsets, hashes, 1, False)
+    kernels.hash_texts(b"abc", odd(offsets), same, 1, False)
     assert (hashes == same).all()
-    kernels.hash_decimals(values, hashes, 1)
-    kernels.hash_decimals(odd(values), same, 1)
+    kernels.hash_decimals(values, hashes, 1, b"")
+    kernels.hash_decimals(odd(values), same, 1, odd(hashes[:0]))
     assert (hashes == same).all()
     kernels.sign_rows((values,), hashes, 1, False)
     kernels.sign_rows((odd(values),), same, 1, False)
@@ -228,6 +235,7 @@ def test_what_is_read_may_lie_at_any_address() -> None:
         odd(offsets), 4, b"", 0, odd(values), b"", 0, bytes(8), new_offsets, out
     )
     assert new_offsets.tolist() == [0, 1, 3, 3]
+    kernels.copy_ranges(odd(values), 8, odd(np.array([1])), odd(np.array([2])), odd(out[:2]))
     assert kernels.count_marks(odd(values), 8) == 3
     table = np.zeros((8, 2), np.int64)
     assert kernels.count_ids(odd(values), odd(values), table, 0, np.zeros(4, np.int64)) == (3, 3, 3)
@@ -239,9 +247,9 @@ def test_what_numbers_are_written_to_is_aligned_or_refused() -> None:
     cuts = np.array([0, 3])
     four, bits = np.zeros(4, np.int64), np.zeros(8, np.bool_)
     with pytest.raises(ValueError, match="aligned hashes"):
-        kernels.hash_texts(b"abc", offsets, odd(three), 1)
+        kernels.hash_texts(b"abc", offsets, odd(three), 1, False)
     with pytest.raises(ValueError, match="aligned hashes"):
-        kernels.hash_decimals(three, odd(three), 1)
+        kernels.hash_decimals(three, odd(three), 1, b"")
     with pytest.raises(ValueError, match="aligned signs"):
         kernels.sign_rows((three,), odd(three), 1, False)
     with pytest.raises(ValueError, match="aligned room"):
