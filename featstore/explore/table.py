@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +204,7 @@ class Table:
             The rows. Their `to_pandas()` keeps signs: an integer column with nulls becomes pandas'
             `Int64`, where pyarrow alone would make rounded floats.
         """
-        schema = _arrow_schema(selected_schema(self.schema, slots))
+        schema = arrow_schema(selected_schema(self.schema, slots))
         return nullable_integers(pa.Table.from_batches(self.to_batches(slots, where), schema))
 
     def sample(
@@ -254,7 +253,7 @@ class Table:
                 )
                 for place, (file, base, groups) in zip(chosen, opened, strict=True)
             ]
-        empty = _arrow_schema(schema).empty_table()
+        empty = arrow_schema(schema).empty_table()
         return nullable_integers(pa.concat_tables([empty, *parts]).combine_chunks())
 
     def head(
@@ -268,7 +267,7 @@ class Table:
                 partition keys are always returned.
             where: A predicate; by default every row matches.
         """
-        schema = _arrow_schema(selected_schema(self.schema, slots))
+        schema = arrow_schema(selected_schema(self.schema, slots))
         batches, num_read = [], 0
         for batch in self.to_batches(slots, where):
             batches.append(batch.slice(0, num_rows - num_read))
@@ -483,33 +482,6 @@ class Table:
         self._require_fresh(self.snapshot.data_files, self.schema)
         return polars_view(self.snapshot)
 
-    def ray(self, slots: Sequence[str] | None = None, where: str | None = None) -> Any:
-        """The rows of `to_batches` as a lazy `ray.data.Dataset`, read by the workers of a cluster.
-
-        Each read task has some neighbouring data files, which it stages as `to_batches` does. The
-        workers need featstore, and access to the table.
-
-        Args:
-            slots: Names and globs of slots; by default all.
-            where: A predicate; by default every row is read.
-
-        Raises:
-            ModuleNotFoundError: Ray is not installed (`pip install 'ray[data]'`).
-        """
-        from featstore.explore.ray_source import TableSource, dataset
-
-        condition = self._where(where)
-        schema = selected_schema(self.schema, slots)
-        files = matching_files(self.snapshot.data_files, condition)
-        self._require_fresh(files, schema)
-        source = TableSource(
-            replace(self.snapshot, data_files=files),
-            _arrow_schema(schema),
-            partial(_rows_of, slots=slots, where=where),
-            is_exact=where is None,
-        )
-        return dataset(source)
-
     def _stored(
         self, partitions: Sequence[Mapping[str, str | None]], where: Where | None
     ) -> list[StoredStatistics] | None:
@@ -608,7 +580,7 @@ class Table:
     def _where(self, text: str | None) -> Where | None:
         if text is None:
             return None
-        return parse_where(text, {field.name: field.type for field in _arrow_schema(self.schema)})
+        return parse_where(text, {field.name: field.type for field in arrow_schema(self.schema)})
 
     def _require_fresh(self, files: Sequence[DataFile], read: SlotSchema) -> None:
         require_fresh(self.snapshot, files, read.column_names)
@@ -620,7 +592,7 @@ class Table:
         files = matching_files(files, where)
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
         self._require_fresh(files, read)
-        names_out = _arrow_schema(schema).names
+        names_out = arrow_schema(schema).names
         with NamedErrors(self.url):
             for file, base, groups in self._opened(files, read):
                 tables = read_tables(
@@ -658,12 +630,6 @@ class Table:
             replace(file, groups=tuple(g for g in file.groups if g.group in needed))
             for file in files
         )
-
-
-def _rows_of(
-    snapshot: Snapshot, *, slots: Sequence[str] | None, where: str | None
-) -> Iterator[pa.RecordBatch]:
-    return Table(snapshot).to_batches(slots, where)
 
 
 def selected_schema(schema: SlotSchema, slots: Sequence[str] | None) -> SlotSchema:
@@ -719,7 +685,8 @@ def _drawn(
     return rows.take(pa.array(sorted(rng.sample(range(len(rows)), num_rows)), pa.int64()))
 
 
-def _arrow_schema(schema: SlotSchema) -> pa.Schema:
+def arrow_schema(schema: SlotSchema) -> pa.Schema:
+    """The schema of the rows that are read: nullable, with the partition keys."""
     return without_places(schema.to_arrow(nullable=True, partition_keys=True))
 
 

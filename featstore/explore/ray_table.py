@@ -1,37 +1,47 @@
 """A table as a datasource of Ray Data, whose read tasks may run on all hosts of a cluster."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
+from featstore.explore.table import Table, arrow_schema, open_table, selected_schema
 from featstore.table.snapshot import FileList, Snapshot
 
-Reader = Callable[[Snapshot], Iterator[pa.RecordBatch]]
 
+class RayTable(Datasource):  # type: ignore[misc]
+    """The rows of `Table.to_batches` for `ray.data.read_datasource`.
 
-class TableSource(Datasource):  # type: ignore[misc]
-    """Read tasks of neighbouring data files, each with a snapshot of these files only.
+    Each read task has some neighbouring data files, stages them as `to_batches` does, and gives a
+    block for each of their row groups. The workers need featstore, and access to the table.
 
     Args:
-        snapshot: The table, with those of its data files that may hold matching rows.
-        schema: The columns of the blocks.
-        read: Gives the matching rows of a snapshot. The workers get it.
-        is_exact: Whether all rows match.
+        table: The table, or its URL.
+        slots: Names and globs of slots; by default all.
+        where: A predicate; by default every row is read.
+
+    Raises:
+        SelectionError: A name is unknown, or `where` cannot be parsed.
     """
 
     def __init__(
-        self, snapshot: Snapshot, schema: pa.Schema, read: Reader, *, is_exact: bool
+        self,
+        table: Table | str | Path,
+        slots: Sequence[str] | None = None,
+        where: str | None = None,
     ) -> None:
         super().__init__()
-        self._snapshot, self._schema = snapshot, schema
-        self._read, self._is_exact = read, is_exact
+        opened = table if isinstance(table, Table) else open_table(table)
+        self._snapshot = opened.snapshot
+        self._files = FileList.of(opened.data_files(where))
+        self._schema = arrow_schema(selected_schema(opened.schema, slots))
+        self._slots, self._where = slots, where
 
     def get_name(self) -> str:
         """How Ray names the tasks."""
@@ -45,23 +55,26 @@ class TableSource(Datasource):  # type: ignore[misc]
     ) -> list[ReadTask]:
         """At most so many tasks, about equal in bytes."""
         return [
-            self._task(files, per_task_row_limit)
-            for files in divided(self._snapshot.data_files, parallelism)
+            self._task(files, per_task_row_limit) for files in divided(self._files, parallelism)
         ]
 
     def _task(self, files: FileList, row_limit: int | None) -> ReadTask:
         metadata = BlockMetadata(
-            num_rows=files.num_rows_told if self._is_exact else None,
+            num_rows=files.num_rows_told if self._where is None else None,
             size_bytes=None,
             exec_stats=None,
             input_files=tuple(files.urls),
         )
-        blocks = partial(_blocks, self._read, replace(self._snapshot, data_files=files))
+        part = replace(self._snapshot, data_files=files)
+        blocks = partial(_blocks, part, self._slots, self._where)
         return ReadTask(blocks, metadata, self._schema, row_limit)
 
 
-def _blocks(read: Reader, snapshot: Snapshot) -> Iterator[pa.Table]:
-    return (pa.Table.from_batches([batch]) for batch in read(snapshot))
+def _blocks(
+    snapshot: Snapshot, slots: Sequence[str] | None, where: str | None
+) -> Iterator[pa.Table]:
+    for batch in Table(snapshot).to_batches(slots, where):
+        yield pa.Table.from_batches([batch])
 
 
 def divided(files: FileList, num_parts: int) -> list[FileList]:
@@ -71,8 +84,3 @@ def divided(files: FileList, num_parts: int) -> list[FileList]:
     middles = np.cumsum(sizes) - sizes / 2
     parts = (middles * num_parts / max(1, sizes.sum())).astype(np.int64)
     return [files.take(np.flatnonzero(parts == part)) for part in np.unique(parts)]
-
-
-def dataset(source: TableSource) -> Any:
-    """The source as a `ray.data.Dataset`, in the cluster that this process is connected to."""
-    return ray.data.read_datasource(source)

@@ -1,4 +1,4 @@
-"""`Table.ray`, with a local Ray of two workers; `make ray` installs it."""
+"""`RayTable`, with a local Ray of two workers; `make ray` installs it."""
 
 import importlib.util
 import json
@@ -22,12 +22,12 @@ SCRIPT = """
 import json, os, sys
 import ray
 import featstore
+from featstore.explore.ray_table import RayTable
 
 environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
 ray.init(address="local", num_cpus=2, include_dashboard=False, runtime_env={"env_vars": environ})
-table = featstore.open_table(sys.argv[1])
-rows = table.ray(["row", "price"], where="dt > '2026-11-01' and price >= 30")
-every = table.ray()
+rows = ray.data.read_datasource(RayTable(sys.argv[1], ["row", "price"], "dt > '2026-11-01' and price >= 30"))
+every = ray.data.read_datasource(RayTable(featstore.open_table(sys.argv[1])))
 print(json.dumps({
     "rows": sorted((row["row"], row["price"], row["dt"]) for row in rows.take_all()),
     "columns": rows.schema().names,
@@ -61,7 +61,7 @@ def test_two_workers_give_the_rows_that_the_table_itself_gives(tmp_path: Path) -
 def test_tasks_have_each_file_once_and_are_about_equal(
     tmp_path_factory: pytest.TempPathFactory, sizes: Sequence[int], num_parts: int
 ) -> None:
-    from featstore.explore.ray_source import divided
+    from featstore.explore.ray_table import divided
 
     place = put_row_files(tmp_path_factory.mktemp("t"), sizes or [1], "{:02}.parquet")
     files = open_snapshot(str(place)).data_files
