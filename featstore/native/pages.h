@@ -671,9 +671,8 @@ INLINED void write_kept(ColumnOut* out, const Levels* levels, const char* values
   if (out->leaves_out) to = 0; /* of the row that goes on */
   for (;;) {
     copy_decoded(out->values + out->at * width, values + from * width, (to - from) * width, (out->capacity - out->at) * width, is_wide);
-    int32_t* const offsets = out->offsets + out->row - first;
     const int32_t by = (int32_t)(out->at - from);
-    for (int64_t i = first; is_list && i < end; i++) offsets[i] = by + begins[i];
+    for (int64_t i = first; is_list && i < end; i++) out->offsets[out->row - first + i] = by + begins[i];
     out->at += to - from;
     out->row += end - first;
     num_kept += end - first;

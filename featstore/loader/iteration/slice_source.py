@@ -271,7 +271,10 @@ class SliceSource:
             return (self._work(item, files_in_place(item[1])) for item in claimed), lambda: True
         stream = self._stager.stage(self._items(claimed))
         self._begin(stream)
-        return self._staged(stream, budget), lambda: stream.is_ready(job.most_parts)
+        # To decode a file takes room in the budget, which others may have to leave first.
+        return self._staged(
+            stream, budget
+        ), lambda: self._decoded is None and stream.is_ready(job.most_parts)
 
     def _staged(self, stream: Stream[Coming], budget: Budget) -> Iterator[Work]:
         """Work on files that the stager brings to the local disk, except those that it leaves in
