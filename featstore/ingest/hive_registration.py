@@ -1,12 +1,13 @@
 """Registers a table in a Hive metastore, through a Spark session that is connected to it."""
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from featstore.base.errors import InputError, TableNotFoundError
+from featstore.base.errors import InputError, StoreError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.extraction.spark.spark_errors import refused_by_spark
 from featstore.ingest.hive_locations import (
@@ -28,16 +29,17 @@ from featstore.table.snapshot import Snapshot, require_plain_files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"\w+\.\w+", re.ASCII)
 _TABLE, _VERSION, _DIGEST = "featstore.table", "featstore.version", "featstore.digest"
-_QUERY = "featstore.query"
+_QUERY = "featstore.query"  # of views alone
 # What engines note of the files in a location: keys of Hive, and beginnings of those of Spark.
 _STATISTICS = (
     *("COLUMN_STATS_ACCURATE", "STATS_GENERATED", "numFiles", "numRows", "rawDataSize"),
     *("totalSize", "spark.sql.statistics."),
 )
-# Partitions per ALTER TABLE: more mean fewer calls to the metastore, each with a longer statement.
-_NUM_ADDED_AT_ONCE = 100
+# Partitions per change: more mean fewer calls to the metastore, each of which takes longer.
+_NUM_AT_ONCE = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +87,8 @@ class Registration:
 
 def register(spark: "SparkSession", table_url: str, name: str) -> Registration:
     """Creates or updates the external Hive table `name` so that it shows the newest version, and
-    the view `{name}_with_nulls`, in which missing values are null.
+    the view `{name}_with_nulls`, in which missing values are null. Where the view cannot be made, a
+    warning says why.
 
     Each partition is switched in one step from its former files to its current, committed ones. A
     running query keeps reading the former files, which stay until the table is vacuumed. If the
@@ -98,9 +101,10 @@ def register(spark: "SparkSession", table_url: str, name: str) -> Registration:
 
     Raises:
         TableNotFoundError: There is no Delta table at `table_url`.
-        InputError: The metastore has no such database, or has another table or view of such a
+        InputError: The metastore has no such database, or has another table or a view of that
             name, Hive has no type for a column, a reader of the files alone would not find the
-            rows, or Spark cannot use the metastore.
+            rows, or Spark refuses a statement.
+        StoreError: The metastore cannot be reached, or fails.
     """
     with refused_by_spark(f"register {name}"):
         _check_name(spark, name)
@@ -119,25 +123,25 @@ def _register_once(
         raise InputError(f"{redact(snapshot.url)} holds no rows; {name} is left as it is")
     require_plain_files(snapshot, f"register {name}")
     view = f"{name}_with_nulls"
-    properties, view_properties = _properties(spark, name), _properties(spark, view)
-    for shown, found in ((name, properties), (view, view_properties)):
-        _check_ours(snapshot, shown, found)
-    new_columns = tuple(columns(snapshot.schema))
+    declared = columns(snapshot.schema)
+    properties = _properties(spark, name)
     if properties is None:
         keys = partition_columns(snapshot.schema)
-        spark.sql(
-            f"CREATE EXTERNAL TABLE {name} ({_declared(new_columns)}) "
+        properties = _make(
+            spark,
+            name,
+            f"CREATE EXTERNAL TABLE {name} ({_declared(declared)}) "
             f"{f'PARTITIONED BY ({_declared(keys)})' if keys else ''} STORED AS PARQUET LOCATION "
             f"{_text(hive_root(snapshot.url))} "
-            f"TBLPROPERTIES ({_pairs({_TABLE: _identity(snapshot)})})"
+            f"TBLPROPERTIES ({_pairs({_TABLE: _identity(snapshot)})})",
         )
-        known: set[str] = set()
-    else:
+    added: Sequence[Column] = declared
+    if properties is not None:
+        _check_ours(snapshot, name, properties)
         known = {column.name.lower() for column in spark.catalog.listColumns(name)}
-        added = [column for column in new_columns if column.name.lower() not in known]
+        added = [column for column in declared if column.name.lower() not in known]
         if added:
             spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({_declared(added)})")
-    view_changed = _show_view(spark, snapshot, name, view, view_properties)
     before = _registered(snapshot, properties or {}, since)
     wanted = locations(snapshot)
     changed = [location for location in wanted if location.url not in before]
@@ -148,6 +152,7 @@ def _register_once(
         if snapshot.schema.partition_keys
         else _show_all(spark, name, changed)
     )
+    view_changed = _show_view(spark, snapshot, name, view)
     done = {_TABLE: _identity(snapshot), _VERSION: str(snapshot.version), _DIGEST: snapshot.digest}
     spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({_pairs(done)})")
     return Registration(
@@ -157,9 +162,7 @@ def _register_once(
         num_added=counts[0],
         num_switched=counts[1],
         num_dropped=counts[2],
-        new_columns=tuple(
-            column.name for column in new_columns if column.name.lower() not in known
-        ),
+        new_columns=tuple(column.name for column in added),
         num_files=num_files,
         num_removed=remove_vacuumed(snapshot),
         view=view if view_changed else "",
@@ -190,13 +193,32 @@ def _properties(spark: "SparkSession", name: str) -> dict[str, str] | None:
     return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
 
 
-def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str] | None) -> None:
-    if properties is not None and properties.get(_TABLE) != _identity(snapshot):
-        shown = "another featstore table" if _TABLE in properties else "no featstore table"
-        raise InputError(
-            f"{name} already exists and shows {shown}, not {redact(snapshot.url)}; choose another "
-            f"name, or drop it"
-        )
+def _make(spark: "SparkSession", name: str, statement: str) -> dict[str, str] | None:
+    """Runs the statement that makes `name`; returns the properties of what another registration
+    made in the meantime, None if there was nothing.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.sql(statement)
+    except AnalysisException:
+        if (found := _properties(spark, name)) is None:
+            raise
+        return found
+    return None
+
+
+def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str]) -> None:
+    if _QUERY in properties:
+        shown = "is the view of a featstore table"
+    elif properties.get(_TABLE) == _identity(snapshot):
+        return
+    else:
+        shown = f"shows {'another' if _TABLE in properties else 'no'} featstore table"
+    raise InputError(
+        f"{name} already exists and {shown}, not {redact(snapshot.url)}; choose another name, or "
+        f"drop it"
+    )
 
 
 def _identity(snapshot: Snapshot) -> str:
@@ -208,24 +230,31 @@ def _identity(snapshot: Snapshot) -> str:
     return hashlib.sha256(hive_root(snapshot.url).encode()).hexdigest()
 
 
-def _show_view(
-    spark: "SparkSession",
-    snapshot: Snapshot,
-    name: str,
-    view: str,
-    properties: Mapping[str, str] | None,
-) -> bool:
-    """Makes or changes the view; returns whether it had to. `properties` are those that it has."""
+def _show_view(spark: "SparkSession", snapshot: Snapshot, name: str, view: str) -> bool:
+    """Makes or changes the view; returns whether it did. A warning says why it could not."""
     query = view_query(snapshot.schema, name)
     done = {_TABLE: _identity(snapshot), _QUERY: hashlib.sha256(query.encode()).hexdigest()}
-    if properties is None:
-        spark.sql(f"CREATE VIEW {view} TBLPROPERTIES ({_pairs(done)}) AS {query}")
-    elif properties.get(_QUERY) != done[_QUERY]:
-        spark.sql(f"ALTER VIEW {view} AS {query}")
-        spark.sql(f"ALTER VIEW {view} SET TBLPROPERTIES ({_pairs(done)})")
-    else:
+    try:
+        with refused_by_spark(f"show {view}"):
+            found = _properties(spark, view)
+            if found is None:
+                made = f"CREATE VIEW {view} TBLPROPERTIES ({_pairs(done)}) AS {query}"
+                if (found := _make(spark, view, made)) is None:
+                    return True
+            if _QUERY not in found or found.get(_TABLE) != done[_TABLE]:
+                raise InputError(f"{view} already exists and is no view of {name}; rename it")
+            if found[_QUERY] == done[_QUERY]:
+                return False
+            spark.sql(f"ALTER VIEW {view} AS {query}")
+            spark.sql(f"ALTER VIEW {view} SET TBLPROPERTIES ({_pairs(done)})")
+            return True
+    except (InputError, StoreError) as error:
+        _LOG.warning(
+            "%s is shown, but not its view with nulls: %s; the next registration tries again",
+            name,
+            error,
+        )
         return False
-    return True
 
 
 def _registered(snapshot: Snapshot, properties: Mapping[str, str], since: int | None) -> set[str]:
@@ -253,49 +282,51 @@ def _show(
     }
     present = {_path(location.partition): location for location in wanted}
     added = [location for path, location in present.items() if path not in shown]
-    for first in range(0, len(added), _NUM_ADDED_AT_ONCE):
+    for first in range(0, len(added), _NUM_AT_ONCE):
         clauses = (
             f"{_partition(location.partition)} LOCATION {_text(location.url)}"
-            for location in added[first : first + _NUM_ADDED_AT_ONCE]
+            for location in added[first : first + _NUM_AT_ONCE]
         )
         spark.sql(f"ALTER TABLE {name} ADD IF NOT EXISTS {' '.join(clauses)}")
-    switched = [location for location in changed if _path(location.partition) in shown]
-    # Before the switch: a location without statistics is right at any time.
-    _forget_statistics(spark, name, [shown[_path(location.partition)] for location in switched])
-    for location in switched:
-        spark.sql(
-            f"ALTER TABLE {name} {_partition(location.partition)} SET LOCATION "
-            f"{_text(location.url)}"
-        )
+    switched = [
+        (shown[path], location.url)
+        for location in changed
+        if (path := _path(location.partition)) in shown
+    ]
+    for first in range(0, len(switched), _NUM_AT_ONCE):
+        _switch(spark, name, switched[first : first + _NUM_AT_ONCE])
     dropped = [partition for path, partition in shown.items() if path not in present]
     for partition in dropped:
         spark.sql(f"ALTER TABLE {name} DROP IF EXISTS {_partition(partition)}")
     return len(added), len(switched), len(dropped)
 
 
-def _forget_statistics(
-    spark: "SparkSession", name: str, partitions: Iterable[Mapping[str, str]]
+def _switch(
+    spark: "SparkSession", name: str, switched: Iterable[tuple[Mapping[str, str], str]]
 ) -> None:
-    """Removes what engines noted of the files that these partitions held, from which Hive answers
-    `count(*)`. Spark has no statement for this, and keeps such notes when it sets a location.
+    """Sets the locations of partitions, and removes what engines noted of the files that these
+    held: Hive answers `count(*)` from it. Spark has no statement for this, and SET LOCATION keeps
+    such notes. The metastore then counts the files in the new location.
 
     Args:
-        partitions: Keys as the metastore has them.
+        switched: Keys as the metastore has them, and the new location.
     """
     jvm, session = spark._jvm, spark._jsparkSession.sessionState()
-    to_map = jvm.PythonUtils.toScalaMap
-    table = session.sqlParser().parseTableIdentifier(name)
+    to_map, nothing = jvm.PythonUtils.toScalaMap, jvm.scala.Option.empty()
+    table, catalog = session.sqlParser().parseTableIdentifier(name), session.catalog()
     changed = []
-    for partition in partitions:
-        found = session.catalog().getPartition(table, to_map(dict(partition)))
+    for partition, url in switched:
+        found = catalog.getPartition(table, to_map(dict(partition)))
         noted = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found.parameters()))
         kept = {key: text for key, text in noted.items() if not key.startswith(_STATISTICS)}
-        if kept != noted:
-            times = (found.createTime(), found.lastAccessTime())
-            without = (found.spec(), found.storage(), to_map(kept), *times)
-            changed.append(found.copy(*without, jvm.scala.Option.empty()))
-    if changed:
-        session.catalog().alterPartitions(table, jvm.PythonUtils.toSeq(changed))
+        storage, location = found.storage(), jvm.org.apache.hadoop.fs.Path(url).toUri()
+        others = map(storage.productElement, range(1, storage.productArity()))
+        storage = storage.copy(jvm.scala.Option.apply(location), *others)
+        times = (found.createTime(), found.lastAccessTime())
+        changed.append(found.copy(found.spec(), storage, to_map(kept), *times, nothing))
+    catalog.alterPartitions(table, jvm.PythonUtils.toSeq(changed))
+    if catalog.getTableMetadata(table).stats().isDefined():
+        catalog.alterTableStats(table, nothing)
 
 
 def _shown(path: str) -> dict[str, str]:

@@ -363,6 +363,7 @@ def read_source(spark: "SparkSession", source: LogSource) -> "DataFrame":
 
     Raises:
         InputError: Spark cannot read it.
+        StoreError: The metastore fails, or cannot be reached.
     """
     with refused_by_spark(f"read {source}"):
         if source.sql is not None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.hive.metastores import client, metastore
-from tests.programs import run_python
+from tests.programs import free_ports, run_python
 
 pytestmark = pytest.mark.slow
 
@@ -122,3 +122,23 @@ def test_a_metastore_of_hive_4_without_its_client_is_told_in_one_line(
     assert "Invalid method name: 'get_table'" in line
     assert "set spark.sql.hive.metastore.version to its version" in line
     assert "Traceback" not in done.stderr
+
+
+def test_a_metastore_that_is_down_may_be_up_in_the_next_attempt(
+    files: list[object], tmp_path: Path
+) -> None:
+    program = START + (
+        "from featstore.base.errors import StoreError\n"
+        "from featstore.extraction.spark.yarn import is_final\n"
+        "try: register(spark_session('down', hive=True), table, name)\n"
+        "except StoreError as error: print(is_final(error), error)\n"
+    )
+    [port] = free_ports(1)
+    settings = {
+        "spark.hadoop.hive.metastore.uris": f"thrift://127.0.0.1:{port}",
+        "spark.hadoop.hive.metastore.connect.retries": "1",
+    }
+    done = run_python(program, *files, cwd=tmp_path, variables=environment(settings))
+    [line] = done.stdout.splitlines()
+    assert line.startswith("False Spark cannot register default.clicks, its Hive metastore fails")
+    assert "HiveException: " in line

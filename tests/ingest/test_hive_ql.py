@@ -61,6 +61,7 @@ import json, sys
 import featstore
 from featstore.ingest.hive_registration import register
 from featstore.extraction.spark.runners import spark_session
+from featstore.table.delta import open_delta
 
 marks, query, nulls = sys.argv[1:]
 spark = spark_session("Hive's driver", hive=True)
@@ -87,7 +88,8 @@ for table, partition, what in (("days", {"dt": "1"}, "PARTITION (dt='1')"), ("fl
     extract("raw/new")
     found += [hive(f"DESCRIBE FORMATTED default.{table} {what}"), hive(f"SELECT click FROM default.{table}")]
     missing = f"SELECT `user` FROM default.{table}_with_nulls WHERE user_id IS NULL"
-    tables.append([*found, hive(missing)])
+    sizes = [file.size_bytes for file in open_delta(table).data_files]
+    tables.append([*found, hive(missing), [f"\\tnumFiles\\t{len(sizes)}", f"\\ttotalSize\\t{sum(sizes)}"]])
 spark.stop()
 print(json.dumps([views, tables]))
 """
@@ -135,11 +137,13 @@ def test_missing_values_are_null_for_both_engines_and_others_are_as_they_were(se
 
 @pytest.mark.parametrize("partitioned", [True, False])
 def test_statistics_of_former_files_are_gone(seen: Any, partitioned: bool) -> None:
-    before, counted, after, rows, nulls = seen[1][0 if partitioned else 1]
+    before, counted, after, rows, nulls, files = seen[1][0 if partitioned else 1]
     accurate = '\tCOLUMN_STATS_ACCURATE\t{\\"BASIC_STATS\\":\\"true\\"}'
     assert {accurate, "\tnumRows\t110"} <= {*before}
     assert counted == ["110"], "by the statistics"
     noted = [line for line in after if line.startswith(("\tCOLUMN_STATS", "\tnumRows"))]
     assert noted == ([] if partitioned else ["\tnumRows\t-1"])
+    assert {*files} <= {*after}
+    assert not {*files} <= {*before}
     assert len(rows) == 121
     assert nulls == ["NULL"] * 11

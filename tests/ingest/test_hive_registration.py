@@ -13,6 +13,7 @@ import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import AnalysisException
 
 import featstore
 from featstore.base.errors import InputError, TableNotFoundError
@@ -211,7 +212,9 @@ def test_a_table_without_partition_keys_has_one_location(
 
 
 class Session:
-    """A real session, and something that happens at the first statement that has a text in it."""
+    """A real session, and something that happens just before the first statement that has a text in
+    it.
+    """
 
     def __init__(self, spark: Any, text: str, happening: Any) -> None:
         self._spark, self._text, self._happening = spark, text, happening
@@ -221,31 +224,30 @@ class Session:
         return getattr(self._spark, name)
 
     def sql(self, statement: str) -> Any:
-        done = self._spark.sql(statement)
         if self._text in statement and not self.happened:
             self.happened = True
             self._happening()
-        return done
+        return self._spark.sql(statement)
 
 
 def test_a_registration_that_dies_half_way_is_made_whole_by_the_next(
     spark: Any, job: ExtractJob, write_raw: Any, name: str
 ) -> None:
-    for num_rows in (100, 120):
-        for day in ("1", "2", "3"):
-            extract_day(job, write_raw, day, num_rows)
-        if num_rows == 100:
-            register(spark, job.table_url, name)
+    for day in ("1", "2"):
+        extract_day(job, write_raw, day, 100)
+    register(spark, job.table_url, name)
+    DeltaTable(job.table_url).delete("dt = '2'")
+    extract_day(job, write_raw, "1", 120)
 
     def die() -> None:
         raise KeyboardInterrupt
 
-    dying = Session(spark, "SET LOCATION", die)
+    dying = Session(spark, "DROP IF EXISTS", die)
     with pytest.raises(KeyboardInterrupt):
         register(dying, job.table_url, name)
     assert dying.happened
-    assert sorted(num_rows_by_day(spark, name).values()) == [100, 100, 120]
-    assert register(spark, job.table_url, name).num_switched == 3
+    assert num_rows_by_day(spark, name) == {"1": 120, "2": 100}
+    assert register(spark, job.table_url, name).num_dropped == 1
     assert in_hive(spark, name) == in_delta(job.table_url)
 
 
@@ -260,6 +262,42 @@ def test_a_day_committed_during_a_registration_is_shown_at_its_end(
     assert num_rows_by_day(spark, name) == {"1": 120}
 
 
+@pytest.mark.parametrize("text", ["CREATE EXTERNAL TABLE", "CREATE VIEW"])
+def test_what_another_registration_made_in_the_meantime_is_taken(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str, text: str, caplog: Any
+) -> None:
+    extract_day(job, write_raw, "1", 100)
+    session = Session(spark, text, lambda: register(spark, job.table_url, name))
+    report = register(session, job.table_url, name)
+    assert session.happened
+    assert (report.created, report.view) == (text == "CREATE VIEW", "")
+    assert num_rows_by_day(spark, f"{name}_with_nulls") == {"1": 100}
+    assert not caplog.messages
+
+
+def test_a_table_whose_view_cannot_be_made_is_shown_and_a_warning_says_why(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str, caplog: Any
+) -> None:
+    extract_day(job, write_raw, "1", 100)
+    view = f"{name}_with_nulls"
+
+    def forbid() -> None:
+        raise AnalysisException("HiveException: AccessDenied: CreateView")
+
+    for shown in (
+        Session(spark, "CREATE VIEW", forbid),
+        Session(spark, "", lambda: spark.sql(f"CREATE VIEW {view} AS SELECT 1 AS a")),
+    ):
+        report = register(shown, job.table_url, name)
+        assert shown.happened
+        assert (report.view, num_rows_by_day(spark, name)) == ("", {"1": 100})
+    forbidden, foreign = caplog.messages
+    assert f"Spark cannot show {view}, " in forbidden
+    assert "HiveException: AccessDenied: CreateView; " in forbidden
+    assert f"{view} already exists and is no view of {name}; rename it; the next " in foreign
+    assert spark.table(view).columns == ["a"]
+
+
 def test_what_cannot_be_registered_is_named(
     spark: Any, job: ExtractJob, write_raw: Any, name: str
 ) -> None:
@@ -272,18 +310,16 @@ def test_what_cannot_be_registered_is_named(
     with pytest.raises(TableNotFoundError, match="no table at "):
         register(spark, job.table_url, name)
     extract_day(job, write_raw, "1", 100)
-    spark.sql(f"CREATE VIEW {name}_with_nulls AS SELECT 1 AS a")
-    with pytest.raises(
-        InputError, match=r"default\.clicks_with_nulls already exists and shows no featstore table"
-    ):
-        register(spark, job.table_url, name)
-    assert not spark.catalog.tableExists(name)
-    spark.sql(f"DROP VIEW {name}_with_nulls")
     spark.sql(f"CREATE TABLE {name} (a INT) STORED AS PARQUET")
     with pytest.raises(InputError, match="already exists and shows no featstore table"):
         register(spark, job.table_url, name)
     spark.sql(f"DROP TABLE {name}")
     register(spark, job.table_url, name)
+    with pytest.raises(
+        InputError, match=r"default\.clicks_with_nulls already exists and is the view of a feat"
+    ):
+        register(spark, job.table_url, f"{name}_with_nulls")
+    assert not spark.catalog.tableExists(f"{name}_with_nulls_with_nulls")
     extract_day(replace(job, table_url=f"{job.table_url}2"), write_raw, "1", 100)
     with pytest.raises(
         InputError,

@@ -6,6 +6,7 @@ text is in this module.
 """
 
 import contextlib
+import errno
 import logging
 import re
 import sys
@@ -13,7 +14,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from featstore.base import errors
-from featstore.base.errors import FeatstoreError, InputError, MissingDependencyError, WorkerError
+from featstore.base.errors import (
+    FeatstoreError,
+    InputError,
+    MissingDependencyError,
+    StoreError,
+    WorkerError,
+)
 from featstore.base.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -25,6 +32,8 @@ _LOST_TASK = re.compile(r"Lost task (\S+) in stage (\S+) \(TID \d+\) \(([^)]*)\)
 _NO_WORKER = ("Cannot run program", "PYTHON_VERSION_MISMATCH")
 # What Thrift says of a call that a metastore does not have: Hive 4 lacks those of Hive 2 and 3.
 _NO_CALL = "Invalid method name"
+# The metastore, or the way to it, failed. What Spark itself refuses has none of these.
+_METASTORE = re.compile(r"\b(?:Hive|T|TTransport)Exception\b")
 # The text for a socket that ended without a message, whatever ended the worker.
 _DEAD_WORKER = "Python worker exited unexpectedly"
 
@@ -68,8 +77,11 @@ def _worker_error(text: str) -> WorkerError:
 
 @contextlib.contextmanager
 def refused_by_spark(what: str) -> Iterator[None]:
-    """Raises InputError if Spark, or its metastore, refuses something in the block: it cannot do
-    `what`.
+    """Translates Spark's error if it cannot do `what` in the block.
+
+    Raises:
+        InputError: Spark refuses something.
+        StoreError: Its metastore failed, or cannot be reached. `errno` is EIO.
     """
     from pyspark.errors import AnalysisException
 
@@ -84,6 +96,13 @@ def refused_by_spark(what: str) -> Iterator[None]:
                 "spark.sql.hive.metastore.jars to path, and "
                 "spark.sql.hive.metastore.jars.path to the client's jars (docs/howto/hive.md)"
             )
+        elif _METASTORE.search(said):
+            failed = StoreError(
+                f"Spark cannot {what}, its Hive metastore fails or cannot be reached: {said}; look "
+                f"at hive.metastore.uris and at the metastore's log, then run it again"
+            )
+            failed.errno = errno.EIO
+            raise failed from None
         raise InputError(f"Spark cannot {what}: {said}") from None
 
 
@@ -92,6 +111,7 @@ def query_rows(spark: "SparkSession", sql: str | None, table: str | None) -> "Da
 
     Raises:
         InputError: Spark cannot read the query or table.
+        StoreError: The metastore fails, or cannot be reached.
     """
     with refused_by_spark("run the query"):
         return spark.sql(sql) if sql is not None else spark.table(str(table))
