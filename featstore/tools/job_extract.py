@@ -39,7 +39,9 @@ _NOT_OF_RELABEL = {"days", "allow_missing", "dry_run", "group"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one extraction and prints its report; returns the exit code."""
-    return run_program("extract", lambda: job.main(arguments, "extract", standalone_mode=False))
+    return run_program(
+        "extract", lambda: job.main(arguments, "extract", standalone_mode=False), is_job=True
+    )
 
 
 @click.command()
