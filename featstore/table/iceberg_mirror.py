@@ -242,7 +242,7 @@ class _Mirror:
     """
 
     name: str
-    table_url: str
+    table_url: str = field(repr=False)
     catalog: str
     identifier: str
     directory: str

@@ -32,6 +32,7 @@ from featstore.explore.table import open_table
 from featstore.spec.parse import load_spec
 from featstore.table import iceberg_mirror
 from featstore.table.delta import open_delta
+from featstore.table.iceberg import read_entries
 from featstore.table.iceberg_mirror import mirrors_of, register
 from featstore.table.metadata import CommitMetadata
 from featstore.table.open import open_snapshot
@@ -572,6 +573,28 @@ def test_a_vacuum_tells_of_snapshots_of_versions_that_the_log_lost(
     assert len(mirror.scan(snapshot_id=tagged).to_arrow()) == 140
 
 
+def test_a_vacuum_looks_again_where_another_commit_came_first(
+    catalog: Any, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(str(table), NAME)
+    api.delete_rows(str(table), "user = 'u1'")
+    age(table)
+    rivals = [catalog.load_table("db.ctr")]
+
+    def commit() -> None:
+        if rivals:
+            with rivals.pop().transaction() as transaction:
+                transaction.set_properties({"owner": "ads"})
+
+    overtaken = preceded(read_entries, commit)
+    monkeypatch.setattr(iceberg_mirror, "read_entries", overtaken)
+    assert len(vacuum(str(table), retain_s=0).removed) > 0
+    mirror = require_shown(catalog, table)
+    assert not rivals
+    assert mirror.properties["owner"] == "ads"
+    assert len(mirror.snapshots()) == 1
+
+
 def test_a_catalog_that_fails_keeps_no_other_from_its_update(
     catalog: Any, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -669,8 +692,8 @@ def test_a_name_that_cannot_be_made_is_told_before_the_extraction(
     text = yaml.safe_dump({"spec": 1, "inputs": {"user": "string"}, "slots": SLOTS[:1]})
     (tmp_path / "spec.yaml").write_text(text)
     given: list[str | Path] = ["--spec", tmp_path / "spec.yaml", "--input", tmp_path / "raw"]
-    where = ["--table", tmp_path / "table", "--partition", "day=1", "--register", name]
-    failed = run("extract", *given, *where)
+    given += ["--table", tmp_path / "table", "--partition", "day=1", "--register", name]
+    failed = run("extract", *given)
     assert message in str(failed.exception)
     assert not (tmp_path / "table").exists()
 
