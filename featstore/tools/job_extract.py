@@ -77,7 +77,7 @@ def job(spec: str, register: str | None, **options: Any) -> None:
     check_options(options)
     in_hive = register is not None and "://" not in register
     if register is not None and not in_hive:
-        api.check_name(register)
+        api.check_registration(options["table_url"], register)
     loaded = load_spec(spec)
     check_lock(loaded)  # reports an error in the spec before Spark starts, which takes seconds
     hive = options["input_url"] is None or in_hive
