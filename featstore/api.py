@@ -32,7 +32,7 @@ from featstore.spec.meaning import keep_fits, make_lock
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.vocabulary import record_vocabularies
-from featstore.table.iceberg_mirror import check_name as check_name
+from featstore.table.iceberg_mirror import check_registration as check_registration
 from featstore.table.iceberg_mirror import register as register
 from featstore.table.iceberg_mirror import update_mirrors
 from featstore.table.layout import LABELS
@@ -331,7 +331,10 @@ def relabel(
 
 def _shown(report: Report) -> Report:
     """Updates the Iceberg tables that show a table, after a commit. Returns the report of it."""
-    note = f"The table itself is written; the next commit, or `table register`, shows it: {report}"
+    note = (
+        "The table itself is written; once this is mended, the next commit or `table register` "
+        f"shows it: {report}"
+    )
     with noted_on_failure(note):
         update_mirrors(report.table_url)
     return report

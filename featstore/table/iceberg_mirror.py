@@ -6,20 +6,22 @@ https://iceberg.apache.org/spec/
 """
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.column_ids import stored_schema
-from featstore.base.errors import CommitConflictError, InputError
+from featstore.base.errors import CommitConflictError, FeatstoreError, InputError
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact
 from featstore.files.listings import list_own
-from featstore.files.storage import absolute, canonical, join, local_path
+from featstore.files.storage import absolute, canonical, delete, join, local_path
 from featstore.table.delta import open_delta
+from featstore.table.groups import with_groups
 from featstore.table.iceberg import in_catalog, parse_address, read_entries
 from featstore.table.layout import ICEBERG_DIR, mirror_of, mirror_path
 from featstore.table.metadata import KEY
@@ -43,6 +45,8 @@ _typedef: Any = LazyModule("pyiceberg.typedef")
 _update: Any = LazyModule("pyiceberg.table.update")
 
 _VERSION, _DIGEST = f"{KEY}.version", f"{KEY}.digest"
+_SNAPSHOT = f"{KEY}.snapshot"  # the id of the snapshot that shows the version
+T = TypeVar("T")
 _PROPERTIES = {
     "gc.enabled": "false",  # The data files are the table's, and only its vacuum removes them.
     "commit.retry.num-retries": "0",  # A conflict means another version: it is looked at again.
@@ -62,6 +66,7 @@ class Mirrored:
         num_added: Data files that it did not show before.
         num_removed: Data files that it does not show any more.
         created: Whether it is new.
+        hidden: Slot groups whose columns it does not show.
     """
 
     name: str
@@ -70,23 +75,27 @@ class Mirrored:
     num_added: int = 0
     num_removed: int = 0
     created: bool = False
+    hidden: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         shown = f"version {self.version} of {redact(self.table_url)}"
+        without = f"; without slot groups {', '.join(self.hidden)} until `featstore table compact`"
+        end = without if self.hidden else ""
         if not (self.created or self.num_added or self.num_removed):
-            return f"nothing to do: {self.name} shows what {shown} holds"
+            return f"nothing to do: {self.name} shows what {shown} holds{end}"
         return (
             f"{self.name} {'made; it' if self.created else 'now'} shows {shown}: "
-            f"{self.num_added:,} files added, {self.num_removed:,} removed"
+            f"{self.num_added:,} files added, {self.num_removed:,} removed{end}"
         )
 
 
 def register(table_url: str, name: str) -> Mirrored:
     """Creates or updates an Iceberg table so that it shows the newest version of a table, without
-    its slot groups.
+    the columns that slot groups add.
 
     One snapshot takes the place of another, so readers see whole versions. A registration that
-    failed is made up for by the next one, and two concurrent ones both end at the newest version.
+    failed is made up for by the next one, and of two concurrent ones the last shows the newest
+    version.
 
     Args:
         table_url: The table.
@@ -95,55 +104,80 @@ def register(table_url: str, name: str) -> Mirrored:
     Raises:
         TableNotFoundError: There is no Delta table at `table_url`.
         InputError: The catalog has no such namespace, or has another table of that name; a data
-            file has no ids on its columns, or a reader of the files alone would not find the rows.
+            file has no ids on its columns, or a reader of the files alone would not find the rows
+            or their values, which a slot group replaces.
         ConfigError: pyiceberg's configuration has no such catalog.
         MissingDependencyError: pyiceberg is not installed.
         StoreError: The catalog or a store cannot be reached or refuses.
     """
-    check_name(name)
-    return _updated(table_url, name, may_create=True)
+    mirror = _mirror(table_url, name)
+    return mirror.ask(mirror.update)
 
 
-def check_name(name: str) -> None:
-    """Checks that a URL names an Iceberg table that can show another.
+def check_registration(table_url: str, name: str) -> None:
+    """Checks that an Iceberg table can show a table, which need not exist yet.
+
+    Args:
+        table_url: The table.
+        name: The URL of the Iceberg table.
 
     Raises:
-        InputError: It does not.
+        InputError: `name` is not of that form, the catalog has no such namespace, or has another
+            table of that name.
+        ConfigError, MissingDependencyError, StoreError: As of `register`.
     """
+    mirror = _mirror(table_url, name)
+    mirror.ask(mirror.check)
+
+
+def _mirror(table_url: str, name: str, *, may_create: bool = True) -> "_Mirror":
     if parse_address(name).catalog is None or "?" in name:
         raise InputError(
             f"{redact(name)}: expected iceberg://CATALOG/NAMESPACE.TABLE, the name of a table, "
             "found a metadata file or a version"
         )
+    table_url = _resolved(table_url)
+    if local_path(table_url) is not None and not {"?", "#"}.isdisjoint(table_url):
+        raise InputError(
+            f"{redact(table_url)}: {redact(name)}: expected a path without '?' and '#', which "
+            "readers of Iceberg take for parts of a URL: move the table"
+        )
+    address = parse_address(name)
+    return _Mirror(
+        name=name,
+        table_url=table_url,
+        catalog=str(address.catalog),
+        identifier=address.table,
+        directory=join(table_url, mirror_path(str(address.catalog), address.table)),
+        may_create=may_create,
+    )
 
 
-def update_mirrors(table_url: str) -> list[Mirrored]:
-    """Updates all Iceberg tables that show a table.
+def update_mirrors(table_url: str) -> None:
+    """Updates all Iceberg tables that show a table, also if one fails.
 
     Raises:
-        InputError: As of `register`, or the catalog has one of them no more.
+        InputError: As of `register`, or the catalog does not have one of them.
         ConfigError, MissingDependencyError, StoreError: As of `register`.
     """
-    return [_updated(table_url, name, may_create=False) for name in mirrors_of(table_url)]
+    failed = list[FeatstoreError]()
+    for name in mirrors_of(table_url):
+        try:
+            mirror = _mirror(table_url, name, may_create=False)
+            mirror.ask(mirror.update)
+        except FeatstoreError as error:
+            failed.append(error)
+    if failed:
+        first, *others = failed
+        for other in others:
+            first.add_note(f"Another one failed too: {other}")
+        raise first
 
 
 def mirrors_of(table_url: str) -> list[str]:
     """The URLs of the Iceberg tables that show a table."""
     entries = list_own(join(table_url, ICEBERG_DIR))
     return mirrors_in(f"{ICEBERG_DIR}/{entry.name}" for entry in entries)
-
-
-def _updated(table_url: str, name: str, *, may_create: bool) -> Mirrored:
-    address = parse_address(name)
-    path = mirror_path(str(address.catalog), address.table)
-    mirror = _Mirror(
-        name=name,
-        table_url=table_url,
-        identifier=address.table,
-        directory=join(table_url, path),
-        may_create=may_create,
-    )
-    return in_catalog(name, str(address.catalog), mirror.update)
 
 
 def mirrors_in(paths: Iterable[str]) -> list[str]:
@@ -166,11 +200,10 @@ def release(table_url: str, name: str, paths: Collection[str]) -> None:
             `update_mirrors`.
         ConfigError, MissingDependencyError, StoreError: As of `register`.
     """
-    _updated(table_url, name, may_create=False)
-    address = parse_address(name)
-    gone = {_located(join(table_url, path)) for path in paths}
-    act = partial(_expire, name, address.table, gone)
-    in_catalog(name, str(address.catalog), act)
+    mirror = _mirror(table_url, name, may_create=False)
+    mirror.ask(mirror.update)
+    gone = {_located(join(mirror.table_url, path)) for path in paths}
+    mirror.ask(partial(_expire, name, mirror.identifier, gone))
 
 
 def _expire(name: str, identifier: str, gone: Collection[str], catalog: "Catalog") -> None:
@@ -202,37 +235,42 @@ class _Mirror:
     Attributes:
         name: Its URL.
         table_url: The table that it shows.
+        catalog: The catalog's name.
         identifier: Its name in the catalog.
         directory: Its directory.
         may_create: Whether it is made if the catalog has none.
     """
 
     name: str
-    table_url: str
+    table_url: str = field(repr=False)
+    catalog: str
     identifier: str
     directory: str
     may_create: bool
 
-    def update(self, catalog: "Catalog") -> Mirrored:
-        """Makes it show the newest version. Harmless if it is called again."""
-        done = Mirrored(name=self.name, table_url=self.table_url, version=-1)
+    def ask(self, act: "Callable[[Catalog], T]") -> T:
+        """What `act` returns of the catalog. It is called again if another commit came first."""
+        return in_catalog(self.name, self.catalog, partial(self._until_first, act))
+
+    def _until_first(self, act: "Callable[[Catalog], T]", catalog: "Catalog") -> T:
         for _ in range(_MAX_ATTEMPTS):
-            # In this order: what it shows is then never newer than the version that was opened.
-            table = self._load(catalog)
-            snapshot = open_delta(self.table_url)
             with contextlib.suppress(_exceptions.CommitFailedException):
-                found = self._show(catalog, table, snapshot)
-                done = replace(
-                    found,
-                    num_added=done.num_added + found.num_added,
-                    num_removed=done.num_removed + found.num_removed,
-                    created=done.created or found.created,
-                )
-                if open_delta(self.table_url, with_files=False).version == found.version:
-                    return done
+                return act(catalog)
         raise CommitConflictError(
             f"{redact(self.name)}: other writers came first {_MAX_ATTEMPTS} times; run it again"
         )
+
+    def check(self, catalog: "Catalog") -> None:
+        """Checks that the catalog has it, or can have it."""
+        if self._load(catalog) is None:
+            with self._namespace_told():
+                catalog.load_namespace_properties(self.identifier.rpartition(".")[0])
+
+    def update(self, catalog: "Catalog") -> Mirrored:
+        """Makes it show the newest version, once."""
+        # In this order: what it shows is then never newer than the version that is opened.
+        table = self._load(catalog)
+        return self._show(catalog, table, open_delta(self.table_url))
 
     def _load(self, catalog: "Catalog") -> "Table | None":
         """The Iceberg table, if there is one."""
@@ -242,23 +280,33 @@ class _Mirror:
             if self.may_create:
                 return None
             raise InputError(
-                f"{redact(self.name)}: the catalog has this table no more, which shows "
+                f"{redact(self.name)}: the catalog has no such table, which shows "
                 f"{redact(self.table_url)}: register it again, or if it was dropped, remove "
                 f"{redact(self.directory)}"
             ) from None
-        if table.location().rstrip("/") != _located(self.directory):
+        if _located(_resolved(table.location())) == _located(self.directory):
+            return table
+        if list_own(self.directory):
             raise InputError(
-                f"{redact(self.name)} already exists and does not show {redact(self.table_url)}; "
-                "choose another name, or drop it"
+                f"{redact(self.name)} lies at {redact(table.location())}: expected it at "
+                f"{redact(self.directory)}, which belongs to another table, of which "
+                f"{redact(self.table_url)} is a copy or another path: write to that table, or if "
+                "this one is a copy, remove that directory here"
             )
-        return table
+        raise InputError(
+            f"{redact(self.name)} already exists and does not show {redact(self.table_url)}; "
+            "choose another name"
+        )
 
     def _show(self, catalog: "Catalog", table: "Table | None", snapshot: Snapshot) -> Mirrored:
         done = Mirrored(name=self.name, table_url=snapshot.url, version=snapshot.version or 0)
         properties = {_VERSION: str(snapshot.version), _DIGEST: snapshot.digest}
-        if table is not None and properties.items() <= table.properties.items():
-            return done
         require_plain_files(snapshot, f"register {self.name}")
+        done = replace(done, hidden=self._hidden(table, snapshot))
+        if table is not None:
+            held = {**properties, _SNAPSHOT: str(table.metadata.current_snapshot_id)}
+            if held.items() <= table.properties.items():
+                return done
         schema = _schema(snapshot)
         shown = {} if table is None else {each.file_path: each for each in _shown(self.name, table)}
         wanted = {_located(file.url): file for file in snapshot.data_files}
@@ -275,8 +323,28 @@ class _Mirror:
                         files.append_data_file(_entry(table.spec(), snapshot, path, file))
                     for each in removed:
                         files.delete_data_file(each)
-            transaction.set_properties(properties)
+            current = transaction.table_metadata.current_snapshot_id
+            transaction.set_properties({**properties, _SNAPSHOT: str(current)})
         return done
+
+    def _hidden(self, table: "Table | None", snapshot: Snapshot) -> tuple[str, ...]:
+        """The slot groups whose columns data files lack.
+
+        Raises:
+            InputError: One replaces columns that data files have.
+        """
+        opened = with_groups(snapshot)
+        beside = opened.data_files.groups
+        read = [group for group in opened.groups if len(beside[group.name].files)]
+        if found := [g.name for g in read if g.has(snapshot.schema.column_names)]:
+            shown = None if table is None else table.properties.get(_VERSION)
+            still = "" if shown is None else f"; it still shows version {shown}"
+            raise InputError(
+                f"{redact(self.name)} cannot show version {snapshot.version} of "
+                f"{redact(self.table_url)}, in which slot groups {', '.join(found)} replace "
+                f"columns of the data files: run `featstore table compact` first{still}"
+            )
+        return tuple(group.name for group in read)
 
     def _require_ids(self, files: Sequence[DataFile]) -> None:
         if old := without_ids(files):
@@ -288,21 +356,38 @@ class _Mirror:
 
     def _create(self, catalog: "Catalog") -> "Table":
         """A table without columns: a catalog gives those of a new table ids of its own."""
+        before = {entry.name for entry in list_own(self.directory)}
+        remove = partial(self._remove_new, catalog, before)
         try:
-            table: Table = catalog.create_table(
-                self.identifier,
-                _schemas.Schema(),
-                location=_located(self.directory),
-                properties=_PROPERTIES,
-            )
+            with self._namespace_told(), cleaned_up_on_failure(remove):
+                table: Table = catalog.create_table(
+                    self.identifier,
+                    _schemas.Schema(),
+                    location=_located(self.directory),
+                    properties=_PROPERTIES,
+                )
+        except _exceptions.TableAlreadyExistsError as error:
+            raise _exceptions.CommitFailedException(self.name) from error
+        return table
+
+    def _remove_new(self, catalog: "Catalog", before: Collection[str]) -> None:
+        """Removes what a creation left behind, unless the catalog has the table."""
+        with contextlib.suppress(_exceptions.NoSuchTableError):
+            catalog.load_table(self.identifier)
+            return
+        for entry in list_own(self.directory):
+            if entry.name not in before:
+                delete(join(self.directory, entry.name))
+
+    @contextlib.contextmanager
+    def _namespace_told(self) -> Iterator[None]:
+        try:
+            yield
         except _exceptions.NoSuchNamespaceError:
             raise InputError(
                 f"{redact(self.name)}: the catalog has no namespace "
                 f"{self.identifier.rpartition('.')[0]!r}: make it first"
             ) from None
-        except _exceptions.TableAlreadyExistsError as error:
-            raise _exceptions.CommitFailedException(self.name) from error
-        return table
 
     def _with_columns(
         self, catalog: "Catalog", table: "Table", schema: "Schema", snapshot: Snapshot
@@ -343,7 +428,8 @@ class _Mirror:
 def _schema(snapshot: Snapshot) -> "Schema":
     """The columns of a snapshot as Iceberg has them, with their ids."""
     comments = {slot.name: {"doc": slot.comment} for slot in snapshot.schema}
-    columns = stored_schema(snapshot.schema.to_arrow(nullable=True, partition_keys=True))
+    of_files = snapshot.schema.with_foreign_kept()
+    columns = stored_schema(of_files.to_arrow(nullable=True, partition_keys=True))
     described = [c.with_metadata({**c.metadata, **comments.get(c.name, {})}) for c in columns]
     schema: Schema = _arrow.pyarrow_to_schema(pa.schema(described))
     return schema
@@ -394,3 +480,9 @@ def _located(url: str) -> str:
     """A URL as Iceberg has it."""
     path = local_path(url)
     return canonical(url).rstrip("/") if path is None else f"file://{absolute(url)}"
+
+
+def _resolved(url: str) -> str:
+    """The URL, or for a local one its path without links."""
+    path = local_path(url)
+    return url if path is None else str(path.resolve())

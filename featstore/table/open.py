@@ -129,6 +129,7 @@ def _appended(snapshot: Snapshot, after: int) -> FileList:
             )
         actions = list(threads.map(lambda each: read_actions(url, each), wanted))
     live = {file.path: file for file in snapshot.data_files}
+    keys = {field.name for field in snapshot.schema.partition_keys}
     found = dict[str, DataFile]()
     for number, of_commit in zip(wanted, actions, strict=True):
         if _changed(url, "remove", of_commit):
@@ -141,6 +142,12 @@ def _appended(snapshot: Snapshot, after: int) -> FileList:
         added = _changed(url, "add", of_commit)
         known = live if added <= live.keys() else {f.path: f for f in files_at(url, number)}
         found |= {path: known[path] for path in added}
+        if any(known[path].partition.keys() != keys for path in added):
+            raise InputError(
+                f"{redact(url)}: expected the partition keys {', '.join(sorted(keys))} in all "
+                f"files since version {after}, found others in version {number}: keys were "
+                f"renamed; begin after it, or take a whole version"
+            )
     return FileList.of(found.values())
 
 

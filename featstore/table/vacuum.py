@@ -47,7 +47,7 @@ GRACE_S = 86_400.0
 # Many times the 60 s after which a run renews its mark, so that a run whose renewals fail for a
 # while is not taken for dead.
 MIN_GRACE_S = 3_600.0
-_MARK, _REPLACED = "mark of a dead run", "replaced"
+_MARK, _REPLACED, _ORPHAN = "mark of a dead run", "replaced", "orphan"
 _STAGED_LOG_FILE = re.compile(rf"{LOG_DIR}/(.+#\d+|_commit_[0-9a-f-]+\.json\.tmp)")
 
 
@@ -190,11 +190,12 @@ def vacuum(
         for name, group_url in groups.items()
     }
     found = find_leftovers(entries, references, group_references)
-    replaced = {leftover.path for leftover in found if leftover.kind == _REPLACED}
-    if replaced and not dry_run:
+    # A file whose commits the log has lost is an orphan, and snapshots may still name it.
+    gone = {leftover.path for leftover in found if leftover.kind in (_REPLACED, _ORPHAN)}
+    if gone and not dry_run:
         with noted_on_failure("Nothing was removed."):
             for name in mirrors_in(entry.name for entry in entries):
-                release(url, name, replaced)
+                release(url, name, gone)
     # Marks first: a run that was taken for dead and wakes up then finds its mark gone.
     leftovers = sorted(found, key=lambda leftover: leftover.kind != _MARK)
     outcomes = [
@@ -347,7 +348,7 @@ def _leftover_kind(path: str, references: References) -> str | None:
     # the log never referenced are left alone.
     if path in references.logged:
         return _REPLACED
-    return "orphan" if is_data_file(path) else None
+    return _ORPHAN if is_data_file(path) else None
 
 
 def _remove(

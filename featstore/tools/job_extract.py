@@ -39,7 +39,9 @@ _NOT_OF_RELABEL = {"days", "allow_missing", "dry_run", "group"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one extraction and prints its report; returns the exit code."""
-    return run_program("extract", lambda: job.main(arguments, "extract", standalone_mode=False))
+    return run_program(
+        "extract", lambda: job.main(arguments, "extract", standalone_mode=False), is_job=True
+    )
 
 
 @click.command()
@@ -75,7 +77,7 @@ def job(spec: str, register: str | None, **options: Any) -> None:
     check_options(options)
     in_hive = register is not None and "://" not in register
     if register is not None and not in_hive:
-        api.check_name(register)
+        api.check_registration(options["table_url"], register)
     loaded = load_spec(spec)
     check_lock(loaded)  # reports an error in the spec before Spark starts, which takes seconds
     hive = options["input_url"] is None or in_hive

@@ -41,7 +41,9 @@ from featstore.tools.programs import partition_option, run_program, start
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one join and prints its report; returns the exit code."""
     return run_program(
-        "join-labels", lambda: job.main(arguments, "join-labels", standalone_mode=False)
+        "join-labels",
+        lambda: job.main(arguments, "join-labels", standalone_mode=False),
+        is_job=True,
     )
 
 

@@ -25,7 +25,7 @@ from featstore.tools.programs import run_program, start
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one profile and prints it; returns the exit code."""
-    return run_program("profile-slots", lambda: _run(parse_arguments(arguments)))
+    return run_program("profile-slots", lambda: _run(parse_arguments(arguments)), is_job=True)
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -19,7 +19,9 @@ from featstore.tools.programs import run_program, start, table_option
 def main(arguments: Sequence[str] | None = None) -> int:
     """Registers one table and prints what that changed; returns the exit code."""
     return run_program(
-        "register-table", lambda: job.main(arguments, "register-table", standalone_mode=False)
+        "register-table",
+        lambda: job.main(arguments, "register-table", standalone_mode=False),
+        is_job=True,
     )
 
 

@@ -153,21 +153,27 @@ def start(main: Callable[[], int]) -> NoReturn:
     end_with(main)
 
 
-def run_program(name: str, program: Callable[[], object]) -> int:
+def run_program(name: str, program: Callable[[], object], *, is_job: bool = False) -> int:
     """Runs the command line or a job. Returns the exit code: 2 or 3 after an error about the input,
     which is one line on standard error; 130 after an interrupt.
+
+    Args:
+        name: The program, for messages.
+        program: What it does.
+        is_job: Whether this process is the driver of Spark's application.
     """
     try:
         program()
     except click.ClickException as error:
         error.show()
-        end_application(error.exit_code, error.format_message())
+        if is_job:
+            end_application(error.exit_code, error.format_message())
         return error.exit_code
     # Errors of featstore are about the input. Others are bugs, and keep their traceback.
     except (FeatstoreError, OSError) as error:
         said = "\n".join([f"{name}: error: {error}", *getattr(error, "__notes__", ())])
         click.echo(said, err=True)
-        if is_final(error):
+        if is_job and is_final(error):
             end_application(exit_code(error), said)
         return exit_code(error)
     except (click.Abort, KeyboardInterrupt):

@@ -1,5 +1,6 @@
 """Raw rows in a Delta table are extracted as those of files are, of the version that is named."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ from featstore.extraction.spark.runners import SparkRunner
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from tests.extraction.conftest import raw_rows
-from tests.masked_tables import delete_by_vector
+from tests.masked_tables import add_file, commit, delete_by_vector
 from tests.parquet_files import put_parquet
-from tests.table.test_column_mapping import column, mapped_table
+from tests.table.test_column_mapping import PROTOCOLS, column, mapped_table, struct
 
 DAYS = ("2026-11-01", "2026-11-02")
 
@@ -133,6 +134,29 @@ def test_spark_extracts_the_same(spark: Any, spec: Spec, table: str, tmp_path: P
     job = job_of(spec, tmp_path, f"delta+{table}")
     extract_files(job, runner=SparkRunner(spark))
     assert extracted(job).equals(from_files(spec, tmp_path, left, raw_rows(200, 300)))
+
+
+def test_a_range_over_a_renamed_key_whose_files_were_rewritten_is_refused(
+    spec: Spec, tmp_path: Path
+) -> None:
+    table = tmp_path / "lake"
+
+    def keyed_by(name: str) -> dict[str, Any]:
+        columns = column("user", "string", 1, "c1"), column(name, "string", 2, "c2")
+        of_table = {"id": "x", "format": {"provider": "parquet", "options": {}}, "createdTime": 0}
+        mapping = {"delta.columnMapping.mode": "name"}
+        schema = {"schemaString": json.dumps(struct(*columns)), "configuration": mapping}
+        return {"metaData": of_table | schema | {"partitionColumns": [name]}}
+
+    of_day = {"partitionValues": {"c2": DAYS[0]}}
+    first = add_file(table, "0.parquet", pa.table({"c1": ["u"]})) | of_day
+    again = add_file(table, "1.parquet", pa.table({"c1": ["u"]})) | of_day | {"dataChange": False}
+    gone = {"path": "0.parquet", "deletionTimestamp": 1, "dataChange": False} | of_day
+    commit(table, 0, [{"protocol": PROTOCOLS[0]}, keyed_by("d"), {"add": first}])
+    commit(table, 1, [keyed_by("dt")])
+    commit(table, 2, [{"remove": gone}, {"add": again}])
+    with pytest.raises(InputError, match="keys dt in all files since version -1, found others in"):
+        extract_files(job_of(spec, tmp_path, f"delta+{table}?after=-1"))
 
 
 def test_mapped_columns_have_the_names_of_the_table(spec: Spec, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from tests.full_disk import fill
 from tests.loader.batches.test_bad_files import WAYS, write
 from tests.loader.conftest import ROWS_PER_FILE, rows_of, rows_table
 from tests.loader.test_groups import url as _grouped_url  # noqa: F401  a fixture, under its name
-from tests.parquet_files import put_parquet
+from tests.parquet_files import put_parquet, put_row_files
 
 MIXED = {"shuffle": {"window_rows": 40, "interleave": 3}}
 OPTIONS: list[dict[str, Any]] = [
@@ -113,6 +113,17 @@ def test_all_epochs_are_those_of_a_loader_without_the_option(
         expected = content(plain)
         take_away(table)
         assert content(decoded) == expected
+
+
+@pytest.mark.parametrize("order", ["static", "dynamic"])
+def test_a_file_is_decoded_while_rows_of_one_before_it_wait_for_their_batch(
+    tmp_path: Path, staging: dict[str, Any], order: str
+) -> None:
+    url = str(put_row_files(tmp_path / "small", [50, 1_000], row_group_size=1_000))
+    with FeatureLoader(
+        url, slots=["row"], batch_size=5_000, order=order, memory_budget=16_000, staging=staging
+    ) as loader:
+        assert sorted(rows_of(loader)) == list(range(1_050))
 
 
 @pytest.mark.parametrize(

@@ -464,22 +464,14 @@ def outcome(path: Path, slot: Slot) -> str:
                     else "left to Arrow, which refuses"
                 )
             ours.validate(full=True)
-            decoded, others, reversed_rows, reversed_later = (
-                _plain(slot_values(pa.chunked_array([found]), slot))
-                for found in (ours, portable, backwards, ours.take(pa.array(order)))
-            )
-            if decoded != others:
+            if not _are_equal(slot, ours, portable):
                 return "DIFFERS: other values by the portable kernels"
-            if reversed_rows != reversed_later:
+            if not _are_equal(slot, backwards, ours.take(pa.array(order))):
                 return "DIFFERS: other rows in another order"
-            if left.any():
-                some_of_all = ours.filter(pa.array(left))
-                kept, kept_portable, kept_later = (
-                    _plain(slot_values(pa.chunked_array([found]), slot))
-                    for found in (some, some_portable, some_of_all)
-                )
-                if not kept == kept_portable == kept_later:
-                    return "DIFFERS: other rows where some are left out"
+            if left.any() and not _are_equal(
+                slot, some, some_portable, ours.filter(pa.array(left))
+            ):
+                return "DIFFERS: other rows where some are left out"
             try:
                 arrows = (
                     footer.arrow_file(None)
@@ -490,11 +482,16 @@ def outcome(path: Path, slot: Slot) -> str:
                 return f"DIFFERS: Arrow refuses it: {error}"
             if len(arrows) != footer.row_group_rows[0]:
                 return f"DIFFERS: Arrow reads {len(arrows)} rows"
-            return (
-                "equal" if decoded == _plain(slot_values(arrows, slot)) else "DIFFERS: other values"
+            is_equal = _plain(slot_values(pa.chunked_array([ours]), slot)) == _plain(
+                slot_values(arrows, slot)
             )
+            return "equal" if is_equal else "DIFFERS: other values"
     except DataFileError:
         return "no footer"
+
+
+def _are_equal(slot: Slot, *found: pa.Array) -> bool:
+    return len({_plain(slot_values(pa.chunked_array([each]), slot)) for each in found}) == 1
 
 
 def _array(found: Mapping[str, DecodedColumn]) -> pa.Array | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,13 +25,15 @@ from featstore.base.errors import (
     ConfigError,
     InputError,
     MissingDependencyError,
+    StoreError,
     TableNotFoundError,
 )
 from featstore.explore.table import open_table
 from featstore.spec.parse import load_spec
 from featstore.table import iceberg_mirror
 from featstore.table.delta import open_delta
-from featstore.table.iceberg_mirror import register
+from featstore.table.iceberg import read_entries
+from featstore.table.iceberg_mirror import mirrors_of, register
 from featstore.table.metadata import CommitMetadata
 from featstore.table.open import open_snapshot
 from featstore.table.parquet_dir import without_ids
@@ -39,7 +41,7 @@ from featstore.table.snapshot import DataFile
 from featstore.table.vacuum import vacuum
 from featstore.tools.cli import cli
 from tests.iceberg_tables import catalog_at, commit_deletes, position_deletes
-from tests.interposed import preceded
+from tests.interposed import followed, preceded
 from tests.old_files import age
 from tests.parquet_files import put_parquet
 from tests.table.test_golden import SCHEMA
@@ -181,6 +183,8 @@ def test_each_commit_is_shown(catalog: Any, table: Path) -> None:
 
     extract(root, "1", [*SLOTS, *MORE], group="more")
     assert "price_log" not in require_shown(catalog, url).schema().column_names
+    again = str(register(url, NAME))
+    assert again.endswith("without slot groups more until `featstore table compact`")
 
     api.compact(url)
     assert "price_log" in require_shown(catalog, url).schema().column_names
@@ -407,7 +411,7 @@ def test_a_vacuum_keeps_snapshots_of_retained_versions(catalog: Any, table: Path
 def test_an_iceberg_table_that_was_dropped_is_told(catalog: Any, table: Path) -> None:
     register(str(table), NAME)
     catalog.drop_table("db.ctr")
-    with pytest.raises(InputError, match=r"has this table no more.*remove .*_iceberg/test/db\.ctr"):
+    with pytest.raises(InputError, match=r"has no such table.*remove .*_iceberg/test/db\.ctr"):
         api.compact(str(table))
     register(str(table), NAME)
     require_shown(catalog, table)
@@ -500,6 +504,205 @@ def test_commands_show_a_table(catalog: Any, tmp_path: Path) -> None:
 
 def run(*arguments: str | Path) -> Any:
     return CliRunner().invoke(cli, list(map(str, arguments)))
+
+
+def write_clicks(path: Path, clicked: int) -> Path:
+    numbers = range(40)
+    columns = {
+        "user": pa.array([f"k{i}" for i in numbers]),
+        "tags": pa.array([["a"] for _ in numbers], pa.list_(pa.string())),
+        "price": pa.array([1.0 for _ in numbers]),
+        "near": pa.array([[0.5] for _ in numbers], pa.list_(pa.float64())),
+        "clicked": pa.array([clicked for _ in numbers], pa.int64()),
+    }
+    return put_parquet(path / "a.parquet", columns)
+
+
+def test_labels_that_were_replaced_are_shown_once_they_are_compacted(
+    catalog: Any, tmp_path: Path
+) -> None:
+    url, day = str(tmp_path / "table"), {"day": "1"}
+    write_clicks(tmp_path / "raw-1", 0)
+    extract(tmp_path, "1", SLOTS)
+    register(url, NAME)
+    later = str(write_clicks(tmp_path / "later", 1))
+    with pytest.raises(InputError) as failed:
+        api.relabel(spec_of(SLOTS), later, url, partition=day, key="user")
+    message = str(failed.value)
+    assert f"cannot show version 1 of {url}, in which slot groups labels replace" in message
+    assert message.endswith("run `featstore table compact` first; it still shows version 0")
+    with pytest.raises(InputError, match="cannot show version 1"):
+        register(url, NAME)
+    with pytest.raises(InputError, match=r"`featstore table compact` first$"):
+        register(url, "iceberg://test/db.other")
+    assert not catalog.table_exists("db.other")
+    api.compact(url)
+    assert set(require_shown(catalog, url).scan().to_arrow()["click"].to_pylist()) == {1}
+
+
+def test_columns_of_other_writers_have_the_types_of_their_files(
+    catalog: Any, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "table")
+    rows = pa.table({"is_new": [True, None], "ctr": [0.1, None], "all": [[0.1], [0.2, 1e300]]})
+    write_deltalake(url, rows)
+    api.compact(url, field_ids=True)
+    register(url, NAME)
+    found = catalog.load_table("db.ctr").scan().to_arrow()
+    assert found.to_pylist() == rows.to_pylist()
+
+
+def test_a_vacuum_tells_of_snapshots_of_versions_that_the_log_lost(
+    catalog: Any, table: Path
+) -> None:
+    register(str(table), NAME)
+    api.delete_rows(str(table), "user = 'u1'")
+    mirror = catalog.load_table("db.ctr")
+    tagged = mirror.snapshots()[0].snapshot_id
+    with mirror.manage_snapshots() as manage:
+        manage.create_tag(tagged, "monday")
+    DeltaTable(str(table)).create_checkpoint()
+    for version in (0, 1):
+        (table / "_delta_log" / f"{version:020}.json").unlink()
+    age(table)
+    assert {each.kind for each in vacuum(str(table), retain_s=0, dry_run=True).removed} >= {
+        "orphan"
+    }
+    with pytest.raises(InputError, match="tag 'monday' keeps snapshot"):
+        vacuum(str(table), retain_s=0)
+    assert len(mirror.scan(snapshot_id=tagged).to_arrow()) == 140
+
+
+def test_a_vacuum_looks_again_where_another_commit_came_first(
+    catalog: Any, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(str(table), NAME)
+    api.delete_rows(str(table), "user = 'u1'")
+    age(table)
+    rivals = [catalog.load_table("db.ctr")]
+
+    def commit() -> None:
+        if rivals:
+            with rivals.pop().transaction() as transaction:
+                transaction.set_properties({"owner": "ads"})
+
+    overtaken = preceded(read_entries, commit)
+    monkeypatch.setattr(iceberg_mirror, "read_entries", overtaken)
+    assert len(vacuum(str(table), retain_s=0).removed) > 0
+    mirror = require_shown(catalog, table)
+    assert not rivals
+    assert mirror.properties["owner"] == "ads"
+    assert len(mirror.snapshots()) == 1
+
+
+def test_a_catalog_that_fails_keeps_no_other_from_its_update(
+    catalog: Any, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    of = {key: catalog.properties[key] for key in ("uri", "warehouse")}
+    for key, value in of.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__OTHER__{key.upper()}", value)
+    with SqlCatalog("other", **of) as other:
+        other.create_namespace("db")
+    register(str(table), NAME)
+    register(str(table), "iceberg://other/db.ctr")
+    for key in of:
+        monkeypatch.delenv(f"PYICEBERG_CATALOG__OTHER__{key.upper()}")
+    with pytest.raises(ConfigError, match="no catalog 'other'"):
+        api.delete_rows(str(table), "user = 'u1'")
+    require_shown(catalog, table)
+    catalog.drop_table("db.ctr")
+    with pytest.raises(ConfigError, match="no catalog 'other'") as failed:
+        api.delete_rows(str(table), "user = 'u2'")
+    assert f"{NAME}: the catalog has no such table" in failed.value.__notes__[0]
+
+
+def test_others_that_keep_committing_hold_up_no_registration(
+    catalog: Any, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit() -> None:
+        held = DeltaTable(str(table))
+        held.alter.set_table_description(f"after version {held.version()}")
+
+    monkeypatch.setattr(iceberg_mirror, "open_delta", followed(open_delta, commit))
+    assert register(str(table), NAME).version == 1
+    assert open_delta(str(table)).version == 2
+
+
+def test_a_registration_that_failed_fails_no_later_commit(
+    catalog: Any, table: Path, tmp_path: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        read_only = f"sqlite:///file:{tmp_path}/catalog.db?mode=ro&uri=true"
+        patch.setenv("PYICEBERG_CATALOG__TEST__URI", read_only)
+        with pytest.raises(StoreError):
+            register(str(table), NAME)
+    assert mirrors_of(str(table)) == []
+    api.delete_rows(str(table), "user = 'u1'")
+    register(str(table), NAME)
+    require_shown(catalog, table)
+
+
+def test_a_registration_takes_back_what_other_programs_did(catalog: Any, table: Path) -> None:
+    register(str(table), NAME)
+    api.delete_rows(str(table), "user = 'u1'")
+    mirror = catalog.load_table("db.ctr")
+    with mirror.manage_snapshots() as manage:
+        manage.rollback_to_snapshot(mirror.snapshots()[0].snapshot_id)
+    assert len(catalog.load_table("db.ctr").scan().to_arrow()) == 140
+    assert register(str(table), NAME).num_added > 0
+    require_shown(catalog, table)
+    assert "nothing to do" in str(register(str(table), NAME))
+
+
+def test_a_table_is_the_same_through_a_link_and_a_copy_is_another(
+    catalog: Any, table: Path, tmp_path: Path
+) -> None:
+    register(str(table), NAME)
+    (tmp_path / "link").symlink_to(table)
+    assert "nothing to do" in str(register(str(tmp_path / "link"), NAME))
+    api.delete_rows(str(tmp_path / "link"), "user = 'u1'")
+    mirror = require_shown(catalog, table)
+
+    copy = tmp_path / "copy"
+    shutil.copytree(table, copy)
+    with pytest.raises(InputError, match=r"copy/_iceberg/test/db.ctr, which belongs to another"):
+        api.delete_rows(str(copy), "user = 'u2'")
+    shutil.rmtree(copy / "_iceberg")
+    api.delete_rows(str(copy), "user = 'u3'")
+    with pytest.raises(InputError, match=r"does not show .*; choose another name$"):
+        register(str(copy), NAME)
+    assert catalog.load_table("db.ctr").metadata_location == mirror.metadata_location
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("iceberg://tst/db.ctr", "no catalog 'tst'"),
+        ("iceberg://test/none.ctr", "no namespace 'none': make it first"),
+        ("iceberg://test/db.taken", "already exists and does not show"),
+    ],
+)
+def test_a_name_that_cannot_be_made_is_told_before_the_extraction(
+    catalog: Any, tmp_path: Path, name: str, message: str
+) -> None:
+    catalog.create_table("db.taken", pa.schema([("x", pa.int64())]))
+    write_raw(tmp_path / "raw", 0, 60)
+    text = yaml.safe_dump({"spec": 1, "inputs": {"user": "string"}, "slots": SLOTS[:1]})
+    (tmp_path / "spec.yaml").write_text(text)
+    given: list[str | Path] = ["--spec", tmp_path / "spec.yaml", "--input", tmp_path / "raw"]
+    given += ["--table", tmp_path / "table", "--partition", "day=1", "--register", name]
+    failed = run("extract", *given)
+    assert message in str(failed.exception)
+    assert not (tmp_path / "table").exists()
+
+
+def test_a_path_that_readers_take_for_parts_of_a_url_is_refused(
+    catalog: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"without '\?' and '#'"):
+        register(str(tmp_path / "a#b"), NAME)
 
 
 Step = Callable[[Path, int], None]

@@ -27,7 +27,8 @@ def is_final(error: Exception) -> bool:
     if isinstance(error, OSError):
         is_known = error.errno in (errno.EINVAL, errno.ENOENT, errno.EACCES, errno.EPERM)
         return is_known or isinstance(error, FileNotFoundError | PermissionError)
-    return not isinstance(error, _MAY_PASS)
+    # What changed while it was read is told with this advice.
+    return not isinstance(error, _MAY_PASS) and "run it again" not in str(error)
 
 
 def end_application(exit_code: int, reason: str) -> None:
@@ -46,7 +47,7 @@ def end_application(exit_code: int, reason: str) -> None:
     """
     if not {"CONTAINER_ID", "PYSPARK_GATEWAY_PORT"} <= os.environ.keys():
         return
-    from py4j.protocol import Py4JError, Py4JNetworkError
+    from py4j.protocol import Py4JNetworkError
     from pyspark import SparkContext
 
     try:
@@ -64,7 +65,7 @@ def end_application(exit_code: int, reason: str) -> None:
         # It may end, and cut the connection, before it answers.
         with contextlib.suppress(Py4JNetworkError, ConnectionError):
             master.finish(failed, exit_code, reason)
-    except (Py4JError, TypeError, StopIteration) as error:
+    except Exception as error:  # noqa: BLE001  the inside of another program
         _logger.warning("YARN will repeat this run, although it fails again: %s", error)
 
 

@@ -28,8 +28,8 @@ class Splits:
         open_split: Opens the split of a claim.
         skip: Called for a split that cannot be read, whose remaining rows are then left out. None:
             a file that cannot be read is an error.
-        is_ready: Whether `work` gives the next claim, or ends, without waiting for its files, or for
-            room in the memory budget.
+        is_ready: Whether `work` gives the next claim, or ends, without waiting for its files or
+            for room in the memory budget.
     """
 
     work: Iterator[Work]

@@ -83,7 +83,7 @@ def extract(
     """
     api = load("featstore.api")
     if register is not None:
-        api.check_name(register)
+        api.check_registration(table_url, register)
     with load("featstore.extraction.progress_bar").ProgressBar() as bar:
         report = api.extract(spec, input_url, table_url, progress=bar, **options)
     show(report, as_json=as_json)
