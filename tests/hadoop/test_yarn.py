@@ -85,7 +85,7 @@ def attempts(yarn: HadoopCluster, said: str) -> set[str]:
 
 def driver(yarn: HadoopCluster) -> int:
     """The process of the driver's Python, once it runs."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while time.monotonic() < until:
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -107,7 +107,7 @@ def test_a_run_that_is_refused_is_not_repeated_and_its_reason_is_told(
     yarn: HadoopCluster, place: Path
 ) -> None:
     with submitted(yarn, place, "none") as submit:
-        said, _ = submit.communicate(timeout=120)
+        said, _ = submit.communicate(timeout=400)
     assert submit.returncode == 1, said
     assert f"extract: error: no raw files at {place}/none" in said
     assert attempts(yarn, said) == {"01"}
@@ -116,7 +116,7 @@ def test_a_run_that_is_refused_is_not_repeated_and_its_reason_is_told(
 def test_a_run_whose_driver_is_killed_is_repeated(yarn: HadoopCluster, place: Path) -> None:
     with submitted(yarn, place, "raw") as submit:
         os.kill(driver(yarn), signal.SIGKILL)
-        said, _ = submit.communicate(timeout=180)
+        said, _ = submit.communicate(timeout=400)
     assert submit.returncode == 0, said[-3000:]
     assert attempts(yarn, said) == {"01", "02"}
     assert featstore.open_table(place / "table").num_rows == 20
