@@ -66,14 +66,13 @@ class RayTable(Datasource):  # type: ignore[misc]
             input_files=tuple(files.urls),
         )
         part = replace(self._snapshot, data_files=files)
-        blocks = partial(_blocks, part, self._schema, self._slots, self._where)
+        blocks = partial(_blocks, part, self._slots, self._where)
         return ReadTask(blocks, metadata, self._schema, row_limit)
 
 
 def _blocks(
-    snapshot: Snapshot, schema: pa.Schema, slots: Sequence[str] | None, where: str | None
+    snapshot: Snapshot, slots: Sequence[str] | None, where: str | None
 ) -> Iterator[pa.Table]:
-    yield schema.empty_table()  # Also where no row matches, there are columns.
     for batch in Table(snapshot).to_batches(slots, where):
         yield pa.Table.from_batches([batch])
 
