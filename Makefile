@@ -69,7 +69,7 @@ faults-epochs:
 
 # A minute for each outage of a real HDFS.
 faults-hadoop: $(HADOOP)
-	$(CAMPAIGN) tests/hadoop/test_hadoop_faults.py
+	$(CAMPAIGN) tests/hadoop
 
 # As root, with iproute2.
 faults-hosts:
