@@ -156,6 +156,7 @@ def submit(command: list[str], place: Path, programs: str) -> str:
         text=True,
         cwd=place / "empty",
         check=False,
+        timeout=400,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

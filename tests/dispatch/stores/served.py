@@ -1,12 +1,12 @@
 """Dispatch servers in processes of their own, which tests stop, kill and start again."""
 
-import gc
 import multiprocessing
 import os
 import signal
 import socket
+import time
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -14,12 +14,14 @@ from featstore.dispatch.stores.endpoint import TCP, TORCH, parse_endpoint
 from featstore.dispatch.stores.server import serve_until_signal
 
 KINDS = (TCP, TORCH)
-_FORK = multiprocessing.get_context("fork")
+# Servers are forks of a process that has imported this module and does nothing else: so none imports
+# torch, and none is a fork of the tests' process, whose other threads may hold locks at that moment.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([__name__])
 
 
 class ServerProcess:
-    """A store served at a free port or at the given one, until the end of a `with` block. The
-    process is forked so that it need not import torch.
+    """A store served at a free port or at the given one, until the end of a `with` block.
 
     Args:
         kind: `tcp` is featstore's server, `torch` is torch's TCPStore.
@@ -28,11 +30,13 @@ class ServerProcess:
     """
 
     def __init__(self, kind: str = TCP, port: int = 0, file: Path | None = None) -> None:
-        address, sender = _FORK.Pipe(duplex=False)
+        address, sender = _FORKS.Pipe(duplex=False)
         self.kind, self.file = kind, file
-        self.process = _FORK.Process(target=_serve, args=(kind, port, file, sender.send))
-        self.process.start()
-        self.url = address.recv()
+        self.process = _FORKS.Process(target=_serve, args=(kind, port, file, sender))
+        with address, sender:
+            self.process.start()
+            assert address.poll(60), f"no server after 60 s: {self.process}"
+            self.url = address.recv()
 
     def __enter__(self) -> "ServerProcess":
         return self
@@ -44,7 +48,9 @@ class ServerProcess:
         """Stops the process; returns when it has stopped, since it may answer until then."""
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
 
     def go_on(self) -> None:
         assert self.process.pid is not None
@@ -59,15 +65,12 @@ class ServerProcess:
         return ServerProcess(self.kind, parse_endpoint(self.url).port, self.file)
 
 
-def _serve(kind: str, port: int, file: Path | None, on_ready: Any) -> None:
-    # What the tests' process left is not this one's to free: clients of stores wait for threads
-    # that are not here.
-    gc.freeze()
+def _serve(kind: str, port: int, file: Path | None, sender: Connection) -> None:
     if kind == TCP:
-        serve_until_signal("127.0.0.1", port, on_ready, file=file)
+        serve_until_signal("127.0.0.1", port, sender.send, file=file)
         return
     server = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    on_ready(f"{TORCH}://127.0.0.1:{server.port}")
+    sender.send(f"{TORCH}://127.0.0.1:{server.port}")
     signal.pause()
 
 
