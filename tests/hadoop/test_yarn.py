@@ -48,7 +48,9 @@ def place(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def submitted(yarn: HadoopCluster, place: Path, raw: str) -> Iterator["subprocess.Popen[str]"]:
+def submitted(
+    yarn: HadoopCluster, place: Path, raw: str, mode: str = "cluster"
+) -> Iterator["subprocess.Popen[str]"]:
     """An extraction that is under way, as `spark-submit` shows it."""
     settings = SETTINGS | {
         "spark.yarn.jars": f"local:{place}/spark/jars/*",
@@ -56,12 +58,16 @@ def submitted(yarn: HadoopCluster, place: Path, raw: str) -> Iterator["subproces
     }
     for who in ("spark.yarn.appMasterEnv", "spark.executorEnv"):
         settings |= {f"{who}.PYTHONPATH": str(ROOT), f"{who}.TMPDIR": str(place)}
-    command = [f"{place}/spark/bin/spark-submit", "--master", "yarn", "--deploy-mode", "cluster"]
+    command = [f"{place}/spark/bin/spark-submit", "--master", "yarn", "--deploy-mode", mode]
     for key, value in settings.items():
         command += ["--conf", f"{key}={value}"]
     command += [str(job_path("extract")), "--spec", f"{place}/spec.yaml"]
     command += ["--input", f"{place}/{raw}", "--table", f"{place}/table"]
-    given = dict(os.environ) | {"SPARK_HOME": f"{place}/spark", "HADOOP_CONF_DIR": str(yarn.site)}
+    given = dict(os.environ) | {
+        "PYTHONPATH": str(ROOT),
+        "SPARK_HOME": f"{place}/spark",
+        "HADOOP_CONF_DIR": str(yarn.site),
+    }
     process = subprocess.Popen(
         command,
         env=given | java_environment(given),
@@ -123,4 +129,16 @@ def test_a_run_whose_driver_is_killed_is_repeated(
         said, _ = submit.communicate(timeout=400)
     assert submit.returncode == 0, said[-3000:]
     assert attempts(yarn, said) == {"01", "02"}
+    assert featstore.open_table(place / "table").num_rows == 20
+
+
+def test_in_client_mode_the_driver_runs_here_and_its_code_is_that_of_the_job(
+    yarn: HadoopCluster, place: Path, is_campaign: bool
+) -> None:
+    if not is_campaign:
+        pytest.skip("only in the campaign of make faults: several JVMs")
+    for raw, status in (("none", 2), ("raw", 0)):
+        with submitted(yarn, place, raw, "client") as submit:
+            said, _ = submit.communicate(timeout=400)
+        assert submit.returncode == status, said[-3000:]
     assert featstore.open_table(place / "table").num_rows == 20
