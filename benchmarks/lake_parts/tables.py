@@ -125,8 +125,12 @@ def _vectors(directory: Path, num_files: int, rows: Sequence[int]) -> list[dict[
     name, vector = uuid.uuid4(), vector_bytes(rows)
     data, firsts = vector_file(*[vector] * num_files)
     (directory / f"deletion_vector_{name}.bin").write_bytes(data)
-    common = {"storageType": "u", "pathOrInlineDv": base85(name.bytes)}
-    common |= {"sizeInBytes": len(vector), "cardinality": len(rows)}
+    common = {
+        "storageType": "u",
+        "pathOrInlineDv": base85(name.bytes),
+        "sizeInBytes": len(vector),
+        "cardinality": len(rows),
+    }
     return [{"deletionVector": {**common, "offset": first}} for first in firsts]
 
 
