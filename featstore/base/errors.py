@@ -126,7 +126,7 @@ class StoreError(FeatstoreError, OSError):
 
 
 class AccessError(StoreError, PermissionError):
-    """A file store refuses access, or no credentials for it were found."""
+    """A file store or a Hive metastore refuses access, or no credentials were found."""
 
 
 class DiskFullError(StoreError):

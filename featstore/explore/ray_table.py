@@ -54,9 +54,9 @@ class RayTable(Datasource):  # type: ignore[misc]
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
         """At most so many tasks, about equal in bytes."""
-        return [
-            self._task(files, per_task_row_limit) for files in divided(self._files, parallelism)
-        ]
+        # Without files one task, from which Ray has the columns.
+        parts = divided(self._files, parallelism) or [self._files]
+        return [self._task(files, per_task_row_limit) for files in parts]
 
     def _task(self, files: FileList, row_limit: int | None) -> ReadTask:
         metadata = BlockMetadata(

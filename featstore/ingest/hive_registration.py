@@ -102,8 +102,9 @@ def register(spark: "SparkSession", table_url: str, name: str) -> Registration:
     Raises:
         TableNotFoundError: There is no Delta table at `table_url`.
         InputError: The metastore has no such database, or has another table or a view of that
-            name, Hive has no type for a column, a reader of the files alone would not find the
-            rows, or Spark refuses a statement.
+            name, or one with other types or partition keys, Hive has no type for a column, a reader
+            of the files alone would not find the rows, or Spark refuses a statement.
+        AccessError: The metastore does not permit it.
         StoreError: The metastore cannot be reached, or fails.
     """
     with refused_by_spark(f"register {name}"):
@@ -123,10 +124,9 @@ def _register_once(
         raise InputError(f"{redact(snapshot.url)} holds no rows; {name} is left as it is")
     require_plain_files(snapshot, f"register {name}")
     view = f"{name}_with_nulls"
-    declared = columns(snapshot.schema)
+    declared, keys = columns(snapshot.schema), partition_columns(snapshot.schema)
     properties = _properties(spark, name)
     if properties is None:
-        keys = partition_columns(snapshot.schema)
         properties = _make(
             spark,
             name,
@@ -138,9 +138,7 @@ def _register_once(
     added: Sequence[Column] = declared
     if properties is not None:
         _check_ours(snapshot, name, properties)
-        known = {column.name.lower() for column in spark.catalog.listColumns(name)}
-        added = [column for column in declared if column.name.lower() not in known]
-        if added:
+        if added := _new_columns(spark, snapshot, name, declared, keys):
             spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({_declared(added)})")
     before = _registered(snapshot, properties or {}, since)
     wanted = locations(snapshot)
@@ -219,6 +217,36 @@ def _check_ours(snapshot: Snapshot, name: str, properties: Mapping[str, str]) ->
         f"{name} already exists and {shown}, not {redact(snapshot.url)}; choose another name, or "
         f"drop it"
     )
+
+
+def _new_columns(
+    spark: "SparkSession",
+    snapshot: Snapshot,
+    name: str,
+    declared: Iterable[Column],
+    keys: Sequence[Column],
+) -> list[Column]:
+    """Returns the columns that the metastore's table lacks. InputError if those that it has, or its
+    partition keys, are others: the table of these files was made anew.
+    """
+    shown = {column.name.lower(): column for column in spark.catalog.listColumns(name)}
+    differing = [
+        f"{column.name} {found.dataType} for {column.type}"
+        for column in (*declared, *keys)
+        if (found := shown.get(column.name.lower()))
+        and found.dataType.lower().replace("_ntz", "") != column.type.lower()
+    ]
+    known_keys = [column.name for column in shown.values() if column.isPartition]
+    if sorted(known_keys) != sorted(key.name.lower() for key in keys):
+        expected = ", ".join(key.name for key in keys) or "none"
+        differing.append(f"partition keys {', '.join(known_keys) or 'none'} for {expected}")
+    if differing:
+        raise InputError(
+            f"{name}: expected the columns of version {snapshot.version} of "
+            f"{redact(snapshot.url)}, found {'; '.join(differing)}, as of a table that was there "
+            f"before: DROP TABLE {name} (its files stay), then register it again"
+        )
+    return [column for column in declared if column.name.lower() not in shown]
 
 
 def _identity(snapshot: Snapshot) -> str:

@@ -40,7 +40,7 @@ from featstore.selection.predicate import Range
 from featstore.table.delta import Commit
 from featstore.table.iceberg_deletes import Deletes, unreadable
 from featstore.table.parquet_dir import each_footer
-from featstore.table.snapshot import DataFile, FileList, Snapshot
+from featstore.table.snapshot import AFTER, VERSION, DataFile, FileList, Snapshot
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -71,7 +71,6 @@ _EXPECTED = (
     ".metadata.json, such as iceberg+s3://bucket/db/t/metadata/N.metadata.json"
 )
 _WHAT = "a table of Iceberg"
-_VERSION, _AFTER = "version", "after"
 _EMPTY = -1  # the snapshot of a table without any, as metadata files of format 1 have it
 # Manifests that are read at once: each is one request to the store, then Python.
 _NUM_THREADS = 8
@@ -99,14 +98,14 @@ class _Address:
         table: The table's name in the catalog, or the URL of the metadata file.
         version: A snapshot's id, or the name of a tag or branch; by default the current snapshot.
         after: Likewise; only files that were appended after it.
-        values: Only files of partitions with these values, as text.
+        named: All of that, and values of partition keys, as text: only files of these partitions.
     """
 
     catalog: str | None
     table: str = field(repr=False)
     version: str | None = None
     after: str | None = None
-    values: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_iceberg(url: str) -> bool:
@@ -170,12 +169,11 @@ def _opened(
         _check_entry(url, entry)
     fields = _columns(url, table, schema)
     keys = _keys(table, entries, {number: each for each, number in fields})
-    _check_values(url, address.values, keys)
     root = f"{table.metadata.location.rstrip('/')}/"
     made = [(_data_file(table, entry, deletes, keys, root), entry.data_file) for entry in entries]
     found = {file.path: (file, stored) for file, stored in made}
     files = FileList.of(file for file, _ in found.values())
-    files = files.of_values(url, address.values, keys.values())
+    files = files.of_values(url, address.named, keys.values())
     columns = [(column, number) for column, number in fields if number not in keys]
     by_number = {number: column for column, number in columns}
     _require_stored(table, by_number, (stored for _, stored in found.values()))
@@ -217,9 +215,9 @@ def parse_address(url: str) -> _Address:
     return _Address(
         catalog=found["catalog"],
         table=found["table"] or found["file"],
-        version=options.pop(_VERSION, None),
-        after=options.pop(_AFTER, None),
-        values=options,
+        version=options.get(VERSION),
+        after=options.get(AFTER),
+        named=options,
     )
 
 
@@ -456,16 +454,6 @@ def _appended(
         f"{redact(url)}: expected a snapshot that {chosen.snapshot_id} came from, found "
         f"{first_id}: is it of another branch?"
     )
-
-
-def _check_values(url: str, values: Mapping[str, str], keys: Mapping[int, pa.Field]) -> None:
-    """InputError if a URL names what is no partition key."""
-    named = [key.name for key in keys.values()]
-    if unknown := sorted(values.keys() - {*named}):
-        raise InputError(
-            f"{redact(url)}: expected {_VERSION}, {_AFTER} or a partition key after '?', found "
-            f"{unknown[0]!r}{nearest(unknown[0], [_VERSION, _AFTER, *named])}"
-        )
 
 
 def _check_entry(url: str, entry: "ManifestEntry") -> None:

@@ -282,7 +282,9 @@ def _counted(url: str, files: FileList) -> FileList:
     unknown = [index for index, count in enumerate(known) if count is None or count < 0]
     gone = f"the log of {redact(url)} names it; restore it, or remove it from the log (FSCK REPAIR)"
     urls = list(files.urls)
-    counted = each_footer((urls[i] for i in unknown), lambda footer: footer.num_rows, gone)
+    counted = each_footer(
+        (urls[i] for i in unknown), lambda footer: footer.num_rows, lambda _: gone
+    )
     for index, count in zip(unknown, counted, strict=True):
         known[index] = count
     return replace(files, columns={**files.columns, "num_rows": narrow(numbers(known))})

@@ -23,8 +23,8 @@ from featstore.table.groups import with_groups
 from featstore.table.iceberg import history_of_iceberg, is_iceberg, open_iceberg
 from featstore.table.layout import decode_path
 from featstore.table.log_files import commit_infos, list_log, read_actions
-from featstore.table.parquet_dir import open_parquet_dir
-from featstore.table.snapshot import DataFile, FileList, Snapshot
+from featstore.table.parquet_dir import REMOVED_MEANWHILE, open_parquet_dir
+from featstore.table.snapshot import AFTER, VERSION, VERSIONS, DataFile, FileList, Snapshot
 from featstore.table.table_rules import check_kept
 
 # Raw input is a Delta table itself, whose directory alone would name files.
@@ -86,29 +86,62 @@ def open_input(url: str) -> Snapshot | None:
         return None
     table_url, _, query = url.removeprefix(_DELTA_INPUT).partition("?")
     values = dict(parse_qsl(query, keep_blank_values=True))
-    version, after = (values.pop(name, None) for name in ("version", "after"))
-    for number in (version, None if after == "-1" else after):
-        if number is not None and not number.isdecimal():
+    for name in VERSIONS:
+        number = values.get(name, "0")
+        if not number.isdecimal() and (name, number) != (AFTER, "-1"):
             raise InputError(f"{redact(url)}: expected the number of a version, found {number!r}")
-    found = open_delta(table_url, None if version is None else int(version))
-    schema, keys = found.schema, {key.name for key in found.schema.partition_keys}
-    if unknown := values.keys() - keys:
-        raise InputError(
-            f"{redact(url)}: expected version, after or a partition key "
-            f"({', '.join(sorted(keys))}) after '?', found {', '.join(sorted(unknown))}"
-        )
+    version, after = (int(values[name]) if name in values else None for name in VERSIONS)
+    found = open_delta(table_url, version)
+    schema, keys = found.schema, found.schema.partition_keys
     if len(schema.foreign) < len(schema.column_names):
         raise InputError(
             f"{redact(url)}: expected a Delta table of raw rows, found one that featstore wrote, "
             "with slots: extract the rows that it was made of"
         )
-    files = found.data_files if after is None else _appended(found, int(after))
-    return replace(found, data_files=files.of_values(url, values, schema.partition_keys))
+    files = found.data_files if after is None else _appended(found, after, values)
+    return replace(found, data_files=files.of_values(url, values, keys))
 
 
-def _appended(snapshot: Snapshot, after: int) -> FileList:
+def advice_if_gone(url: str, file_url: str) -> str:
+    """What to do about a file of raw input that is gone.
+
+    Args:
+        url: The input, as of `open_input`, or the files themselves.
+        file_url: The file.
+    """
+    query = dict(parse_qsl(url.partition("?")[2]))
+    is_table = is_iceberg(url) or url.startswith(_DELTA_INPUT)
+    if not is_table or query.keys().isdisjoint(VERSIONS):
+        return REMOVED_MEANWHILE
+    if is_iceberg(url):
+        return "was its snapshot expired? Take newer ones, or restore the file"
+    if AFTER not in query:
+        return (
+            f"files of version {query[VERSION]} were vacuumed; take a newer version, or restore "
+            f"the file"
+        )
+    table_url = url.removeprefix(_DELTA_INPUT).partition("?")[0]
+    last = open_delta(table_url, with_files=False).version or 0
+    wanted = range(int(query[AFTER]) + 1, int(query.get(VERSION, last)) + 1)
+    found = (
+        f"version {number}"
+        for number in wanted
+        if any(map(file_url.endswith, _changed(table_url, "add", read_actions(table_url, number))))
+    )
+    return (
+        f"files that {next(found, 'the range')} appended were vacuumed; begin after it, take a "
+        f"whole version, or restore the file"
+    )
+
+
+def _appended(snapshot: Snapshot, after: int, named: Mapping[str, str]) -> FileList:
     """The data files of a Delta table that were appended after a version up to the snapshot's, as
     they were then if they have been rewritten since.
+
+    Args:
+        snapshot: The table.
+        after: The version.
+        named: What the URL names; nothing else may have changed in the partitions among it.
 
     Raises:
         InputError: The version is a later one, or others than appends lie between.
@@ -129,10 +162,16 @@ def _appended(snapshot: Snapshot, after: int) -> FileList:
             )
         actions = list(threads.map(lambda each: read_actions(url, each), wanted))
     live = {file.path: file for file in snapshot.data_files}
-    keys = {field.name for field in snapshot.schema.partition_keys}
+    keys = snapshot.schema.partition_keys
+    names = {key.name for key in keys}
     found = dict[str, DataFile]()
     for number, of_commit in zip(wanted, actions, strict=True):
-        if _changed(url, "remove", of_commit):
+        removed = _changed(url, "remove", of_commit)
+        if removed and named.keys() - {*VERSIONS}:
+            before = files_at(url, number - 1)
+            if not before.places or before.places[0].keys() == names:
+                removed &= {*before.of_values(url, named, keys).paths}
+        if removed:
             [(_, info)] = commit_infos(url, [number])
             raise InputError(
                 f"{redact(url)}: expected only appends after version {after}, found version "
@@ -142,9 +181,9 @@ def _appended(snapshot: Snapshot, after: int) -> FileList:
         added = _changed(url, "add", of_commit)
         known = live if added <= live.keys() else {f.path: f for f in files_at(url, number)}
         found |= {path: known[path] for path in added}
-        if any(known[path].partition.keys() != keys for path in added):
+        if any(known[path].partition.keys() != names for path in added):
             raise InputError(
-                f"{redact(url)}: expected the partition keys {', '.join(sorted(keys))} in all "
+                f"{redact(url)}: expected the partition keys {', '.join(sorted(names))} in all "
                 f"files since version {after}, found others in version {number}: keys were "
                 f"renamed; begin after it, or take a whole version"
             )

@@ -30,7 +30,7 @@ _NUM_AHEAD = 4 * _NUM_FOOTER_THREADS
 # Schemas of neighbouring files that are recognised by identity, as many as `parquet.file_schema`
 # caches.
 _NUM_RECENT_SCHEMAS = 8
-_ADVICE = "it was removed after it was listed; run it again, or restore the file"
+REMOVED_MEANWHILE = "it was removed after it was listed; run it again, or restore the file"
 T = TypeVar("T")
 
 
@@ -111,7 +111,9 @@ def _of_delta(url: str, directory: str) -> TableNotFoundError:
 
 
 def each_footer(
-    urls: Iterable[str], take: Callable[[CheckedFooter], T], advice: str = _ADVICE
+    urls: Iterable[str],
+    take: Callable[[CheckedFooter], T],
+    advise: Callable[[str], str] | None = None,
 ) -> Iterator[T]:
     """Reads the footers of many files in parallel.
 
@@ -121,7 +123,7 @@ def each_footer(
     Args:
         urls: The files.
         take: Called with each footer, in the thread that read it.
-        advice: What to do about a file that is gone.
+        advise: Tells what to do about a file that is gone, by its URL.
 
     Yields:
         What `take` returned, in the order of the files.
@@ -131,7 +133,7 @@ def each_footer(
     """
 
     def taken(url: str) -> T:
-        return take(read_footer(url, advice))
+        return take(read_footer(url, advise))
 
     with thread_pool(_NUM_FOOTER_THREADS) as threads:
         ahead = deque[Future[T]]()
@@ -160,12 +162,12 @@ def without_ids(files: Sequence[DataFile]) -> list[DataFile]:
     return [file for file, text in pairs if file_format(text, file.path) < FILE_FORMAT]
 
 
-def read_footer(url: str, advice: str = _ADVICE) -> CheckedFooter:
+def read_footer(url: str, advise: Callable[[str], str] | None = None) -> CheckedFooter:
     """Reads one file's footer.
 
     Args:
         url: The file.
-        advice: What to do if it is gone.
+        advise: As of `each_footer`.
 
     Raises:
         DataFileError: It is not Parquet, damaged, or gone.
@@ -175,6 +177,7 @@ def read_footer(url: str, advice: str = _ADVICE) -> CheckedFooter:
 
     def no_parquet(error: Exception) -> Exception:
         if isinstance(error, FileNotFoundError):
+            advice = REMOVED_MEANWHILE if advise is None else advise(url)
             return DataFileError(f"{where}: expected a Parquet file, found none: {advice}")
         return DataFileError(f"{where} is not a Parquet file ({first_line(error)})")
 

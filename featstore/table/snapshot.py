@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.base.errors import DataFileError, InputError
+from featstore.base.errors import DataFileError, InputError, nearest
 from featstore.base.redaction import redact
 from featstore.base.schema import FieldId, SlotSchema
 from featstore.native.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
@@ -24,6 +24,8 @@ from featstore.table.row_masks import RowMask, deleted_rows, num_deleted_in
 from featstore.table.table_rules import TableRules
 
 Partition: TypeAlias = Mapping[str, str | None]
+# What the URL of a table says beside values of partition keys, after `?`.
+VERSIONS = VERSION, AFTER = "version", "after"
 # Rows of a list that are made into objects at once while it is iterated.
 _BATCH_ROWS = 4_096
 
@@ -290,21 +292,33 @@ class FileList(Sequence[DataFile]):
         keys = {frozenset(partition.items()) for partition in partitions}
         return self.at_places([frozenset(place.items()) in keys for place in self.places])
 
-    def of_values(
-        self, url: str, values: Mapping[str, str], keys: Iterable[pa.Field]
-    ) -> "FileList":
+    def of_values(self, url: str, named: Mapping[str, str], keys: Iterable[pa.Field]) -> "FileList":
         """The files of the partitions with these values, compared in the types of the keys: 05 is
         the integer 5.
 
         Args:
             url: What names the values, for errors.
-            values: The values as text, by key.
-            keys: The partition keys, of which each of `values` must be one.
+            named: The values as text, by key, and what the URL says of `VERSIONS`.
+            keys: The partition keys.
 
         Raises:
-            InputError: A value is none of its key's type.
+            InputError: A name is no partition key, or one of `VERSIONS` is, or a value is none of
+                its key's type.
         """
         types = {key.name: key.type for key in keys}
+        if both := next((name for name in VERSIONS if name in named and name in types), None):
+            raise InputError(
+                f"{redact(url)}: expected {both!r} to mean one thing, found a table that has a "
+                f"partition key of this name: take all of its partitions "
+                f"(--partition-from-path {both}), or the rows of a query (--sql, dataframe=...)"
+            )
+        values = {name: text for name, text in named.items() if name not in VERSIONS}
+        if unknown := sorted(values.keys() - types.keys()):
+            known = [*VERSIONS, *types]
+            raise InputError(
+                f"{redact(url)}: expected {', '.join(VERSIONS)} or a partition key "
+                f"({', '.join(types)}) after '?', found {unknown[0]!r}{nearest(unknown[0], known)}"
+            )
         wanted = {key: (text, _value(url, key, text, types[key])) for key, text in values.items()}
 
         def is_equal(key: str, found: str | None) -> bool:

@@ -28,7 +28,9 @@ environ = {"PYTHONPATH": os.pathsep.join(sys.path)}
 ray.init(address="local", num_cpus=2, include_dashboard=False, runtime_env={"env_vars": environ})
 rows = ray.data.read_datasource(RayTable(sys.argv[1], ["row", "price"], "dt > '2026-11-01' and price >= 30"))
 every = ray.data.read_datasource(RayTable(featstore.open_table(sys.argv[1])))
+none = ray.data.read_datasource(RayTable(sys.argv[1], ["price"], "dt > '2027-01-01'"))
 print(json.dumps({
+    "none": [none.schema().names, none.count(), none.take_all()],
     "rows": sorted((row["row"], row["price"], row["dt"]) for row in rows.take_all()),
     "columns": rows.schema().names,
     "count": every.count(),
@@ -52,6 +54,7 @@ def test_two_workers_give_the_rows_that_the_table_itself_gives(tmp_path: Path) -
     expected = table.to_arrow(["row", "price"], "dt > '2026-11-01' and price >= 30")
     assert found["rows"] == sorted([*row.values()] for row in expected.to_pylist())
     assert found["columns"] == expected.column_names
+    assert found["none"] == [["price", "dt"], 0, []]
     assert found["count"] == table.num_rows
     assert found["sum"] == sum(table.to_arrow(["price"])["price"].to_pylist())
     assert found["workers"] == 2

@@ -16,6 +16,7 @@ from featstore.extraction.days import extract_days
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner
+from featstore.extraction.spark.yarn import is_final
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from tests.extraction.conftest import raw_rows
@@ -116,6 +117,54 @@ def test_a_range_in_which_rows_were_taken_away_or_are_unknown_is_refused(
         extract_files(job_of(spec, tmp_path, f"delta+{table}?after=0&version=2"))
 
 
+def test_a_range_of_a_partition_is_not_held_up_by_changes_of_others(
+    spec: Spec, table: str, tmp_path: Path
+) -> None:
+    DeltaTable(table).delete(f"dt = '{DAYS[0]}' and price < 1")
+    write_deltalake(table, raw_rows(10, 500, dt=DAYS[1]), mode="append")
+    job = job_of(spec, tmp_path, f"delta+{table}?after=0&dt={DAYS[1]}")
+    assert extract_files(job).num_rows == 210
+    for query in (f"after=0&dt={DAYS[0]}", "after=0"):
+        with pytest.raises(InputError, match=r"found version 2 \(DELETE\), which also takes rows"):
+            extract_files(replace(job, input_url=f"delta+{table}?{query}"))
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (
+            "after=-1",
+            r"files that version [02] appended were vacuumed; begin after it, take a whole",
+        ),
+        ("version=0", "files of version 0 were vacuumed; take a newer version, or restore the"),
+    ],
+)
+def test_vacuumed_files_of_a_version_are_told_and_end_a_run_for_good(
+    spec: Spec, table: str, tmp_path: Path, query: str, message: str
+) -> None:
+    write_deltalake(table, raw_rows(10, 500, dt=DAYS[0]), mode="append")
+    DeltaTable(table).optimize.compact()
+    [gone, _] = DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(InputError, match=message) as error:
+        extract_files(job_of(spec, tmp_path, f"delta+{table}?{query}"))
+    assert is_final(error.value)
+    assert not (Path(table) / gone).exists()
+
+
+def test_a_partition_key_that_is_named_as_versions_are_is_not_taken_for_one(
+    spec: Spec, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "lake")
+    for number in (0, 1):
+        rows = raw_rows(10, version=7).append_column("after", pa.array([number] * 10))
+        write_deltalake(url, rows, mode="append", partition_by=["after"])
+    job = job_of(spec, tmp_path, f"delta+{url}?after=0", partition_from_path=("after",))
+    with pytest.raises(InputError, match=r"'after' to mean one thing, found a .* of this name"):
+        extract_files(job)
+    # A column of this name is none of the partition keys.
+    assert extract_files(replace(job, input_url=f"delta+{url}?version=0")).num_rows == 10
+
+
 def test_deleted_rows_are_not_extracted_and_their_deletion_is_another_input(
     spec: Spec, table: str, tmp_path: Path
 ) -> None:
@@ -175,7 +224,7 @@ def test_what_is_no_raw_table_is_refused(spec: Spec, table: str, tmp_path: Path)
     for url, error, message in (
         (f"delta+{table}?version=x", InputError, "the number of a version, found 'x'"),
         (f"delta+{table}?version=9", TableNotFoundError, "no version 9"),
-        (f"delta+{table}?day=1", InputError, r"or a partition key \(dt\) after '\?', found day"),
+        (f"delta+{table}?day=1", InputError, r"or a partition key \(dt\) after '\?', found 'day'"),
         (f"delta+{tmp_path}/none", TableNotFoundError, "no table at"),
         (table, InputError, rf"name the table in place of its files \(delta\+{table}\)"),
     ):

@@ -332,6 +332,33 @@ def test_what_cannot_be_registered_is_named(
     assert num_rows_by_day(spark, name) == {"1": 100}
 
 
+def test_a_table_that_is_removed_and_made_anew_is_shown_or_what_differs_is_told(
+    spark: Any, job: ExtractJob, write_raw: Any, name: str, document: dict[str, Any]
+) -> None:
+    def made_anew(day: str, num_rows: int, **changed: Any) -> None:
+        shutil.rmtree(job.table_url, ignore_errors=True)
+        extract_day(job, write_raw, day, num_rows, **changed)
+
+    made_anew("1", 100)
+    register(spark, job.table_url, name)
+    for day, num_rows in (("1", 100), ("2", 110)):  # the first of them has equal names of files
+        made_anew(day, num_rows)
+        register(spark, job.table_url, name)
+        for _ in by_each_reader(spark):
+            assert num_rows_by_day(spark, name) == {day: num_rows}
+    document["slots"][0] = {"slot": 101, "name": "user_id", "op": "log1p", "of": "price"}
+    made_anew("2", 110, spec=load_spec(document))
+    with pytest.raises(InputError, match=r"found user_id bigint for float, .*: DROP TABLE default"):
+        register(spark, job.table_url, name)
+    shutil.rmtree(job.table_url)
+    extract_files(replace(job, partition={"hour": "1"}))
+    with pytest.raises(InputError, match="found partition keys dt for hour, as of a table"):
+        register(spark, job.table_url, name)
+    spark.sql(f"DROP TABLE {name}")
+    assert register(spark, job.table_url, name).num_added == 1
+    assert "user_id" in in_hive(spark, f"{name}_with_nulls")[0]
+
+
 def test_a_session_without_a_metastore_is_refused(job: ExtractJob) -> None:
     conf = {"spark.sql.catalogImplementation": "in-memory"}
     with pytest.raises(InputError, match="this Spark session has no Hive metastore"):

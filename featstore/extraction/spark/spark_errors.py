@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from featstore.base import errors
 from featstore.base.errors import (
+    AccessError,
     FeatstoreError,
     InputError,
     MissingDependencyError,
@@ -34,6 +35,10 @@ _NO_WORKER = ("Cannot run program", "PYTHON_VERSION_MISMATCH")
 _NO_CALL = "Invalid method name"
 # The metastore, or the way to it, failed. What Spark itself refuses has none of these.
 _METASTORE = re.compile(r"\b(?:Hive|T|TTransport)Exception\b")
+# What it says where it, or what authorizes its users, refuses.
+_FORBIDDEN = re.compile(
+    r"Access ?Control|Access ?Denied|Permission denied|Authoriz|not have .*privilege", re.IGNORECASE
+)
 # The text for a socket that ended without a message, whatever ended the worker.
 _DEAD_WORKER = "Python worker exited unexpectedly"
 
@@ -81,6 +86,7 @@ def refused_by_spark(what: str) -> Iterator[None]:
 
     Raises:
         InputError: Spark refuses something.
+        AccessError: Its metastore lacks a permission, or does not permit it to the user.
         StoreError: Its metastore failed, or cannot be reached. `errno` is EIO.
     """
     from pyspark.errors import AnalysisException
@@ -96,6 +102,13 @@ def refused_by_spark(what: str) -> Iterator[None]:
                 "spark.sql.hive.metastore.jars to path, and "
                 "spark.sql.hive.metastore.jars.path to the client's jars (docs/howto/hive.md)"
             )
+        elif _METASTORE.search(said) and _FORBIDDEN.search(said):
+            refused = AccessError(
+                f"Spark cannot {what}, its Hive metastore does not permit it: {said}; give the "
+                f"permission to the user that it names, or run it as another user"
+            )
+            refused.errno = errno.EINVAL
+            raise refused from None
         elif _METASTORE.search(said):
             failed = StoreError(
                 f"Spark cannot {what}, its Hive metastore fails or cannot be reached: {said}; look "

@@ -40,7 +40,7 @@ from featstore.table.layout import (
     parse_partition,
     partition_path,
 )
-from featstore.table.open import open_input
+from featstore.table.open import advice_if_gone, open_input
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile
 
@@ -155,7 +155,7 @@ def find_raw_files(
             of_table=of_table,
         )
         for (entry, of_table), (row_groups, schema) in zip(
-            listed, _contents(entries, declared), strict=True
+            listed, _contents(url, entries, declared), strict=True
         )
     ]
     files = [
@@ -460,7 +460,7 @@ def _from_path(file: RawFile, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _contents(
-    entries: Sequence[FileEntry], declared: Mapping[str, pa.DataType] | None
+    url: str, entries: Sequence[FileEntry], declared: Mapping[str, pa.DataType] | None
 ) -> list[tuple[tuple[int, ...], pa.Schema]]:
     """Rows by row group, and columns, of each file."""
     texts = [entry for entry in entries if format_of(entry.url) is not None]
@@ -474,6 +474,7 @@ def _contents(
         parquet = each_footer(
             [entry.url for entry in entries if format_of(entry.url) is None],
             lambda footer: (footer.row_group_rows, footer.schema),
+            partial(advice_if_gone, url),
         )
         with thread_pool(num_cores(), "featstore-scan") as threads:
             scanned = threads.map(partial(scan, declared=declared or {}), texts)

@@ -1,0 +1,48 @@
+"""What a metastore says in errors of Spark, in the words of real ones."""
+
+import errno
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from featstore.base.errors import AccessError, InputError, StoreError
+from featstore.extraction.spark.spark_errors import refused_by_spark
+from featstore.extraction.spark.yarn import is_final
+
+_HIVE = "org.apache.hadoop.hive.ql.metadata.HiveException: "
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        # Hive's StorageBasedAuthorizationProvider, HDFS, Ranger, Glue.
+        f"{_HIVE}MetaException(message:java.security.AccessControlException: Permission denied: "
+        'user=ads, path="file:/lake":root:root:dr-xr-xr-x)',
+        f"{_HIVE}MetaException(message:Got exception: org.apache.hadoop.security."
+        "AccessControlException Permission denied: user=ads, access=WRITE)",
+        f"{_HIVE}MetaException(message:Permission denied: user [ads] does not have [CREATE] "
+        "privilege on [features/ctr])",
+        f"{_HIVE}MetaException(message:User is not authorized to perform: glue:CreateTable)",
+    ],
+)
+def test_a_permission_that_is_missing_is_told_and_final(said: str) -> None:
+    with (
+        pytest.raises(AccessError, match=r"metastore does not permit it: .*; give the perm") as met,
+        refused_by_spark("register features.ctr"),
+    ):
+        raise AnalysisException(said)
+    assert said in str(met.value)
+    assert met.value.errno == errno.EINVAL
+    assert is_final(met.value)
+
+
+def test_a_metastore_that_fails_may_pass_and_what_spark_refuses_does_not() -> None:
+    with (
+        pytest.raises(StoreError, match="fails or cannot be reached") as failed,
+        refused_by_spark("x"),
+    ):
+        raise AnalysisException(f"{_HIVE}MetaException(message:Could not connect to meta store)")
+    assert failed.value.errno == errno.EIO
+    assert not is_final(failed.value)
+    with pytest.raises(InputError, match="Permission denied as a column"), refused_by_spark("x"):
+        raise AnalysisException("no such thing: Permission denied as a column")
