@@ -262,10 +262,10 @@ def test_a_file_without_rows_that_had_some_when_it_was_listed_is_named(
     write(path.with_name("other.parquet"))
     each_footer, changed = parquet_dir.each_footer, []
 
-    def read_later(urls: Sequence[str], take: Any) -> Any:
+    def read_later(urls: Sequence[str], *how: Any) -> Any:
         write(path, 0)
         changed.append(path)
-        return each_footer(urls, take)
+        return each_footer(urls, *how)
 
     monkeypatch.setattr(raw_module, "each_footer", read_later)
     with pytest.raises(InputError, match=CHANGED):
