@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from featstore.base.byte_sizes import parse_bytes
-from featstore.base.errors import ConfigError, nearest, require_boolean, require_integer
+from featstore.base.errors import ConfigError, require_boolean, require_integer
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.loader.batches.bad_files import SKIP, checked
 from featstore.loader.batches.batch_cap import BatchCap
@@ -128,7 +128,8 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
         opened = open_without_files if epochs.ordering.kind == RANK else open_snapshot
         stale_groups = given.get("stale_groups", ERROR)
         snapshot, request = resolved(table, column_arguments(given), stale_groups, opened)
-        _require_list(batches.cap, request)
+        if batches.cap is not None:
+            request.list_slot("batch.of", batches.cap.of)
         key = section_key(epochs.shuffle, snapshot.schema, epochs.ordering)
         size = split_size(dispatch)
         cut = partial(make_splits, size=size, accepts_bad=process.on_bad_file == SKIP)
@@ -155,18 +156,6 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             dispatch=dispatch,
             staging=staging,
             on_stats=given.get("on_stats"),
-        )
-
-
-def _require_list(cap: BatchCap | None, request: Request) -> None:
-    """ConfigError unless the slot of the cap is selected, and delivered as lists."""
-    if cap is None:
-        return
-    lists = [one.slot.name for one in request.slots if one.slot.is_list and one.pad is None]
-    if cap.of not in lists:
-        raise ConfigError(
-            f"batch.of: expected a list slot that is selected without pad, found {cap.of!r}"
-            f"{nearest(cap.of, lists)}: select it in `slots`, or choose another one"
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from featstore.base.errors import ConfigError, require_integer
+from featstore.base.intervals import capped_cuts, fitting_end
 from featstore.loader.batches.blocks import Block
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.tensors.column_arrays import SLOT, Key
@@ -58,7 +59,7 @@ class BatchCap:
             return
         offsets = self._lists(block.columns).offsets
         while first < block.end:
-            end = _end(offsets, first, min(block.end, first + missing), room)
+            end = fitting_end(offsets, first, min(block.end, first + missing), room)
             if first < end:
                 yield block.slice(first, end)
             elif room == self.max_values:
@@ -78,11 +79,7 @@ class BatchCap:
             lengths: The length of each list: (num_rows,), at least one.
             batch_size: The most rows of a batch.
         """
-        offsets, cuts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), [0]
-        while (first := cuts[-1]) < len(lengths):
-            most = min(len(lengths), first + batch_size)
-            cuts.append(max(first + 1, _end(offsets, first, most, self.max_values)))
-        return cuts
+        return capped_cuts(lengths, self.max_values, batch_size)
 
     def _lists(self, columns: Mapping[Key, Values]) -> Ragged:
         values = columns[SLOT, self.of]
@@ -97,11 +94,3 @@ class BatchCap:
             f"row, found {found:,} in a row of {source.claim.split.path}: raise max_values, or cut "
             f"longer lists with slots: {{name: {self.of}, max_len: {self.max_values}}}"
         )
-
-
-def _end(offsets: Array, first: int, most: int, room: int) -> int:
-    """The row after the last one, up to `most`, whose values fit with those from `first` on."""
-    ends = offsets[first + 1 : most + 1]
-    # Of the offsets' own type: numpy would convert all of them to that of another number.
-    last = offsets.dtype.type(min(int(offsets[first]) + room, int(ends[-1])))
-    return first + int(np.searchsorted(ends, last, side="right"))
