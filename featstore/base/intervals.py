@@ -1,9 +1,12 @@
-"""Spans: half-open intervals `(first, end)` of rows or bytes. Sizes that fit an alignment. Evenly
-spaced items.
+"""Spans: half-open intervals `(first, end)` of rows or bytes. Sizes that fit an alignment. Batches
+that fit a cap. Evenly spaced items.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 Span = tuple[int, int]
 
@@ -75,6 +78,29 @@ def aligned(num_bytes: int, alignment: int = 64) -> int:
     any dtype needs.
     """
     return -(-num_bytes // alignment) * alignment
+
+
+def capped_cuts(lengths: NDArray[Any], max_values: int, batch_size: int) -> list[int]:
+    """Where batches begin and end, from 0 to the number of rows. A row above the cap is alone.
+
+    Args:
+        lengths: The number of values of each row: (num_rows,).
+        max_values: The most values of a batch.
+        batch_size: The most rows of a batch.
+    """
+    offsets, cuts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), [0]
+    while (first := cuts[-1]) < len(lengths):
+        most = min(len(lengths), first + batch_size)
+        cuts.append(max(first + 1, fitting_end(offsets, first, most, max_values)))
+    return cuts
+
+
+def fitting_end(offsets: NDArray[Any], first: int, most: int, max_values: int) -> int:
+    """The row after the last one, up to `most`, whose values fit with those from `first` on."""
+    ends = offsets[first + 1 : most + 1]
+    # Of the offsets' own type: numpy would convert all of them to that of another number.
+    last = offsets.dtype.type(min(int(offsets[first]) + max_values, int(ends[-1])))
+    return first + int(np.searchsorted(ends, last, side="right"))
 
 
 MOST_SAMPLED = 16  # files, or row groups, of which a sample reads some rows, if they have enough

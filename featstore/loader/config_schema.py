@@ -15,6 +15,7 @@ from featstore.base.json_schema import (
     or_null,
 )
 from featstore.dispatch.options import Dispatch
+from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.stats import OnStats
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.follow import Follow
@@ -26,7 +27,7 @@ from featstore.loader.request.train_config import ENTRY_KEYS, KEYS, MIX_KEYS, ST
 from featstore.staging.options import Staging
 
 # What a config gives as a mapping of fields (`as_options`).
-OPTIONS = (Dispatch, Follow, Negatives, Ordering, OnStats, Shuffle, Staging)
+OPTIONS = (BatchCap, Dispatch, Follow, Negatives, Ordering, OnStats, Shuffle, Staging)
 _REQUIRED = ("table", "slots")
 
 

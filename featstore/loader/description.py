@@ -14,6 +14,7 @@ from featstore.base.byte_sizes import parse_bytes
 from featstore.base.errors import ConfigError, require_boolean, require_integer
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.loader.batches.bad_files import SKIP, checked
+from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.stats import OnStats, on_stats_options
 from featstore.loader.batches.transform import checked_transform
 from featstore.loader.iteration.job import BatchOptions, EpochOptions, Job, ProcessOptions
@@ -127,6 +128,8 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
         opened = open_without_files if epochs.ordering.kind == RANK else open_snapshot
         stale_groups = given.get("stale_groups", ERROR)
         snapshot, request = resolved(table, column_arguments(given), stale_groups, opened)
+        if batches.cap is not None:
+            request.list_slot("batch.of", batches.cap.of)
         key = section_key(epochs.shuffle, snapshot.schema, epochs.ordering)
         size = split_size(dispatch)
         cut = partial(make_splits, size=size, accepts_bad=process.on_bad_file == SKIP)
@@ -179,11 +182,12 @@ def _unless_auto(reader: Callable[[Any], int], value: Any) -> int | None:
 
 
 # Parameters that have another name in their group.
-_FIELDS = {"order": "ordering", "memory_budget": "budget_bytes"}
+_FIELDS = {"batch": "cap", "order": "ordering", "memory_budget": "budget_bytes"}
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "seed": partial(require_integer, "seed", minimum=0),
     **{name: partial(require_integer, name) for name in ("num_epochs", "batch_size")},
     **{name: partial(require_boolean, name) for name in ("drop_last", "debug", "progress")},
+    "batch": partial(as_options, BatchCap, what="batch"),
     "order": partial(_short, Ordering, "kind", "order"),
     "shuffle": partial(_switched, Shuffle, "shuffle"),
     "tail": tail_of,

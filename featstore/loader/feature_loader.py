@@ -11,6 +11,7 @@ from featstore.base.errors import ConfigError, require_integer
 from featstore.dispatch.options import AUTO, Dispatch
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import ERROR
+from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.stats import OnStats, on_stats_options
 from featstore.loader.batches.transform import Transform
 from featstore.loader.description import described
@@ -55,11 +56,13 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         weight: A scalar numeric column, delivered as `batch.weight`, float32 (num_rows,).
         extras: Columns delivered as an Arrow table, `batch.extras`, with null where `where` sees
             null: in a plain directory 0 is missing in columns of integers.
-        batch_size: Rows per batch.
+        batch_size: Rows per batch; with `batch`, the most rows.
+        batch: A cap on the values of a list slot in a batch, `{max_values: 60000, of: history}`: a
+            batch ends before the row that would exceed it.
         where: SQL condition over partition keys and columns; None reads all rows.
         seed: Seed of the order of splits and of shuffling.
         num_epochs: Epochs per iteration of the loader.
-        drop_last: Whether to leave out a last batch with fewer than `batch_size` rows.
+        drop_last: Whether to leave out a last batch that ended for lack of rows.
         order: Which worker reads which rows: `dynamic`, `static`, `rank` or `replay`, or options
             such as `{kind: rank, mini_epochs: 4}`.
         shuffle: How rows are permuted and mixed; True takes the defaults, None or False keeps the
@@ -113,6 +116,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         weight: str | None = None,
         extras: Iterable[str] = (),
         batch_size: int = 8192,
+        batch: BatchCap | Mapping[str, Any] | None = None,
         where: str | None = None,
         seed: int = 0,
         num_epochs: int = 1,
@@ -144,6 +148,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             weight=weight,
             extras=extras,
             batch_size=batch_size,
+            batch=batch,
             where=where,
             seed=seed,
             num_epochs=num_epochs,

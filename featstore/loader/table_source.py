@@ -17,7 +17,7 @@ from featstore.decoded.file_sources import staging_source
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
 from featstore.loader.batches.bad_files import SKIP
-from featstore.loader.batches.stats import NOTHING_WAITS, OnStats, StatsCalls
+from featstore.loader.batches.stats import NOTHING_WAITS, OnStats, StatsCalls, batch_fill
 from featstore.loader.description import LoaderDescription
 from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.iteration.iteration import Iteration
@@ -147,6 +147,7 @@ class TableSource(Life[Iteration]):
         Args:
             worker: Which worker this process is.
         """
+        self.job.require_dealt(worker)
         self.forget()
         if self._share is not None:
             self._restored, self._share = self._rendezvous.unite(self._share, worker), None
@@ -174,6 +175,11 @@ class TableSource(Life[Iteration]):
                 "this loader has no len(): which rows are left out by `where`, `negatives`, "
                 "`null: drop` of a label, or a row mask of the table, is known only when they are "
                 "read"
+            )
+        if self.job.cap is not None:
+            raise TypeError(
+                "a loader with `batch: {max_values: ...}` has no len(): where its batches end is "
+                "known only when the lengths of their lists are read"
             )
         worker = LoaderWorker.here()
         start = self._start(*self._rendezvous.next_iteration(), worker)
@@ -250,6 +256,9 @@ class TableSource(Life[Iteration]):
                 "num_workers": worker.num_workers,
             },
         }
+        if self.job.cap is not None:
+            counts = self._resources.stats.counts
+            parts["batch"] = batch_fill(counts, self.job.cap.max_values)
         return {**self._resources.stats.to_dict(), "staging_staged_bytes": 0, **told, **parts}
 
     def verdict(self) -> str:

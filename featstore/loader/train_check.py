@@ -357,7 +357,7 @@ def _span(least: int, most: int) -> str:
 
 def _head(job: Job, files: Sequence[DataFile], num_rows: int) -> dict[str, list[Any]]:
     """The first rows of the files by column of a batch: slots, labels, weight and extras."""
-    job = replace(job, batch_size=num_rows, shuffle=None)
+    job = replace(job, batch_size=num_rows, cap=None, shuffle=None)
     with closing(rows_in_place(job, job.cut(files))) as slices:
         if (found := next(slices, None)) is None:
             return {}

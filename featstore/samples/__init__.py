@@ -2,7 +2,9 @@
 
 | module | holds |
 |---|---|
-| random_order.py | `RandomOrder`: which row comes at which position of an epoch, in batches |
+| random_order.py | `RandomOrder`: which row comes at which position of an epoch |
+| order_batches.py | that order shared among ranks, in batches or row by row, with states |
+| batches_by_cost.py | in batches of a capped number of values, with similar lengths together |
 | dispatched_order.py | `DispatchedOrder`: that order, claimed by workers at their own pace |
 | permutation.py | the orders it chooses from |
 | sample_store.py | `SampleStore`: samples that are not columns, in one SQLite file |

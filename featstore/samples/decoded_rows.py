@@ -8,6 +8,7 @@ import pyarrow as pa
 from featstore.decoded.decoded_file import Piece
 from featstore.loader.request.decode import NO_EXTRAS, block_extras, shaped
 from featstore.loader.request.matching import Partition
+from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import LabelRequest, Request
 from featstore.ops.arrays import array_of as arrow_of
 from featstore.reading.buffers import Array, Ragged, Values
@@ -66,6 +67,14 @@ class DecodedRows:
     def numbers_of_pieces(self, rows: Array) -> Array:
         """The number of each row's piece: int64 (num_rows,)."""
         return np.searchsorted(self.firsts[1:], rows, side="right")
+
+    def lengths(self, item: SlotRequest) -> Array:
+        """How many values each list of a slot has, as delivered: int64 (num_rows,)."""
+        lengths, pieces = np.empty(self.num_rows, np.int64), self._columns[SLOT, item.slot.name]
+        for first, lists in zip(self.firsts[:-1], pieces, strict=True):
+            assert isinstance(lists, Ragged)
+            lengths[first : first + len(lists)] = np.diff(lists.offsets)
+        return lengths if item.max_len is None else np.minimum(lengths, item.max_len)
 
     def batch(self, rows: Array) -> Batch:
         """A batch of these rows, in their order: int64 (num_rows,), each from 0 to `num_rows`.

@@ -12,7 +12,8 @@ from featstore.base.closing import Closing
 from featstore.base.errors import StateError, require_integer
 from featstore.loader.iteration.shard_loop import DispatchOptions, LoopBatches, ShardLoop, Shards
 from featstore.loader.iteration.state import LoaderState, merge_states
-from featstore.samples.random_order import RandomOrder, require_same_order
+from featstore.samples.order_batches import require_same_order
+from featstore.samples.random_order import RandomOrder
 
 Item = TypeVar("Item")
 _FORMAT = 1  # of states

@@ -20,6 +20,7 @@ from featstore.decoded.decoding import entries_ahead
 from featstore.decoded.entry_file import FileState, MappedEntry
 from featstore.decoded.file_sources import staging_source
 from featstore.loader.request.matching import Listed, Partition
+from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import Request
 from featstore.ops.arrays import array_of
 from featstore.reading.buffers import Array, one_array
@@ -161,6 +162,12 @@ class OpenSamples(Closing):
         """
         self._require_unchanged()
         return self._rows.batch(self._rows_at(positions))
+
+    def lengths(self, item: SlotRequest) -> Array:
+        """How many values each sample has of a list slot: int64 (num_samples,)."""
+        self._require_unchanged()
+        lengths = self._rows.lengths(item)
+        return lengths if self._index is None else lengths[self._index]
 
     def ids(self) -> pa.ChunkedArray:
         """The ids of all samples, in order."""

@@ -30,6 +30,7 @@ from featstore.loader.request.matching import (
 from featstore.loader.request.options import as_options
 from featstore.loader.request.request import Request
 from featstore.loader.request.train_config import column_arguments, load_of_table
+from featstore.reading.buffers import Array
 from featstore.samples.decoded_rows import SampleBatch
 from featstore.samples.indices import positions_of
 from featstore.samples.lookups import can_be_ids, ids_of_type
@@ -157,6 +158,18 @@ class SampleDataset(Dataset[Batch], Closing):
         `collate_fn` gets. The default one takes it out of the list.
         """
         return [self[indices]]
+
+    def lengths(self, slot: str) -> Array:
+        """How many values of a slot each sample has, after `max_len`: int64 (num_samples,). Values
+        are not read.
+
+        Args:
+            slot: The name of a list slot that is selected without `pad`.
+
+        Raises:
+            ConfigError: It is none.
+        """
+        return self._samples.lengths(self._plan.request.list_slot("lengths", slot))
 
     @property
     def ids(self) -> pa.ChunkedArray:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from featstore.dispatch.options import Dispatch
+from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.stats import OnStats
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.follow import Follow
@@ -91,6 +92,7 @@ def test_the_docstring_of_a_method_names_its_arguments(name: str) -> None:
 @pytest.mark.parametrize(
     ("page", "options"),
     [
+        ("loader.md", BatchCap),
         ("loader.md", Shuffle),
         ("loader.md", Staging),
         ("loader.md", Ordering),

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from featstore.base.errors import ConfigError, StateError
-from featstore.samples.random_order import OrderBatches, OrderRows, RandomOrder
+from featstore.samples.order_batches import OrderBatches, OrderRows
+from featstore.samples.random_order import RandomOrder
 
 NUM_ROWS, WORLDS = st.integers(0, 60), st.integers(1, 5)
 

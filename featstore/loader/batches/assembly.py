@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.loader.batches.bad_files import Skip, is_bad_file
+from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.batch_slices import BatchAligner
 from featstore.loader.batches.blocks import Block, ColumnDemand
 from featstore.loader.batches.drawn_rows import DrawnRows, copied
@@ -46,6 +47,7 @@ class _Converted:
 
     Attributes:
         pieces: Their columns, a piece for each row group.
+        lengths: As of `DrawnRows`.
         piece_rows: How many rows each piece has.
         extras: The extra columns of all pieces.
         rows: For each row of the window's stream, its row in the pieces, numbered through all of
@@ -55,6 +57,7 @@ class _Converted:
     """
 
     pieces: list[ColumnBuffers]
+    lengths: list[Array]
     piece_rows: list[int]
     extras: pa.Table
     rows: Array
@@ -86,6 +89,8 @@ class Assembler:
         pools: Memory for gathered rows; None: its own.
         demand: Whether columns are asked for; None: not yet.
         num_threads: In how many threads shuffled rows are gathered.
+        cap: How many values a batch may have. In the file's order it is not looked at here: blocks
+            are then not divided.
     """
 
     def __init__(
@@ -98,8 +103,9 @@ class Assembler:
         pools: BufferPools | None = None,
         demand: ColumnDemand | None = None,
         num_threads: int = 1,
+        cap: BatchCap | None = None,
     ) -> None:
-        self._num_threads = num_threads
+        self._num_threads, self._cap = num_threads, cap
         self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
         self._budget, self._pools = budget or Budget(), pools or BufferPools()
         self._demand = demand or ColumnDemand()
@@ -167,7 +173,8 @@ class Assembler:
                 if (part := parts.popleft()).work.claim.key in self._left_out:
                     continue
                 with self._leaving_out(part), _one_by_one(part, parts):
-                    blocks += self._aligner.add(self._view(part))
+                    view = self._view(part)
+                    blocks += self._aligner.add(view) if self._cap is None else [view]
         except Exception as error:
             if not blocks:
                 raise
@@ -227,8 +234,10 @@ class Assembler:
         if places is not None:
             order, passes = np.zeros(window.num_rows, np.int64), np.zeros(window.num_rows, bool)
             order[places], passes[places] = index, True
+        columns, cap = [self._columns(piece) for piece in pieces], self._cap
         return _Converted(
-            pieces=[self._columns(piece).in_buffers() for piece in pieces],
+            pieces=[of_piece.in_buffers() for of_piece in columns],
+            lengths=[] if cap is None else [cap.lengths(of_piece) for of_piece in columns],
             piece_rows=[piece.num_rows for piece in pieces],
             extras=block_extras(rows, self._request, window.work.partition),
             rows=order,
@@ -250,6 +259,7 @@ class Assembler:
             passes=[*rest.passes],
             ended=[*rest.ended],
             pieces=[*rest.pieces],
+            lengths=[*rest.lengths],
             piece_rows=[*rest.piece_rows],
             extras=[*rest.extras],
         )
@@ -271,6 +281,7 @@ class Assembler:
             drawn.sources.append(source)
             drawn.ascends &= converted.ascends
             drawn.pieces += converted.pieces
+            drawn.lengths += converted.lengths
             drawn.piece_rows += converted.piece_rows
             drawn.extras.append(converted.extras)
         drawn.place(len(rest.pieces), draws, tuple(taken))
@@ -296,11 +307,12 @@ class Assembler:
         if not num_rows:
             sources = (*drawn.sources, *(source for source, _ in drawn.ended))
             return [Block.of({}, sources, num_rows=0, extras=NO_EXTRAS)] if sources else []
-        cuts = list(range(0, num_rows + 1, self._batch_size))
-        if cuts[-1] == num_rows:
-            is_end = True
+        cap, lengths = self._cap, drawn.delivered_lengths()
+        if cap is None:
+            cuts = [*range(0, num_rows, self._batch_size), num_rows]
         else:
-            cuts.append(num_rows)
+            cuts = cap.cuts(lengths, self._batch_size)
+        is_end |= cuts[-1] - cuts[-2] == self._batch_size
         if len(cuts) == 2 and not is_end:
             self._wait(before, drawn)
             return []
@@ -313,7 +325,8 @@ class Assembler:
             # A copy, which does not keep the memory of all batches alive.
             rest = copied(batches.pop(), pools.waiting)
             self._rest = parts.pop()
-            self._rest.add(rest, drawn.pieces[0].kinds, num_rows - first, extras.slice(first))
+            kinds = drawn.pieces[0].kinds
+            self._rest.add(rest, kinds, num_rows - first, extras.slice(first), lengths[first:])
         columns = [UnpackedColumns(packed) for packed in batches]
         if self._demand.is_seen:
             for of_batch in columns:
@@ -342,6 +355,7 @@ class Assembler:
         self._rest = replace(
             drawn,
             pieces=before.pieces,
+            lengths=before.lengths,
             piece_rows=before.piece_rows,
             extras=before.extras,
             ascends=True,
@@ -351,7 +365,8 @@ class Assembler:
             pools = self._pools
             [packed] = drawn.columns([0, num_rows], pools.waiting, pools.scratch, begin)
             kinds = drawn.pieces[0].kinds
-            self._rest.add(packed, kinds, num_rows, drawn.extra_columns(begin))
+            lengths = drawn.delivered_lengths()[begin:]
+            self._rest.add(packed, kinds, num_rows, drawn.extra_columns(begin), lengths)
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""Slices blocks into batches of an exact number of rows, each with its progress. Blocks in the
-file's order are first divided where batches end.
+"""Slices blocks into batches of an exact number of rows, or of a capped number of values, each with
+its progress. Blocks in the file's order are first divided where batches of rows end.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.blocks import Block, BlockColumns, ColumnDemand, groups_of_slices
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.tensors.batch import Batch
@@ -30,12 +31,14 @@ class BatchSlice:
         progress: What is delivered with the batch.
         pool: Memory for columns that have to be joined.
         made: The batch, if a transform has made it.
+        num_values: The values that its cap counts; 0 without a cap.
     """
 
     blocks: tuple[Block, ...]
     progress: Progress
     pool: BufferPool | None = None
     made: Batch | None = None
+    num_values: int = 0
 
     def batch(self) -> Batch:
         """The batch, with views of the blocks as columns. Not for a slice without blocks."""
@@ -60,28 +63,42 @@ def slice_batches(
     drop_last: bool,
     reserve: Callable[[Block], Mapping[int, int]] = lambda _: {},
     pool: BufferPool | None = None,
+    cap: BatchCap | None = None,
 ) -> Iterator[BatchSlice]:
-    """Slices the blocks, in their order, into batches of `batch_size` rows.
+    """Slices the blocks, in their order, into batches of `batch_size` rows, or of fewer where the
+    next row would exceed the cap.
 
     A block is dropped once its last row is sliced off.
 
     Args:
         blocks: The blocks.
         batch_size: Rows of each batch but the last.
-        drop_last: Whether a shorter last batch is left out.
+        drop_last: Whether a last batch is left out that ended for lack of rows.
         reserve: Called with each block of mixed rows, of at most `batch_size` rows, with what a
             batch leaves of it for the next one, and with each slice of another block, before it is
             used: other workers can then not take its rows. Gives the `limits`, as of
             `Block.within`, of sources of which others have taken rows. These are left out.
         pool: Memory for offsets and for batches that are joined; None: its own.
+        cap: How many values a batch may have.
+
+    Raises:
+        ConfigError: A row alone exceeds the cap.
     """
     slices: list[Block] = []
     segments: list[Segment] = []
-    missing, pool = batch_size, pool or BufferPool()
+    missing, num_values, pool = batch_size, 0, pool or BufferPool()
     for block in blocks:
         if block.draws is not None and (limits := reserve(block)):
             block = block.within(limits, pool)
-        for part in _parts(block, missing, batch_size, pool):
+        parts = (
+            _parts(block, missing, batch_size, pool)
+            if cap is None
+            else cap.parts(block, batch_size, missing, cap.max_values - num_values)
+        )
+        for part in parts:
+            if cap is not None and num_values + cap.num_values(part) > cap.max_values:
+                yield BatchSlice(tuple(slices), Progress(tuple(segments)), pool, None, num_values)
+                slices, segments, missing, num_values = [], [], batch_size, 0
             is_reserved = part.draws is not None and part.begin == block.begin
             limits = {} if is_reserved else reserve(part)
             if limits:
@@ -89,9 +106,10 @@ def slice_batches(
             slices += [part] if len(part) else []
             segments += part.segments
             missing -= len(part)
+            num_values += 0 if cap is None else cap.num_values(part)
             if not missing:
-                yield BatchSlice(tuple(slices), Progress(tuple(segments)), pool)
-                slices, segments, missing = [], [], batch_size
+                yield BatchSlice(tuple(slices), Progress(tuple(segments)), pool, None, num_values)
+                slices, segments, missing, num_values = [], [], batch_size, 0
             is_ended = bool(limits) and part.draws is None
             del part
             if is_ended:
@@ -102,7 +120,7 @@ def slice_batches(
         yield BatchSlice((), Progress(tuple(segments), num_dropped_rows, is_batch=False))
     elif segments:
         progress = Progress(tuple(segments), is_batch=bool(slices))
-        yield BatchSlice(tuple(slices), progress, pool)
+        yield BatchSlice(tuple(slices), progress, pool, None, num_values)
 
 
 def _parts(block: Block, missing: int, batch_size: int, pool: BufferPool) -> Iterator[Block]:

@@ -24,7 +24,7 @@ from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.gathering import gather_batches
 from featstore.tensors.packed import PackedColumns, array_of, tensor_of
 
-_NO_PLACES = np.zeros(0, np.uint32)
+_NO_PLACES, _NO_LENGTHS = np.zeros(0, np.uint32), np.zeros(0, np.int64)
 
 
 @dataclass(eq=False)
@@ -42,6 +42,7 @@ class DrawnRows:
             written by `place`.
         row_bits: As of `Places`.
         pieces: The columns of each piece, all of the same kinds.
+        lengths: The lengths of the lists that a cap counts, of each piece; none without a cap.
         piece_rows: How many rows each piece has.
         extras: The extra columns, of as many rows in all.
         ascends: Whether the rows of each piece ascend.
@@ -54,18 +55,25 @@ class DrawnRows:
     places: Array = field(default_factory=lambda: _NO_PLACES)
     row_bits: int = 0
     pieces: list[ColumnBuffers] = field(default_factory=list)
+    lengths: list[Array] = field(default_factory=list)
     piece_rows: list[int] = field(default_factory=list)
     extras: list[pa.Table] = field(default_factory=list)
     ascends: bool = True
 
     def add(
-        self, packed: PackedColumns, kinds: tuple[ColumnKind, ...], num_rows: int, extras: pa.Table
+        self,
+        packed: PackedColumns,
+        kinds: tuple[ColumnKind, ...],
+        num_rows: int,
+        extras: pa.Table,
+        lengths: Array,
     ) -> None:
         """Adds a piece, all rows of which are delivered after the others, in their order."""
         buffers = tuple(map(array_of, packed.buffers))
         self.pieces.append(ColumnBuffers(kinds, buffers, packed.places.numbers, num_rows))
         self.piece_rows.append(num_rows)
         self.extras.append(extras)
+        self.lengths.append(lengths)
 
     def columns(
         self,
@@ -91,10 +99,21 @@ class DrawnRows:
         """The extra columns of the same rows."""
         if not self.extras or not self.extras[0].num_columns:
             return NO_EXTRAS
-        places = self.places[begin:]
+        return pa.concat_tables(self.extras).take(pa.array(self._rows(self.places[begin:])))
+
+    def delivered_lengths(self) -> Array:
+        """The lengths of the lists that a cap counts, of the rows that are delivered; none without
+        a cap.
+        """
+        if not any(map(len, self.lengths)):
+            return _NO_LENGTHS
+        return np.concatenate(self.lengths)[self._rows(self.places)]
+
+    def _rows(self, places: Array) -> Array:
+        """The rows in all pieces, numbered through them."""
         firsts = np.cumsum([0, *self.piece_rows[:-1]])
-        rows = firsts[places >> self.row_bits] + (places & ((1 << self.row_bits) - 1))
-        return pa.concat_tables(self.extras).take(pa.array(rows))
+        rows: Array = firsts[places >> self.row_bits] + (places & ((1 << self.row_bits) - 1))
+        return rows
 
     def place(self, num_waiting: int, draws: Array, shares: tuple[ShareRows, ...]) -> None:
         """Adds rows that are drawn, after those that wait.

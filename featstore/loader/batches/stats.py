@@ -302,8 +302,16 @@ def summed_stats(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         tables: `FeatureLoader.stats()` of each table, at least one.
     """
     total = _sum([{k: v for k, v in each.items() if k != "worker"} for each in tables])
+    if (batch := tables[0].get("batch")) is not None:
+        total["batch"] = batch_fill(total, batch["max_values"])
     own = {str(i): {key: each[key] for key in _OF_TABLE} for i, each in enumerate(tables)}
     return {**total, "worker": dict(tables[0]["worker"]), "tables": own}
+
+
+def batch_fill(counts: Mapping[str, int], max_values: int) -> dict[str, Any]:
+    """The cap on the values of a batch, and the share of it that batches used on average."""
+    most = max_values * max(1, counts.get("batches", 0))
+    return {"max_values": max_values, "used": counts.get("batch_values", 0) / most}
 
 
 def _sum(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

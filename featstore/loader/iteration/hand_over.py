@@ -53,6 +53,8 @@ class HandOver:
             batch = shared(batch)
         self._stats.counts["batches"] += 1
         self._stats.counts["rows"] += batch.num_rows
+        if rows.num_values:
+            self._stats.counts["batch_values"] += rows.num_values
         if self._row_bar is not None:
             self._row_bar.show(batch.num_rows)
         return MadeBatch(batch, rows.progress, write_check(batch) if self._debug else None)

@@ -7,11 +7,13 @@ from functools import cached_property, partial
 
 import pyarrow as pa
 
+from featstore.base.errors import ConfigError
 from featstore.dispatch.orders import MiniEpoch, WorkerInfo, num_static_batches
 from featstore.dispatch.plan import Done, Plan, Split, as_ranges
 from featstore.dispatch.recording import Recording
 from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.batches.bad_files import ERROR
+from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.transform import Transform
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import JOIN, Tail
@@ -41,6 +43,7 @@ class BatchOptions:
     """Parameters of `FeatureLoader` that say what batches are made."""
 
     batch_size: int = 8192
+    cap: BatchCap | None = None
     drop_last: bool = False
     tail: Tail = JOIN
     transform: Transform | None = None
@@ -248,6 +251,17 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
         )
         return count(num_rows - num_done) + later * count(num_rows)
 
+    def require_dealt(self, worker: LoaderWorker) -> None:
+        """ConfigError if batches are dealt out to several workers by number, and where they end
+        depends on the rows of all batches before.
+        """
+        if self.cap is not None and self.ordering.kind == STATIC and worker.num_workers > 1:
+            raise ConfigError(
+                f"batch: with order static expected one worker, found {worker.num_workers}: static "
+                "order deals batches out by number, and which rows the n-th batch of max_values "
+                "has depends on the lengths of all rows before it: choose order dynamic or rank"
+            )
+
     def shows(self, start: LoaderState) -> bool:
         """Whether this worker shows the progress bar: only the first of all does."""
         return self.progress and start.workers == (0,)
@@ -280,7 +294,9 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
         """How many steps a worker makes if all ranks make the same number, as `tail` says; None if
         that cannot be counted in advance.
         """
-        if self.ordering.kind != STATIC or self.filters_rows or not self.tail.agrees:
+        if self.ordering.kind != STATIC or not self.tail.agrees:
+            return None
+        if self.filters_rows or self.cap is not None:
             return None
         worker_infos = [
             WorkerInfo(index=rank, num_workers=worker.num_ranks) for rank in range(worker.num_ranks)

@@ -137,6 +137,7 @@ class SliceSource:
             self._pools,
             self._demand,
             self._share.num_threads,
+            cap=job.cap,
         )
         # The consumer waits for the last thread: the transform's if there is one.
         waits = "wait_s" if job.transform is None else "transform_wait_s"
@@ -149,6 +150,7 @@ class SliceSource:
             drop_last=job.drop_last,
             reserve=self._reports.reserve,
             pool=self._pools.joined,
+            cap=job.cap,
         )
         if job.transform is None:
             yield from slices
@@ -387,10 +389,10 @@ def rows_in_place(job: Job, splits: Iterable[Split]) -> Generator[BatchSlice, No
         num_threads=share.num_threads,
         budget=budget,
     )
-    assembler = Assembler(job.request, job.batch_size, stats, skip, budget)
+    assembler = Assembler(job.request, job.batch_size, stats, skip, budget, cap=job.cap)
     with closing(read_in_order(Splits(work=work(), open_split=open_split, skip=skip))) as mixtures:
         blocks = assembler.all_blocks(mixtures)
-        slices = slice_batches(blocks, job.batch_size, drop_last=False)
+        slices = slice_batches(blocks, job.batch_size, drop_last=False, cap=job.cap)
         if job.transform is not None:
             slices = transformed(slices, job.transform, stats, debug=job.debug)
         for rows in slices:

@@ -4,7 +4,7 @@ selected slot: which there are, and which slots allow them. `decode.py` applies 
 
 import importlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, TypeVar
 
 from featstore.base.errors import ConfigError, nearest, require_integer
@@ -250,6 +250,9 @@ def as_options(
         raise ConfigError(f"{what}: expected keys of {kind.__name__}, found {shown(value)}")
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     require_known(what, value, known)
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name not in value and field.default is field.default_factory is MISSING:
+            raise ConfigError(f"{what}: expected a key {field.name!r}, found {shown(value)}")
     return kind(**value)
 
 

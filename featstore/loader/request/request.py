@@ -149,6 +149,24 @@ class Request:
         """The labels, and the weight if there is one."""
         return self.labels if self.weight is None else (*self.labels, self.weight)
 
+    def list_slot(self, what: str, name: str) -> SlotRequest:
+        """The slot of this name, which is delivered as lists.
+
+        Args:
+            what: What names it, for the error.
+            name: The name.
+
+        Raises:
+            ConfigError: It is not selected, or not delivered as lists.
+        """
+        lists = {item.slot.name: item for item in self.slots if item.is_jagged}
+        if name not in lists:
+            raise ConfigError(
+                f"{what}: expected a list slot that is selected without pad, found {name!r}"
+                f"{nearest(str(name), lists)}: select it in `slots`, or choose another one"
+            )
+        return lists[name]
+
     @property
     def partition_keys(self) -> Mapping[str, pa.Field]:
         return {field.name: field for field in self.schema.partition_keys}

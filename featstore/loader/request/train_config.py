@@ -23,6 +23,7 @@ KEYS = (
     "weight",
     "extras",
     "batch_size",
+    "batch",
     "where",
     "seed",
     "num_epochs",

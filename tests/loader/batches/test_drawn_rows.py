@@ -88,7 +88,8 @@ def test_a_piece_that_is_added_comes_before_rows_that_are_drawn_with_its_extra_c
     [packed] = drawn.columns([0, 2], pool, pool, begin=1)
     extras = drawn.extra_columns(begin=1)
     rest = DrawnRows([source(4, 2)], [np.zeros(2, np.int32)], [np.ones(2, bool)])
-    rest.add(packed, drawn.pieces[0].kinds, 2, extras)
+    rest.add(packed, drawn.pieces[0].kinds, 2, extras, np.array([7, 8]))
+    rest.lengths += [np.arange(num_rows) for num_rows in drawn.piece_rows]
     rest.pieces += drawn.pieces
     rest.piece_rows += drawn.piece_rows
     rest.extras += drawn.extras
@@ -98,6 +99,7 @@ def test_a_piece_that_is_added_comes_before_rows_that_are_drawn_with_its_extra_c
     one, other = rest.columns([0, 3, 5], pool, pool)
     assert [batch.made()[ROW].tolist() for batch in (one, other)] == [[2, 3, 1], [3, 2]]  # type: ignore[union-attr]
     assert rest.extra_columns()["row"].to_pylist() == [2, 3, 1, 3, 2]
+    assert rest.delivered_lengths()[:2].tolist() == [7, 8]
 
 
 def test_of_no_rows_there_is_nothing() -> None:
