@@ -1,10 +1,9 @@
-"""`Batch`, which the training loop gets, and its columns."""
+"""`Batch`, which the training loop gets."""
 
 import importlib
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,95 +12,11 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from featstore.base.errors import ConfigError, MissingDependencyError, nearest
 from featstore.base.text_table import short_names
-from featstore.reading.buffers import Values
-from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key, Keys
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key
+from featstore.tensors.columns import Column, Columns, Device, Jagged, with_shared_offsets
 
-Device = torch.device | str | int
 # The values of one slot, (num_values,), and the number of values of each row, int64 (num_rows,).
 Bag = tuple[torch.Tensor, torch.Tensor]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Jagged:
-    """A variable-length column: row i is `values[offsets[i]:offsets[i + 1]]`.
-
-    Attributes:
-        values: int64 or float32 (num_values,), or the dtype that the slot was requested with.
-        offsets: int64 (num_rows + 1,), from 0 to num_values.
-    """
-
-    values: torch.Tensor
-    offsets: torch.Tensor
-
-    def lengths(self) -> torch.Tensor:
-        """The length of each row: int64 (num_rows,)."""
-        return self.offsets.diff()
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, row: int) -> torch.Tensor:
-        """The values of one row. Negative rows count from the end; IndexError beyond it."""
-        num_rows = len(self)
-        if not -num_rows <= row < num_rows:
-            raise IndexError(f"row {row} of {num_rows}")
-        row %= num_rows
-        return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return (self[row] for row in range(len(self)))
-
-    def to(self, device: Device, *, non_blocking: bool = False) -> "Jagged":
-        return Jagged(
-            self.values.to(device, non_blocking=non_blocking),
-            self.offsets.to(device, non_blocking=non_blocking),
-        )
-
-    def to_nested(self) -> torch.Tensor:
-        """The rows as a torch nested tensor of jagged layout, which shares the values' memory."""
-        return torch.nested.nested_tensor_from_jagged(self.values, offsets=self.offsets)
-
-    def clone(self) -> "Jagged":
-        return Jagged(self.values.clone(), self.offsets.clone())
-
-
-Column = torch.Tensor | Jagged
-
-
-def column_of(tensors: Sequence[torch.Tensor]) -> Column:
-    """A column from one tensor, or from the values and offsets of a jagged one."""
-    return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
-
-
-def shaped(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """A view of the elements in this shape."""
-    return flat if len(shape) == 1 else flat.view(shape)
-
-
-class Columns(Protocol):
-    """The columns of a batch, in whatever memory they are."""
-
-    @property
-    def keys(self) -> Keys:
-        """The roles and names of the columns."""
-
-    def made(self) -> Mapping[Key, Column]:
-        """All columns as tensors. The mapping must not be changed."""
-
-    @property
-    def whole(self) -> Any:
-        """The columns as `PackedColumns`, if that is how they lie; otherwise None."""
-
-    def arrays(self) -> Mapping[Key, Values]:
-        """All columns on the CPU as contiguous arrays. Offsets may begin above 0; values begin with
-        those of the first list.
-        """
-
-    def packed(self) -> "Columns":
-        """A copy of the columns in few buffers, which share no memory with anything."""
-
-    def moved(self, **how: Any) -> "Columns":
-        """Packed columns whose buffers are moved by `Tensor.to(**how)`, or pinned (`pin=True`)."""
 
 
 class Batch:
@@ -188,7 +103,7 @@ class Batch:
         """Every column by its role (`slot`, `label`, `weight`) and name."""
         made = self._made
         if made is None:
-            made = self._made = self.columns.made()
+            made = self._made = with_shared_offsets(self.columns.made())
         return made
 
     @cached_property
