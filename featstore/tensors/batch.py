@@ -145,7 +145,9 @@ class Batch:
             first += column.shape[1]
         return dense
 
-    def to_kjt(self, slots: Sequence[str] | None = None) -> Any:
+    def to_kjt(
+        self, slots: Sequence[str] | None = None, *, weights: Mapping[str, str] | None = None
+    ) -> Any:
         """Id slots as a TorchRec KeyedJaggedTensor, with the slots' names as keys.
 
         A scalar is a bag of one id, a slot of fixed width or a padded list a bag of that many, and
@@ -153,12 +155,17 @@ class Batch:
 
         Args:
             slots: Names of id slots; None is all of them.
+            weights: The float slot with the weights of an id slot, by the name of the id slot:
+                one weight for each id, a missing one NaN. Ids of other slots weigh 1. None or
+                empty: the result has no weights.
 
         Returns:
-            int64, or int32 if all slots are int32.
+            int64, or int32 if all slots are int32; its weights float32.
 
         Raises:
-            TypeError: A slot holds floats.
+            TypeError: A slot holds floats, or one of the weights holds ids.
+            ValueError: A slot is given weights and is not among those that are taken, or has
+                another number of ids in a row than it has weights.
             MissingDependencyError: torchrec is not installed, or does not fit torch.
         """
         names = (
@@ -168,8 +175,12 @@ class Batch:
         )
         if not names:
             raise ValueError("to_kjt(): expected at least one id slot, found none")
-        values, lengths = join_bags([self._bag(name) for name in names])
-        return _torchrec().KeyedJaggedTensor(keys=names, values=values, lengths=lengths)
+        bags = [self._bag(name) for name in names]
+        values, lengths = join_bags(bags)
+        of_ids = self._weights_of(names, bags, weights) if weights else None
+        return _torchrec().KeyedJaggedTensor(
+            keys=names, values=values, weights=of_ids, lengths=lengths
+        )
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Batch":
         """The batch on a device, packed, in one copy per buffer. `extras` are not moved."""
@@ -220,12 +231,42 @@ class Batch:
             raise TypeError(
                 f"to_kjt(): slot {name!r} holds floats, expected ids: take floats by dense()"
             )
-        if isinstance(column, Jagged):
-            return column.values, column.lengths()
-        lengths = torch.full(
-            (len(self),), column.shape[1] if column.dim() > 1 else 1, device=column.device
+        return _bag_of(column)
+
+    def _weights_of(
+        self, names: Sequence[str], bags: Sequence[Bag], weights: Mapping[str, str]
+    ) -> torch.Tensor:
+        """The weights of all ids in all bags: float32 (num_ids,)."""
+        if unknown := [name for name in weights if name not in names]:
+            raise ValueError(
+                f"to_kjt(): weights of {unknown[0]!r}: expected one of the id slots {list(names)}"
+                f"{nearest(unknown[0], names)}"
+            )
+        return _joined(
+            [
+                self._weights(name, weights[name], lengths)
+                if name in weights
+                else torch.ones(len(values), device=values.device)
+                for name, (values, lengths) in zip(names, bags, strict=True)
+            ]
         )
-        return column.reshape(-1), lengths
+
+    def _weights(self, name: str, weight: str, lengths: torch.Tensor) -> torch.Tensor:
+        column = self[weight]
+        if _is_ids(column):
+            raise TypeError(
+                f"to_kjt(): weights of {name!r}: expected a float slot, found ids in {weight!r}"
+            )
+        values, found = _bag_of(column)
+        if not torch.equal(found, lengths):
+            row = int((found != lengths).nonzero()[0])
+            raise ValueError(
+                f"to_kjt(): weights of {name!r}: expected as many values in {weight!r} as ids in "
+                f"each row, found {int(found[row])} for {int(lengths[row])} ids in row {row} of "
+                "the batch; a row without one of the lists has one missing mark there: leave such "
+                "rows out by `where`, or select both slots with `pad`"
+            )
+        return values.float()
 
     def _of_slots(self) -> dict[str, Any]:
         columns = self.made()
@@ -242,6 +283,13 @@ class Batch:
 def _is_ids(column: Column) -> bool:
     values = column.values if isinstance(column, Jagged) else column
     return not values.is_floating_point()
+
+
+def _bag_of(column: Column) -> Bag:
+    if isinstance(column, Jagged):
+        return column.values, column.lengths()
+    width = column.shape[1] if column.dim() > 1 else 1
+    return column.reshape(-1), torch.full((len(column),), width, device=column.device)
 
 
 def _names_of(what: str, slots: Sequence[str]) -> list[str]:
