@@ -12,8 +12,11 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from featstore.base.errors import ConfigError, MissingDependencyError, nearest
 from featstore.base.text_table import short_names
+from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key
-from featstore.tensors.columns import Column, Columns, Device, Jagged, with_shared_offsets
+from featstore.tensors.columns import Column, Columns, Device, Jagged, sliced, with_shared_offsets
+from featstore.tensors.gathering import joined
+from featstore.tensors.packed import TensorColumns, values_of
 
 # The values of one slot, (num_values,), and the number of values of each row, int64 (num_rows,).
 Bag = tuple[torch.Tensor, torch.Tensor]
@@ -59,8 +62,16 @@ class Batch:
         """Names of the slots, in the order of the selection."""
         return self._names(SLOT)
 
-    def __getitem__(self, slot: str) -> Any:
-        """The slot's Tensor or Jagged. KeyError, with the nearest names, for an unknown slot."""
+    def __getitem__(self, slot: str | slice) -> Any:
+        """The slot's Tensor or Jagged, or, of a slice such as `batch[:100]`, a batch of these rows:
+        views, with new offsets only.
+
+        Raises:
+            KeyError: There is no such slot; with the nearest names.
+            ValueError: A slice has a step.
+        """
+        if isinstance(slot, slice):
+            return self._rows(slot)
         self.last_asked = slot
         columns = self._made or self.made()  # Called hundreds of times per batch.
         try:
@@ -196,6 +207,39 @@ class Batch:
         """A packed copy that shares no memory with anything and may be written."""
         return self.with_columns(self.columns.packed())
 
+    @staticmethod
+    def concat(batches: Sequence["Batch"]) -> "Batch":
+        """One batch of the rows of all batches, in memory of its own.
+
+        Args:
+            batches: At least one, with the same columns, on the CPU.
+
+        Raises:
+            ValueError: There is no batch, columns or their types differ, only some are padding
+                batches, or one is on a device.
+        """
+        if not batches:
+            raise ValueError("concat(): expected at least one batch, found none")
+        forms = [_form(batch) for batch in batches]
+        for number, form in enumerate(forms):
+            for name in dict.fromkeys((*forms[0], *form)):
+                if form.get(name) != forms[0].get(name):
+                    raise ValueError(
+                        f"concat(): {name}: expected {forms[0].get(name, 'none')} in each batch, "
+                        f"as in the first, found {form.get(name, 'none')} in batch {number}: "
+                        "concatenate batches of one selection"
+                    )
+        columns = {
+            key: [values_of(batch.made()[key]) for batch in batches]
+            for key in batches[0].columns.keys
+        }
+        return Batch(
+            joined(columns, BufferPool()),
+            num_rows=sum(map(len, batches)),
+            extras=pa.concat_tables([batch.extras for batch in batches]),
+            is_padding=batches[0].is_padding,
+        )
+
     def with_columns(self, columns: Columns, *, is_padding: bool | None = None) -> "Batch":
         """The batch with other columns of as many rows. For code that moves a batch as a whole.
 
@@ -209,6 +253,21 @@ class Batch:
     def __reduce__(self) -> tuple[Any, ...]:
         extras = bytes(to_ipc(self.extras))
         return _received, (self.columns.packed(), len(self), extras, self.is_padding)
+
+    def _rows(self, rows: slice) -> "Batch":
+        if rows.step not in (None, 1):
+            raise ValueError(
+                f"batch[{rows.start}:{rows.stop}:{rows.step}]: expected a slice without a step, "
+                f"found the step {rows.step}"
+            )
+        begin, end, _ = rows.indices(len(self))
+        end = max(begin, end)
+        return Batch(
+            TensorColumns(sliced(self.made(), begin, end)),
+            num_rows=end - begin,
+            extras=self.extras.slice(begin, end - begin),
+            is_padding=self.is_padding,
+        )
 
     def _dense_column(self, name: str) -> torch.Tensor:
         """The slot's values: (B, width)."""
@@ -278,6 +337,21 @@ class Batch:
     def _column(self, key: Key) -> Any:
         self.last_asked = key[1]
         return self.made()[key]
+
+
+def _form(batch: Batch) -> dict[str, str]:
+    """What must be the same in batches that are concatenated, by what an error calls it."""
+    found = {"padding": "rows of a padding batch" if batch.is_padding else "rows that count"}
+    for (role, name), column in batch.made().items():
+        values = column.values if isinstance(column, Jagged) else column
+        shape = "lists" if isinstance(column, Jagged) else f"rows of shape {(*values.shape[1:],)}"
+        if values.device.type != "cpu":
+            raise ValueError(
+                f"concat(): expected batches on the CPU, found one on {values.device}: concatenate "
+                "them before they are moved"
+            )
+        found[f"{role} {name!r}"] = f"{shape}, {values.dtype}"
+    return found | {f"extra {field.name!r}": str(field.type) for field in batch.extras.schema}
 
 
 def _is_ids(column: Column) -> bool:

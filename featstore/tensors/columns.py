@@ -105,6 +105,23 @@ def with_shared_offsets(columns: Mapping[Key, Column]) -> Mapping[Key, Column]:
     return {**columns, **found} if found else columns
 
 
+def sliced(columns: Mapping[Key, Column], begin: int, end: int) -> dict[Key, Column]:
+    """Some rows of the columns: views, except for offsets, which begin with 0 again and are shared
+    as before.
+    """
+    known, found = dict[int, tuple[torch.Tensor, int, int]](), dict[Key, Column]()
+    for key, column in columns.items():
+        if not isinstance(column, Jagged):
+            found[key] = column[begin:end]
+            continue
+        if id(column.offsets) not in known:
+            offsets = column.offsets[begin : end + 1]
+            known[id(column.offsets)] = offsets - offsets[0], int(offsets[0]), int(offsets[-1])
+        offsets, first, last = known[id(column.offsets)]
+        found[key] = Jagged(column.values[first:last], offsets)
+    return found
+
+
 def shaped(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """A view of the elements in this shape."""
     return flat if len(shape) == 1 else flat.view(shape)
