@@ -49,7 +49,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.samples.sample_dataset import SampleDataset
-from featstore.tensors.batch import Jagged
+from featstore.tensors.columns import Jagged
 from shared_parts.machine import print_result
 
 Array = npt.NDArray[Any]

@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.tensors.batch import Batch, Jagged
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Jagged
 from featstore.tensors.packed import PackedColumns
 from loader_parts.workload import NARROW, write
 from shared_parts.machine import print_result

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from featstore.spec.user import operator as operator
     from featstore.staging import Staging as Staging
     from featstore.tensors.batch import Batch as Batch
-    from featstore.tensors.batch import Jagged as Jagged
+    from featstore.tensors.columns import Jagged as Jagged
 
 # The public names and the modules that define them. Static checkers see the imports above.
 _HOMES = {
@@ -38,7 +38,7 @@ _HOMES = {
     "Extractor": "featstore.extraction.units.extractor",
     "FeatstoreError": "featstore.base.errors",
     "FeatureLoader": "featstore.loader.feature_loader",
-    "Jagged": "featstore.tensors.batch",
+    "Jagged": "featstore.tensors.columns",
     "RandomOrder": "featstore.samples.random_order",
     "SampleDataset": "featstore.samples.sample_dataset",
     "SampleStore": "featstore.samples.sample_store",

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.snapshot import Snapshot
-from featstore.tensors.batch import Batch, Jagged
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Jagged
 
 Columns = Mapping[str, Any]
 Reader = Callable[[Sequence[str], Sequence[str], int], Iterator[Columns]]

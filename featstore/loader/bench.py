@@ -32,7 +32,8 @@ from featstore.loader.request.train_config import load_train_config
 from featstore.loader.speeds import Bench, Epoch, Speed, cores_needed
 from featstore.loader.table_source import TableSource
 from featstore.staging.stager import Stager
-from featstore.tensors.batch import Batch, Jagged
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Jagged
 
 # Bytes of the selected columns in an epoch, as stored, for each core up to the most threads of a
 # loader. One core takes some 0.3 to 1.5 seconds for them.

@@ -11,7 +11,8 @@ from featstore.base.errors import StateError, require_integer
 from featstore.loader.batches.pipeline import Stage, fill
 from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.loader.mixed_source import MixedIterator
-from featstore.tensors.batch import Batch, Columns, Device
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Columns, Device
 from featstore.tensors.packed import PackedColumns, pack
 
 # What a thread may run ahead of its consumer.

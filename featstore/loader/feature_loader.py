@@ -31,7 +31,8 @@ from featstore.loader.tensorflow_dataset import tensorflow_dataset
 from featstore.staging.options import Staging
 from featstore.statistics.stale_groups import ERROR as STALE_ERROR
 from featstore.table.snapshot import Snapshot
-from featstore.tensors.batch import Batch, Device
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Device
 from featstore.tensors.numpy_batch import NumpyFeed
 
 

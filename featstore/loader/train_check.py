@@ -28,7 +28,7 @@ from featstore.staging.options import Staging
 from featstore.statistics.values_file import find_names
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
-from featstore.tensors.batch import Jagged
+from featstore.tensors.columns import Jagged
 
 _OFFSET_BYTES = 8
 _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}

@@ -14,9 +14,10 @@ from featstore.ops.arrays import array_of as arrow_of
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import Places, buffers_of, max_pieces, row_bits_of
 from featstore.reading.reader import Rows
-from featstore.tensors.batch import Batch, Column
+from featstore.tensors.batch import Batch
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key
+from featstore.tensors.columns import Column
 from featstore.tensors.gathering import gather_batches, joined
 from featstore.tensors.packed import PackedColumns, TensorColumns, column_from, values_of
 

@@ -1,10 +1,9 @@
-"""`Batch`, which the training loop gets, and its columns."""
+"""`Batch`, which the training loop gets."""
 
 import importlib
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,95 +12,14 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from featstore.base.errors import ConfigError, MissingDependencyError, nearest
 from featstore.base.text_table import short_names
-from featstore.reading.buffers import Values
-from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key, Keys
+from featstore.tensors.buffer_pool import BufferPool
+from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key
+from featstore.tensors.columns import Column, Columns, Device, Jagged, sliced, with_shared_offsets
+from featstore.tensors.gathering import joined
+from featstore.tensors.packed import TensorColumns, values_of
 
-Device = torch.device | str | int
 # The values of one slot, (num_values,), and the number of values of each row, int64 (num_rows,).
 Bag = tuple[torch.Tensor, torch.Tensor]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Jagged:
-    """A variable-length column: row i is `values[offsets[i]:offsets[i + 1]]`.
-
-    Attributes:
-        values: int64 or float32 (num_values,), or the dtype that the slot was requested with.
-        offsets: int64 (num_rows + 1,), from 0 to num_values.
-    """
-
-    values: torch.Tensor
-    offsets: torch.Tensor
-
-    def lengths(self) -> torch.Tensor:
-        """The length of each row: int64 (num_rows,)."""
-        return self.offsets.diff()
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, row: int) -> torch.Tensor:
-        """The values of one row. Negative rows count from the end; IndexError beyond it."""
-        num_rows = len(self)
-        if not -num_rows <= row < num_rows:
-            raise IndexError(f"row {row} of {num_rows}")
-        row %= num_rows
-        return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return (self[row] for row in range(len(self)))
-
-    def to(self, device: Device, *, non_blocking: bool = False) -> "Jagged":
-        return Jagged(
-            self.values.to(device, non_blocking=non_blocking),
-            self.offsets.to(device, non_blocking=non_blocking),
-        )
-
-    def to_nested(self) -> torch.Tensor:
-        """The rows as a torch nested tensor of jagged layout, which shares the values' memory."""
-        return torch.nested.nested_tensor_from_jagged(self.values, offsets=self.offsets)
-
-    def clone(self) -> "Jagged":
-        return Jagged(self.values.clone(), self.offsets.clone())
-
-
-Column = torch.Tensor | Jagged
-
-
-def column_of(tensors: Sequence[torch.Tensor]) -> Column:
-    """A column from one tensor, or from the values and offsets of a jagged one."""
-    return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
-
-
-def shaped(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """A view of the elements in this shape."""
-    return flat if len(shape) == 1 else flat.view(shape)
-
-
-class Columns(Protocol):
-    """The columns of a batch, in whatever memory they are."""
-
-    @property
-    def keys(self) -> Keys:
-        """The roles and names of the columns."""
-
-    def made(self) -> Mapping[Key, Column]:
-        """All columns as tensors. The mapping must not be changed."""
-
-    @property
-    def whole(self) -> Any:
-        """The columns as `PackedColumns`, if that is how they lie; otherwise None."""
-
-    def arrays(self) -> Mapping[Key, Values]:
-        """All columns on the CPU as contiguous arrays. Offsets may begin above 0; values begin with
-        those of the first list.
-        """
-
-    def packed(self) -> "Columns":
-        """A copy of the columns in few buffers, which share no memory with anything."""
-
-    def moved(self, **how: Any) -> "Columns":
-        """Packed columns whose buffers are moved by `Tensor.to(**how)`, or pinned (`pin=True`)."""
 
 
 class Batch:
@@ -144,8 +62,16 @@ class Batch:
         """Names of the slots, in the order of the selection."""
         return self._names(SLOT)
 
-    def __getitem__(self, slot: str) -> Any:
-        """The slot's Tensor or Jagged. KeyError, with the nearest names, for an unknown slot."""
+    def __getitem__(self, slot: str | slice) -> Any:
+        """The slot's Tensor or Jagged, or, of a slice such as `batch[:100]`, a batch of these rows:
+        views, with new offsets only.
+
+        Raises:
+            KeyError: There is no such slot; with the nearest names.
+            ValueError: A slice has a step.
+        """
+        if isinstance(slot, slice):
+            return self._rows(slot)
         self.last_asked = slot
         columns = self._made or self.made()  # Called hundreds of times per batch.
         try:
@@ -188,7 +114,7 @@ class Batch:
         """Every column by its role (`slot`, `label`, `weight`) and name."""
         made = self._made
         if made is None:
-            made = self._made = self.columns.made()
+            made = self._made = with_shared_offsets(self.columns.made())
         return made
 
     @cached_property
@@ -230,7 +156,9 @@ class Batch:
             first += column.shape[1]
         return dense
 
-    def to_kjt(self, slots: Sequence[str] | None = None) -> Any:
+    def to_kjt(
+        self, slots: Sequence[str] | None = None, *, weights: Mapping[str, str] | None = None
+    ) -> Any:
         """Id slots as a TorchRec KeyedJaggedTensor, with the slots' names as keys.
 
         A scalar is a bag of one id, a slot of fixed width or a padded list a bag of that many, and
@@ -238,12 +166,17 @@ class Batch:
 
         Args:
             slots: Names of id slots; None is all of them.
+            weights: The float slot with the weights of an id slot, by the name of the id slot:
+                one weight for each id, a missing one NaN. Ids of other slots weigh 1. None or
+                empty: the result has no weights.
 
         Returns:
-            int64, or int32 if all slots are int32.
+            int64, or int32 if all slots are int32; its weights float32.
 
         Raises:
-            TypeError: A slot holds floats.
+            TypeError: A slot holds floats, or one of the weights holds ids.
+            ValueError: A slot is given weights and is not among those that are taken, or has
+                another number of ids in a row than it has weights.
             MissingDependencyError: torchrec is not installed, or does not fit torch.
         """
         names = (
@@ -253,8 +186,12 @@ class Batch:
         )
         if not names:
             raise ValueError("to_kjt(): expected at least one id slot, found none")
-        values, lengths = join_bags([self._bag(name) for name in names])
-        return _torchrec().KeyedJaggedTensor(keys=names, values=values, lengths=lengths)
+        bags = [self._bag(name) for name in names]
+        values, lengths = join_bags(bags)
+        of_ids = self._weights_of(names, bags, weights) if weights else None
+        return _torchrec().KeyedJaggedTensor(
+            keys=names, values=values, weights=of_ids, lengths=lengths
+        )
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Batch":
         """The batch on a device, packed, in one copy per buffer. `extras` are not moved."""
@@ -270,6 +207,39 @@ class Batch:
         """A packed copy that shares no memory with anything and may be written."""
         return self.with_columns(self.columns.packed())
 
+    @staticmethod
+    def concat(batches: Sequence["Batch"]) -> "Batch":
+        """One batch of the rows of all batches, in memory of its own.
+
+        Args:
+            batches: At least one, with the same columns, on the CPU.
+
+        Raises:
+            ValueError: There is no batch, columns or their types differ, only some are padding
+                batches, or one is on a device.
+        """
+        if not batches:
+            raise ValueError("concat(): expected at least one batch, found none")
+        forms = [_form(batch) for batch in batches]
+        for number, form in enumerate(forms):
+            for name in dict.fromkeys((*forms[0], *form)):
+                if form.get(name) != forms[0].get(name):
+                    raise ValueError(
+                        f"concat(): {name}: expected {forms[0].get(name, 'none')} in each batch, "
+                        f"as in the first, found {form.get(name, 'none')} in batch {number}: "
+                        "concatenate batches of one selection"
+                    )
+        columns = {
+            key: [values_of(batch.made()[key]) for batch in batches]
+            for key in batches[0].columns.keys
+        }
+        return Batch(
+            joined(columns, BufferPool()),
+            num_rows=sum(map(len, batches)),
+            extras=pa.concat_tables([batch.extras for batch in batches]),
+            is_padding=batches[0].is_padding,
+        )
+
     def with_columns(self, columns: Columns, *, is_padding: bool | None = None) -> "Batch":
         """The batch with other columns of as many rows. For code that moves a batch as a whole.
 
@@ -283,6 +253,21 @@ class Batch:
     def __reduce__(self) -> tuple[Any, ...]:
         extras = bytes(to_ipc(self.extras))
         return _received, (self.columns.packed(), len(self), extras, self.is_padding)
+
+    def _rows(self, rows: slice) -> "Batch":
+        if rows.step not in (None, 1):
+            raise ValueError(
+                f"batch[{rows.start}:{rows.stop}:{rows.step}]: expected a slice without a step, "
+                f"found the step {rows.step}"
+            )
+        begin, end, _ = rows.indices(len(self))
+        end = max(begin, end)
+        return Batch(
+            TensorColumns(sliced(self.made(), begin, end)),
+            num_rows=end - begin,
+            extras=self.extras.slice(begin, end - begin),
+            is_padding=self.is_padding,
+        )
 
     def _dense_column(self, name: str) -> torch.Tensor:
         """The slot's values: (B, width)."""
@@ -305,12 +290,42 @@ class Batch:
             raise TypeError(
                 f"to_kjt(): slot {name!r} holds floats, expected ids: take floats by dense()"
             )
-        if isinstance(column, Jagged):
-            return column.values, column.lengths()
-        lengths = torch.full(
-            (len(self),), column.shape[1] if column.dim() > 1 else 1, device=column.device
+        return _bag_of(column)
+
+    def _weights_of(
+        self, names: Sequence[str], bags: Sequence[Bag], weights: Mapping[str, str]
+    ) -> torch.Tensor:
+        """The weights of all ids in all bags: float32 (num_ids,)."""
+        if unknown := [name for name in weights if name not in names]:
+            raise ValueError(
+                f"to_kjt(): weights of {unknown[0]!r}: expected one of the id slots {list(names)}"
+                f"{nearest(unknown[0], names)}"
+            )
+        return _joined(
+            [
+                self._weights(name, weights[name], lengths)
+                if name in weights
+                else torch.ones(len(values), device=values.device)
+                for name, (values, lengths) in zip(names, bags, strict=True)
+            ]
         )
-        return column.reshape(-1), lengths
+
+    def _weights(self, name: str, weight: str, lengths: torch.Tensor) -> torch.Tensor:
+        column = self[weight]
+        if _is_ids(column):
+            raise TypeError(
+                f"to_kjt(): weights of {name!r}: expected a float slot, found ids in {weight!r}"
+            )
+        values, found = _bag_of(column)
+        if not torch.equal(found, lengths):
+            row = int((found != lengths).nonzero()[0])
+            raise ValueError(
+                f"to_kjt(): weights of {name!r}: expected as many values in {weight!r} as ids in "
+                f"each row, found {int(found[row])} for {int(lengths[row])} ids in row {row} of "
+                "the batch; a row without one of the lists has one missing mark there: leave such "
+                "rows out by `where`, or select both slots with `pad`"
+            )
+        return values.float()
 
     def _of_slots(self) -> dict[str, Any]:
         columns = self.made()
@@ -324,9 +339,31 @@ class Batch:
         return self.made()[key]
 
 
+def _form(batch: Batch) -> dict[str, str]:
+    """What must be the same in batches that are concatenated, by what an error calls it."""
+    found = {"padding": "rows of a padding batch" if batch.is_padding else "rows that count"}
+    for (role, name), column in batch.made().items():
+        values = column.values if isinstance(column, Jagged) else column
+        shape = "lists" if isinstance(column, Jagged) else f"rows of shape {(*values.shape[1:],)}"
+        if values.device.type != "cpu":
+            raise ValueError(
+                f"concat(): expected batches on the CPU, found one on {values.device}: concatenate "
+                "them before they are moved"
+            )
+        found[f"{role} {name!r}"] = f"{shape}, {values.dtype}"
+    return found | {f"extra {field.name!r}": str(field.type) for field in batch.extras.schema}
+
+
 def _is_ids(column: Column) -> bool:
     values = column.values if isinstance(column, Jagged) else column
     return not values.is_floating_point()
+
+
+def _bag_of(column: Column) -> Bag:
+    if isinstance(column, Jagged):
+        return column.values, column.lengths()
+    width = column.shape[1] if column.dim() > 1 else 1
+    return column.reshape(-1), torch.full((len(column),), width, device=column.device)
 
 
 def _names_of(what: str, slots: Sequence[str]) -> list[str]:

@@ -10,7 +10,8 @@ import pyarrow as pa
 import torch
 
 from featstore.reading.buffers import Array
-from featstore.tensors.batch import Batch, Column, Jagged
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Column, Jagged
 from featstore.tensors.packed import array_of
 
 

@@ -24,8 +24,8 @@ import torch
 from featstore.base.intervals import aligned
 from featstore.native import kernels
 from featstore.reading.buffers import Array, Ragged, Values
-from featstore.tensors.batch import Column, Columns, Jagged, column_of, shaped
 from featstore.tensors.column_arrays import Key, Keys, writable
+from featstore.tensors.columns import Column, Columns, Jagged, column_of, first_equal, shaped
 
 Allocate = Callable[[int], torch.Tensor]
 
@@ -130,17 +130,22 @@ class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
     def cuts(self) -> _Cuts:
         """How `PackedColumns.made` splits the buffers."""
         numbers, parts, ends = dict[tuple[int, torch.dtype], int](), list[list[int]](), list[int]()
-        columns = []
+        columns, known = [], dict[TensorPlace, tuple[int, int, tuple[int, ...]]]()
         for key, places in self.items():
             of_column = []
-            for buffer, dtype, first, shape in places:
+            for place in places:
+                if place in known:  # offsets that columns share
+                    of_column.append(known[place])
+                    continue
+                buffer, dtype, first, shape = place
                 number = numbers.setdefault((buffer, dtype), len(numbers))
                 if number == len(parts):
                     parts.append([])
                     ends.append(0)
                 if first > ends[number]:
                     parts[number].append(first - ends[number])
-                of_column.append((number, len(parts[number]), shape))
+                known[place] = number, len(parts[number]), shape
+                of_column.append(known[place])
                 parts[number].append(count := prod(shape))
                 ends[number] = first + count
             columns.append((key, of_column))
@@ -215,9 +220,28 @@ class PackedColumns:
         return PackedColumns(buffers=buffers, places=self.places)
 
     def moved(self, *, pin: bool = False, **how: Any) -> "PackedColumns":
-        """A copy whose buffers are moved by `Tensor.to(**how)`, or pinned."""
+        """A copy whose buffers are moved by `Tensor.to(**how)`, or pinned. Lists of the same
+        lengths share their offsets there, where comparing them would wait for the device.
+        """
         moved = (buffer.pin_memory() if pin else buffer.to(**how) for buffer in self.buffers)
-        return PackedColumns(buffers=tuple(moved), places=self.places)
+        return PackedColumns(buffers=tuple(moved), places=self._with_shared_offsets())
+
+    def _with_shared_offsets(self) -> TensorPlaces:
+        """The places; columns on the CPU whose lists have the same lengths have one of offsets."""
+        lists = {key: places for key, places in self.places.items() if len(places) == 2}
+        if len(lists) < 2 or self.buffers[0].device.type != "cpu":
+            return self.places
+        firsts = first_equal([(of[0].shape[0], self._offsets(of[1])) for of in lists.values()])
+        offsets = [of[1] for of in lists.values()]
+        shared = {
+            key: (of[0], offsets[first])
+            for (key, of), first in zip(lists.items(), firsts, strict=True)
+        }
+        return TensorPlaces({**self.places, **shared})
+
+    def _offsets(self, place: TensorPlace) -> Array:
+        end = place.first + place.shape[0]
+        return self._flat(place.buffer, place.dtype, end)[place.first :].numpy()
 
     @property
     def is_pinned(self) -> bool:

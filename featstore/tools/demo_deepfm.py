@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.tensors.batch import Jagged
+from featstore.tensors.columns import Jagged
 
 # Standardized numbers are clipped to this many standard deviations, so that outliers do not
 # dominate a step.

@@ -20,7 +20,8 @@ from featstore.base.errors import ConfigError, FeatstoreError
 from featstore.base.schema import Slot, SlotKind
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.statistics import measures
-from featstore.tensors.batch import Batch, Jagged
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Jagged
 from featstore.tools.demo_deepfm import DeepFM
 
 _SECONDS_PER_LINE = 5.0

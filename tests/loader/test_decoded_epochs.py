@@ -21,7 +21,8 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.stage import warm
 from featstore.staging.options import Staging
 from featstore.table.snapshot import Snapshot
-from featstore.tensors.batch import Batch, Jagged
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Jagged
 from tests.full_disk import fill
 from tests.loader.batches.test_bad_files import WAYS, write
 from tests.loader.conftest import ROWS_PER_FILE, rows_of, rows_table

@@ -22,7 +22,8 @@ import featstore
 from featstore.base.errors import DataFileError, DispatchError, StateError
 from featstore.dispatch.receipt import receipts
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.tensors.batch import Batch, Jagged
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Jagged
 from tests.loader.conftest import iteration_of, merged_state, rows_of, rows_table
 from tests.parquet_files import put_parquet
 

@@ -38,7 +38,8 @@ from featstore.base.errors import (
 from featstore.base.schema import ROLE, Role
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.samples.sample_dataset import SampleDataset
-from featstore.tensors.batch import Batch, Jagged
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Jagged
 from tests.loader.conftest import NUM_ROWS, rows_of
 from tests.parquet_files import put_parquet
 from tests.stale_tables import make, rewrite

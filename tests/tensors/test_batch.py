@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import default_convert
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.tensors.batch import Batch, Jagged
+from featstore.tensors.batch import Batch
+from featstore.tensors.columns import Jagged
 from tests.parquet_files import put_parquet
 
 

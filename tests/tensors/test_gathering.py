@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from featstore.reading.buffers import Ragged, Values
 from featstore.reading.gather import buffers_of, places_of
-from featstore.tensors.batch import Columns, Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import LABEL, SLOT
+from featstore.tensors.columns import Columns, Jagged
 from featstore.tensors.gathering import gather_batches
 
 IDS, TAGS, PAIR, CLICK = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair"), (LABEL, "click")

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.reading.buffers import Ragged
-from featstore.tensors.batch import Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import SLOT
+from featstore.tensors.columns import Jagged
 from featstore.tensors.gathering import joined
 
 IDS, TAGS, PAIR = (SLOT, "ids"), (SLOT, "tags"), (SLOT, "pair")

@@ -2,14 +2,17 @@
 
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 
 from featstore.base.errors import MissingDependencyError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import join_bags
+from tests.parquet_files import put_parquet
 
 
 @pytest.fixture
@@ -83,6 +86,58 @@ def test_what_is_no_id_slot_is_refused(batch: Any, slots: Any, error: Any, messa
         batch.to_kjt(slots)
 
 
+@pytest.fixture
+def weighted(tmp_path: Path) -> Any:
+    ids, floats = pa.list_(pa.int64()), pa.list_(pa.float32())
+    put_parquet(
+        tmp_path / "a.parquet",
+        {
+            "item": pa.array([[1, 2], [], [3]], ids),
+            "count": pa.array([[0.5, None], [], [2.0]], floats),
+            "price": pa.array([[0.5, 1.5], [], [2.0]], floats),
+            "age": pa.array([[1.0, 2.0], [], None], floats),
+            "user": [7, 8, 9],
+            "rate": pa.array([1.0, 0.25, None], pa.float32()),
+        },
+    )
+    slots: list[Any] = ["item", "count", "age", "user", "rate"]
+    slots.append({"name": "price", "dtype": "bfloat16"})
+    return next(iter(FeatureLoader(tmp_path, slots=slots)))
+
+
+def test_weights_of_ids_are_joined_as_the_ids_are(weighted: Any) -> None:
+    names = ["user", "item"]
+    bags = [weighted._bag(name) for name in names]
+    found = weighted._weights_of(names, bags, {"item": "price"})
+    assert (found.dtype, found.tolist()) == (torch.float32, [1.0, 1.0, 1.0, 0.5, 1.5, 2.0])
+    found = weighted._weights_of(names, bags, {"item": "price", "user": "rate"})
+    assert found.nan_to_num(-1).tolist() == [1.0, 0.25, -1.0, 0.5, 1.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        ({"item": "user"}, TypeError, "expected a float slot, found ids in 'user'"),
+        ({"items": "price"}, ValueError, "weights of 'items': expected one of the id slots"),
+        ({"item": "prize"}, KeyError, "did you mean 'price'"),
+        ({"item": "rate"}, ValueError, "found 1 for 2 ids in row 0 of the batch"),
+        ({"item": "count"}, ValueError, "found 1 for 2 ids in row 0 of the batch"),
+        ({"user": "price"}, ValueError, "found 2 for 1 ids in row 0 of the batch"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(
+    weighted: Any, weights: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        weighted.to_kjt(["item", "user"], weights=weights)
+
+
+def test_a_missing_weight_is_nan(weighted: Any) -> None:
+    names, bags = ["item"], [weighted._bag("item")]
+    found = weighted._weights_of(names, bags, {"item": "age"})
+    assert found.nan_to_num(-1).tolist() == [1.0, 2.0, -1.0]
+
+
 def test_without_torchrec_it_says_what_is_needed(
     batch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +159,13 @@ def test_a_real_one_has_the_rows_of_each_slot(torchrec: Any, batch: Any) -> None
         assert [row.tolist() for row in kjt[name].to_dense()] == [
             row.reshape(-1).tolist() for row in batch[name]
         ]
+
+
+def test_a_real_one_has_the_weights_of_its_ids(torchrec: Any, weighted: Any) -> None:
+    kjt = weighted.to_kjt(["user", "item"], weights={"item": "price"})
+    assert kjt["user"].weights().tolist() == [1.0, 1.0, 1.0]
+    assert kjt["item"].weights().tolist() == [0.5, 1.5, 2.0]
+    assert weighted.to_kjt(["item"]).weights_or_none() is None
 
 
 def test_a_real_one_goes_through_an_embedding(torchrec: Any, batch: Any) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.tensors.batch import Jagged
 from featstore.tensors.column_arrays import SLOT
+from featstore.tensors.columns import Jagged
 from featstore.tensors.packed import TensorColumns, pack
 
 

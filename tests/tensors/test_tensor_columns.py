@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from featstore.reading.buffers import Ragged, Values
-from featstore.tensors.batch import Jagged
 from featstore.tensors.column_arrays import LABEL, SLOT, Key
+from featstore.tensors.columns import Jagged
 from featstore.tensors.packed import TensorColumns, column_from, values_of
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from featstore.native import kernels
-from featstore.tensors.batch import Jagged
+from featstore.tensors.columns import Jagged
 from featstore.tensors.packed import split, untrack
 
 

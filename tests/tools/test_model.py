@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from featstore.base.schema import Slot, SlotKind
-from featstore.tensors.batch import Jagged
+from featstore.tensors.columns import Jagged
 from featstore.tools.demo_deepfm import (
     DeepFM,
     FloatEmbedding,

@@ -14,9 +14,9 @@ from featstore.loader.batches.progress import BlockSource, Segment
 from featstore.loader.request.decode import WindowColumns, size_bytes_of
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import buffers_of, places_of, rebased
-from featstore.tensors.batch import Column, Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key, Keys
+from featstore.tensors.columns import Column, Jagged
 from featstore.tensors.gathering import gather_batches, joined
 from featstore.tensors.packed import PackedColumns, UnpackedColumns, pack, split, tensor_of, untrack
 

@@ -14,8 +14,9 @@ from featstore.base.errors import BatchError
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.options import function_of
-from featstore.tensors.batch import Batch, Column, Jagged
+from featstore.tensors.batch import Batch
 from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT
+from featstore.tensors.columns import Column, Jagged
 from featstore.tensors.packed import TensorColumns, array_of
 
 # Takes a batch, and returns it, another batch, or slots by name that are added to it or replace its

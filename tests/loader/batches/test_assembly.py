@@ -26,9 +26,9 @@ from featstore.loader.plan.shuffle import RowOrder, Shuffle
 from featstore.loader.request import decode
 from featstore.reading.reader import Rows as ReadRows
 from featstore.table.snapshot import DataFile
-from featstore.tensors.batch import Column
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
+from featstore.tensors.columns import Column
 from featstore.tensors.packed import PackedColumns
 from tests.loader.batches.conftest import Unlimited
 from tests.loader.conftest import data_file, request_of, work_on

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from featstore.loader.batches.blocks import Block, BlockColumns
 from featstore.loader.batches.progress import BlockSource, Segment
 from featstore.reading.buffers import Ragged, Values
-from featstore.tensors.batch import Jagged
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
+from featstore.tensors.columns import Jagged
 from featstore.tensors.packed import PackedColumns, TensorPlaces, UnpackedColumns
 from tests.loader.batches.conftest import KEY, TAGS, block, claim_on
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from featstore.base.errors import BatchError, ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.tensors.batch import Jagged
+from featstore.tensors.columns import Jagged
 
 NUM_ROWS = 280
 

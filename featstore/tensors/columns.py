@@ -1,0 +1,153 @@
+"""The columns of a batch: `Jagged`, which holds lists, and `Columns`, which are all of them in
+whatever memory they lie.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from featstore.reading.buffers import Array, Values
+from featstore.tensors.column_arrays import Key, Keys
+
+Device = torch.device | str | int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Jagged:
+    """A variable-length column: row i is `values[offsets[i]:offsets[i + 1]]`.
+
+    Attributes:
+        values: int64 or float32 (num_values,), or the dtype that the slot was requested with.
+        offsets: int64 (num_rows + 1,), from 0 to num_values.
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+
+    def lengths(self) -> torch.Tensor:
+        """The length of each row: int64 (num_rows,)."""
+        return self.offsets.diff()
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        """The values of one row. Negative rows count from the end; IndexError beyond it."""
+        num_rows = len(self)
+        if not -num_rows <= row < num_rows:
+            raise IndexError(f"row {row} of {num_rows}")
+        row %= num_rows
+        return self.values[int(self.offsets[row]) : int(self.offsets[row + 1])]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self[row] for row in range(len(self)))
+
+    def to(self, device: Device, *, non_blocking: bool = False) -> "Jagged":
+        return Jagged(
+            self.values.to(device, non_blocking=non_blocking),
+            self.offsets.to(device, non_blocking=non_blocking),
+        )
+
+    def to_nested(self) -> torch.Tensor:
+        """The rows as a torch nested tensor of jagged layout, which shares the values' memory.
+
+        torch adds or multiplies two of them only if they were made of one offsets tensor, as
+        columns of a batch are whose lists have the same lengths.
+        """
+        return torch.nested.nested_tensor_from_jagged(self.values, offsets=self.offsets)
+
+    def clone(self) -> "Jagged":
+        return Jagged(self.values.clone(), self.offsets.clone())
+
+
+Column = torch.Tensor | Jagged
+
+
+def column_of(tensors: Sequence[torch.Tensor]) -> Column:
+    """A column from one tensor, or from the values and offsets of a jagged one."""
+    return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
+
+
+def first_equal(lists: Sequence[tuple[int, Array]]) -> list[int]:
+    """For each column of lists, the number of the first one whose rows have the same lengths.
+
+    Args:
+        lists: The number of values and the offsets, from 0, of each column.
+    """
+    found, seen = list[int](), dict[tuple[int, np.dtype[Any]], list[int]]()
+    for number, (num_values, offsets) in enumerate(lists):
+        candidates = seen.setdefault((num_values, offsets.dtype), [])
+        for first in candidates:
+            if np.array_equal(lists[first][1], offsets):
+                break
+        else:
+            candidates.append(first := number)
+        found.append(first)
+    return found
+
+
+def with_shared_offsets(columns: Mapping[Key, Column]) -> Mapping[Key, Column]:
+    """The columns; those on the CPU whose lists have the same lengths have one offsets tensor."""
+    lists = [
+        (key, column)
+        for key, column in columns.items()
+        if isinstance(column, Jagged) and column.offsets.device.type == "cpu"
+    ]
+    firsts = first_equal([(len(of.values), of.offsets.numpy()) for _, of in lists])
+    found = {
+        key: Jagged(column.values, lists[first][1].offsets)
+        for (key, column), first in zip(lists, firsts, strict=True)
+        if column.offsets is not lists[first][1].offsets
+    }
+    return {**columns, **found} if found else columns
+
+
+def sliced(columns: Mapping[Key, Column], begin: int, end: int) -> dict[Key, Column]:
+    """Some rows of the columns: views, except for offsets, which begin with 0 again and are shared
+    as before.
+    """
+    known, found = dict[int, tuple[torch.Tensor, int, int]](), dict[Key, Column]()
+    for key, column in columns.items():
+        if not isinstance(column, Jagged):
+            found[key] = column[begin:end]
+            continue
+        if id(column.offsets) not in known:
+            offsets = column.offsets[begin : end + 1]
+            known[id(column.offsets)] = offsets - offsets[0], int(offsets[0]), int(offsets[-1])
+        offsets, first, last = known[id(column.offsets)]
+        found[key] = Jagged(column.values[first:last], offsets)
+    return found
+
+
+def shaped(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """A view of the elements in this shape."""
+    return flat if len(shape) == 1 else flat.view(shape)
+
+
+class Columns(Protocol):
+    """The columns of a batch, in whatever memory they are."""
+
+    @property
+    def keys(self) -> Keys:
+        """The roles and names of the columns."""
+
+    def made(self) -> Mapping[Key, Column]:
+        """All columns as tensors. The mapping must not be changed."""
+
+    @property
+    def whole(self) -> Any:
+        """The columns as `PackedColumns`, if that is how they lie; otherwise None."""
+
+    def arrays(self) -> Mapping[Key, Values]:
+        """All columns on the CPU as contiguous arrays. Offsets may begin above 0; values begin with
+        those of the first list.
+        """
+
+    def packed(self) -> "Columns":
+        """A copy of the columns in few buffers, which share no memory with anything."""
+
+    def moved(self, **how: Any) -> "Columns":
+        """Packed columns whose buffers are moved by `Tensor.to(**how)`, or pinned (`pin=True`)."""
