@@ -63,12 +63,6 @@ class HdfsError(OSError):
         self.is_passing, self.headers = is_passing, headers or {}
 
 
-class SilentError(HdfsError):
-    """All servers that could have answered were waited for. Without a budget of time it is final:
-    the error would come after a multiple of their time limits.
-    """
-
-
 def remote_error(name: str, words: str, where: str) -> OSError:
     """The error for an exception of a name node or data node. Pure.
 
@@ -144,8 +138,7 @@ class HdfsFiles(AbstractFileSystem):  # type: ignore[misc]
         if is_unresolved(str(error)):  # It is most often misspelled.
             policy = replace(policy, max_attempts=BRIEF.max_attempts)
         elif policy.max_attempts is not None:
-            limit_s = 0.0 if isinstance(error, SilentError) else _BRIEF_S
-            policy = replace(policy, retry_s=min(policy.retry_s, limit_s))
+            policy = replace(policy, retry_s=min(policy.retry_s, _BRIEF_S))
         asked_s = retry_after_s(error.headers, time.time())
         pause_s = failures.add(policy, asked_s=asked_s) if error.is_passing else None
         if pause_s is None:

@@ -4,7 +4,7 @@ Rust, without Java.
 It knows name services, mount tables, Kerberos and tokens, passes over name nodes on standby, and
 reads on from another data node where one fails or falls silent. Here requests are made again by
 featstore's policy, in place of its own, and have a time limit where name nodes are asked: it waits
-without one for a name node that has stopped, or whose host is cut off.
+without one for a name node that has stopped.
 """
 
 import contextlib
@@ -12,33 +12,24 @@ import ctypes
 import functools
 import itertools
 import re
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import IO, Any, TypeVar
-from urllib.parse import urlsplit
 
 import hdfs_native
 
 from featstore.base.processes import forget_in_child
-from featstore.files.hdfs_files import HdfsError, HdfsFiles, HdfsReader, SilentError, remote_error
+from featstore.files.hdfs_files import HdfsError, HdfsFiles, HdfsReader, remote_error
 from featstore.files.retry import BRIEF, RetryPolicy, with_time_limit
 
-_CONNECT_S, _CALL_S = 4.0, 30.0  # of a name node
-# Of a data node, unless dfs.client.socket-timeout is set: to connect, and between two packets. It
-# is a third of what other stores' clients wait, since hdfs-native asks up to three times before it
-# gives up: the data node that fell silent once more, then those with the other copies.
-_DATA_S = 20.0
+_CALL_S = 30.0  # of a name node. Hadoop's own client waits for 20 s to connect
 # Of writing _BLOCK_BYTES. The client itself notices within 60 s that no data node confirms them.
 _BLOCK_S = 90.0
 _BLOCK_BYTES = 4 << 20
 _PACKETS = 16  # of 64 KiB that are one block of a stream
 _NAMES = "dfs.ha.namenodes."
-_ADDRESS = "dfs.namenode.rpc-address"
 _MAX_ATTEMPTS = "dfs.client.failover.max.attempts"  # after the first one
-_SOCKET_TIMEOUT = "dfs.client.socket-timeout"  # in milliseconds
 # How hdfs-native shows an exception of a server, and its own errors.
 _REMOTE = re.compile(r'^(?:Fatal)?RPCError\("([\w.$]*)", "(.*)"\)$', re.DOTALL)
 _SASL = re.compile(r"^(SASLError|GSSAPIError|NoSASLMechanism)|libgssapi")
@@ -72,33 +63,28 @@ class HdfsRpc(HdfsFiles):
             return
         super().__init__(retry, **options)
         self.root = root
-        self._num_others = max((config[key].count(",") for key in _services(config)), default=0)
-        limits = {_SOCKET_TIMEOUT: f"{1000 * _DATA_S:.0f}"}
-        once = {**limits, **config, _MAX_ATTEMPTS: str(self._num_others)}
-        self._shared = _shared(root, tuple(sorted(once.items())))
+        num_others = max((config[key].count(",") for key in _services(config)), default=0)
+        once = {**config, _MAX_ATTEMPTS: str(num_others)}
+        with translated(root):
+            self._shared = _shared(root, tuple(sorted(once.items())))
 
     def ask(self, act: Callable[[Any], _Result]) -> _Result:
         """The result of `act` on the client, one operation of a name node."""
         return self.again(partial(self.ask_once, act))
 
     def ask_once(self, act: Callable[[Any], _Result]) -> _Result:
-        """As `ask`, once by each name node, until one answers.
+        """As `ask`, once.
 
         Raises:
-            SilentError: None has answered in time.
             HdfsError: It failed.
         """
-        for num_left in reversed(range(1 + self._num_others)):
-            with translated(self.root):
-                client = self._shared.connected()
-            try:
-                return self.limited(partial(act, client), _CALL_S)
-            except _StuckError as error:
-                # What waits, waits on: others get new connections, to another name node first.
-                self._shared.renew(client)
-                if num_left == 0:
-                    raise SilentError(str(error), is_passing=True) from None
-        raise AssertionError
+        client = self._shared.client
+        try:
+            return self.limited(partial(act, client), _CALL_S)
+        except _StuckError:
+            # What waits, waits on: others get new connections, to another name node first.
+            self._shared.renew(client)
+            raise
 
     def limited(self, act: Callable[[], _Result], limit_s: float) -> _Result:
         """The result of `act`, within a time limit.
@@ -173,91 +159,48 @@ class _RpcReader(HdfsReader):
         return self._files.ask_once(lambda client: client.read(self._where))
 
     def stream(self, first: int, num_bytes: int) -> Iterator[bytes]:
-        begun_s = time.monotonic()
-        try:
-            with translated(self._files.root):
+        with translated(self._files.root):
+            try:
                 if first + num_bytes > len(self._file):
                     raise HdfsError(f"expected {first + num_bytes:,} bytes: it was replaced")
                 packets = self._file.read_range_stream(first, num_bytes)
                 while block := b"".join(itertools.islice(packets, _PACKETS)):
                     yield block
-                    begun_s = time.monotonic()
-        except HdfsError as error:
-            waited_s = time.monotonic() - begun_s
-            self._file = self._opened()  # Its blocks may have moved.
-            if error.is_passing and waited_s >= _DATA_S:
-                raise SilentError(str(error), is_passing=True) from None
-            raise
+            except (OSError, RuntimeError):
+                self._file = self._opened()  # Its blocks may have moved.
+                raise
 
 
 class _Shared:
     """The client of a service, which all threads share: each has threads and connections of its
-    own. `_lock` guards all. In a forked child it only stays: storage.py lets nobody use it.
+    own. `_lock` guards `client`. In a forked child it only stays: storage.py lets nobody use it.
+
+    Attributes:
+        client: Of hdfs-native.
     """
 
     def __init__(self, root: str, config: dict[str, str]) -> None:
         self._root, self._config, self._lock = root, config, threading.Lock()
-        self._client: Any = None
+        self.client = hdfs_native.Client(root, config)
         forget_in_child(self)
-
-    def connected(self) -> Any:
-        """The client, of hdfs-native. Before a new one is made, a name node must accept a
-        connection, or refuse it.
-
-        Raises:
-            SilentError: None does.
-        """
-        with self._lock:
-            if self._client is None:
-                reach(self._root, name_nodes(self._root, self._config))
-                self._client = hdfs_native.Client(self._root, self._config)
-            return self._client
 
     def forget(self) -> None:
         """Lets a forked child never free the client, also at its end: it would wait for the
         client's threads, which are not there.
         """
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._client))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.client))
 
     def renew(self, stuck: Any) -> None:
-        """Has a client that is stuck replaced by one that asks the other name nodes first."""
+        """Replaces a client that is stuck by one that asks the other name nodes first."""
         with self._lock:
-            if self._client is stuck:
-                self._config, self._client = rotated(self._config), None
+            if self.client is stuck:
+                self._config = rotated(self._config)
+                self.client = hdfs_native.Client(self._root, self._config)
 
 
 @functools.cache
 def _shared(root: str, config: tuple[tuple[str, str], ...]) -> _Shared:
     return _Shared(root, dict(config))
-
-
-def name_nodes(root: str, config: Mapping[str, str]) -> list[str]:
-    """The addresses of a service's name nodes, each `host:port`. Empty for a mount table. Pure."""
-    service = urlsplit(root)
-    if service.port is not None:
-        return [service.netloc]
-    prefix = f"{_ADDRESS}.{service.netloc}."
-    return [address for key, address in config.items() if key.startswith(prefix)]
-
-
-def reach(root: str, addresses: list[str]) -> None:
-    """Connects to the first name node that does not stay silent.
-
-    Raises:
-        SilentError: All stay silent.
-    """
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-        except TimeoutError:
-            continue
-        except (OSError, ValueError):
-            return  # The client says why.
-        return
-    if addresses:
-        words = f"no connection came in {_CONNECT_S:g} s: {', '.join(addresses)}"
-        raise SilentError(f"TimeoutError: {words} ({root})", is_passing=True)
 
 
 def rotated(config: Mapping[str, str]) -> dict[str, str]:

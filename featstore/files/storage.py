@@ -358,9 +358,6 @@ class _StoreFile(io.RawIOBase):
 def open_read(url: str, listed_bytes: int | None = None) -> BinaryIO:
     """Opens a seekable binary reader. The caller closes it.
 
-    Of a remote file that is replaced meanwhile it may give bytes of both versions, at their
-    positions: who must not mix them compares the versions before and after (`check_unchanged`).
-
     Args:
         url: The file.
         listed_bytes: The size, if the caller knows it from a listing, which saves a request to an

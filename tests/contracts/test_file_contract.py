@@ -1,6 +1,5 @@
 """The contract of files by URL, over real servers: what each kind of store does the same."""
 
-import contextlib
 import gc
 import io
 import os
@@ -148,25 +147,6 @@ def test_a_file_is_the_one_that_was_listed_until_it_is_replaced(place: Any, at: 
     ):
         listings.check_unchanged(listed, listings.find_file(url))
     assert listings.find_file(f"{at}/m=1/none.parquet") is None
-
-
-@pytest.mark.parametrize("new", [OTHER, OTHER[:1_000_000]])
-def test_a_file_that_is_replaced_while_it_is_open_gives_bytes_of_either_version_or_an_error(
-    place: Any, at: str, new: bytes
-) -> None:
-    url = _put(place, at, "x.parquet", DATA)
-    (listed,) = listings.list_files(at if place.is_listed else url)
-    found = b""
-    with storage.open_read(url) as file:
-        start = file.read(5)
-        _put(place, at, "x.parquet", new)
-        file.seek(2_500_000)
-        with contextlib.suppress(StoreError):
-            found = file.read()
-    assert start == DATA[:5]
-    assert found in (b"", DATA[2_500_000:], new[2_500_000:])
-    with pytest.raises(InputError, match="changed while it was read"):
-        listings.check_unchanged(listed, listings.find_file(url))
 
 
 def test_a_file_is_written_whole_and_deleted(place: Any, at: str) -> None:

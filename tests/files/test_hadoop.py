@@ -1,17 +1,13 @@
-import contextlib
 import gc
 import os
 import pwd
 import re
-import socket
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from featstore.base.errors import ConfigError, StagingError, StoreError
-from featstore.files import hdfs_rpc, storage
+from featstore.files import storage
 from featstore.files.hadoop import hadoop_properties, name_nodes_of, rpc_options, web_options
 from featstore.files.hdfs_rpc import HdfsRpc
 from tests.forks import in_a_fork
@@ -237,63 +233,3 @@ def test_a_forked_child_that_drops_the_clients_does_not_wait_for_their_threads()
             gc.collect()
 
         assert in_a_fork(drop_in_child) == 0
-
-
-@contextlib.contextmanager
-def silent_server(*, is_cut_off: bool = False) -> Iterator[str]:
-    """The address of a server that accepts connections and never answers, or whose host drops all
-    packets: the kernel does that while a queue of connections is full.
-    """
-    with contextlib.ExitStack() as sockets:
-        server = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        if is_cut_off:
-            sockets.enter_context(socket.create_connection(server.getsockname()))
-        else:
-            server.listen(64)
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-
-
-@pytest.mark.parametrize("num_name_nodes", [1, 2])
-@pytest.mark.parametrize("is_cut_off", [False, True])
-def test_each_silent_name_node_is_waited_for_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_name_nodes: int, is_cut_off: bool
-) -> None:
-    limit_s = 0.5
-    monkeypatch.setattr(hdfs_rpc, "_CONNECT_S", limit_s if is_cut_off else 10 * limit_s)
-    monkeypatch.setattr(hdfs_rpc, "_CALL_S", 10 * limit_s if is_cut_off else limit_s)
-    with contextlib.ExitStack() as servers:
-        nodes = [
-            servers.enter_context(silent_server(is_cut_off=is_cut_off))
-            for _ in range(num_name_nodes)
-        ]
-        properties = {"dfs.nameservices": "quiet", "dfs.ha.namenodes.quiet": "a,b"}
-        for name, node in zip("ab", nodes, strict=False):
-            properties[f"dfs.namenode.rpc-address.quiet.{name}"] = node
-        rows = "".join(
-            f"<property><name>{name}</name><value>{value}</value></property>"
-            for name, value in properties.items()
-        )
-        (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{rows}</configuration>")
-        servers.enter_context(clients_of({"HADOOP_CONF_DIR": str(tmp_path)}))
-        service = "quiet" if num_name_nodes > 1 else nodes[0]
-        begun_s = time.monotonic()
-        with pytest.raises(StoreError, match=r"does not answer .*check that the server runs"):
-            storage.size_bytes(f"hdfs://{service}/x")
-        waited_s = time.monotonic() - begun_s
-    assert limit_s * num_name_nodes <= waited_s < limit_s * (num_name_nodes + 1.5)
-
-
-def test_the_limit_of_a_data_node_is_that_of_the_configuration(
-    conf: dict[str, str], tmp_path: Path
-) -> None:
-    limit = "<property><name>dfs.client.socket-timeout</name><value>7000</value></property>"
-    limits = list[str]()
-    for more in ("", limit):
-        (tmp_path / "core-site.xml").write_text(
-            CORE.replace("</configuration>", f"{more}</configuration>")
-        )
-        with clients_of(conf):
-            found = storage.filesystem("hdfs://prod/t")
-        assert isinstance(found, HdfsRpc)
-        limits.append(found._shared._config["dfs.client.socket-timeout"])
-    assert limits == ["20000", "7000"]

@@ -6,7 +6,7 @@ import pytest
 
 from featstore.base.errors import AccessError, StoreError
 from featstore.files.hdfs_files import HdfsError
-from featstore.files.hdfs_rpc import error_of, name_nodes, rotated, translated
+from featstore.files.hdfs_rpc import error_of, rotated, translated
 from featstore.files.store_errors import store_error
 
 ROOT = "hdfs://prod"
@@ -110,21 +110,3 @@ def test_a_stopped_name_node_is_told_as_one_that_does_not_answer() -> None:
 def test_the_next_client_asks_another_name_node_first() -> None:
     config = {"dfs.ha.namenodes.prod": "a,b,c", "dfs.ha.namenodes.one": "x", "other": "a,b"}
     assert rotated(config) == config | {"dfs.ha.namenodes.prod": "b,c,a"}
-
-
-@pytest.mark.parametrize(
-    ("root", "nodes"),
-    [
-        ("hdfs://prod", ["a:8020", "[::1]:8020"]),
-        ("hdfs://nn:9000", ["nn:9000"]),
-        ("hdfs://[::1]:9000", ["[::1]:9000"]),
-        ("viewfs://prod2", []),
-    ],
-)
-def test_the_name_nodes_of_a_service_are_in_the_configuration(root: str, nodes: list[str]) -> None:
-    config = {
-        "dfs.namenode.rpc-address.prod.x": "a:8020",
-        "dfs.namenode.rpc-address.prod.y": "[::1]:8020",
-        "dfs.namenode.rpc-address.other.x": "b:8020",
-    }
-    assert name_nodes(root, config) == nodes
