@@ -98,6 +98,14 @@ def open_input(url: str) -> Snapshot | None:
             f"{redact(url)}: expected a Delta table of raw rows, found one that featstore wrote, "
             "with slots: extract the rows that it was made of"
         )
+    if both := next(
+        (key.name for key in keys if key.name in VERSIONS and key.name in values), None
+    ):
+        raise InputError(
+            f"{redact(url)}: expected {both!r} to mean one thing, found a table that has a "
+            f"partition key of this name: take all of its partitions "
+            f"(--partition-from-path {both}), or the rows of a query (--sql, dataframe=...)"
+        )
     files = found.data_files if after is None else _appended(found, after, values)
     return replace(found, data_files=files.of_values(url, values, keys))
 

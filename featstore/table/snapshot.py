@@ -302,16 +302,9 @@ class FileList(Sequence[DataFile]):
             keys: The partition keys.
 
         Raises:
-            InputError: A name is no partition key, or one of `VERSIONS` is, or a value is none of
-                its key's type.
+            InputError: A name is no partition key, or a value is none of its key's type.
         """
         types = {key.name: key.type for key in keys}
-        if both := next((name for name in VERSIONS if name in named and name in types), None):
-            raise InputError(
-                f"{redact(url)}: expected {both!r} to mean one thing, found a table that has a "
-                f"partition key of this name: take all of its partitions "
-                f"(--partition-from-path {both}), or the rows of a query (--sql, dataframe=...)"
-            )
         values = {name: text for name, text in named.items() if name not in VERSIONS}
         if unknown := sorted(values.keys() - types.keys()):
             known = [*VERSIONS, *types]
