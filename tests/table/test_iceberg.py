@@ -584,6 +584,8 @@ def test_what_is_no_iceberg_table_is_told_in_one_line(catalog: Any, tmp_path: Pa
     for url in ("iceberg://test/t", "iceberg://test", "iceberg+/a/b.json"):
         with pytest.raises(InputError, match="not the URL of an Iceberg table: expected"):
             open_table(url)
+    with pytest.raises(InputError, match=r"one value of 'version' after '\?', found 2: name one"):
+        open_table(f"{URL}?version=a&version=b")
     gone = tmp_path / "00001-x.metadata.json"
     with pytest.raises(TableNotFoundError, match=r"00001-x\.metadata\.json"):
         open_table(f"iceberg+{gone}")
