@@ -1,7 +1,9 @@
 """Registers a table in a Hive metastore, through a Spark session that is connected to it."""
 
 import hashlib
+import json
 import logging
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,6 +42,7 @@ _STATISTICS = (
 )
 # Partitions per change: more mean fewer calls to the metastore, each of which takes longer.
 _NUM_AT_ONCE = 100
+_TYPE_CHARS = 80  # of a type in an error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,17 +232,24 @@ def _new_columns(
     """Returns the columns that the metastore's table lacks. InputError if those that it has, or its
     partition keys, are others: the table of these files was made anew.
     """
-    shown = {column.name.lower(): column for column in spark.catalog.listColumns(name)}
+    from pyspark.sql.types import StructType
+
+    session = spark._jsparkSession.sessionState()
+    identifier = session.sqlParser().parseTableIdentifier(name)
+    found = session.catalog().getTableMetadata(identifier)
+    # Of its JSON, since Spark's own texts of types are cut (spark.sql.debug.maxToStringFields).
+    schema = StructType.fromJson(json.loads(found.schema().json()))
+    shown = {each.name.lower(): _comparable(each.dataType.simpleString()) for each in schema}
     differing = [
-        f"{column.name} {found.dataType} for {column.type}"
+        f"{column.name} {_differing(type_, expected)}"
         for column in (*declared, *keys)
-        if (found := shown.get(column.name.lower()))
-        and found.dataType.lower().replace("_ntz", "") != column.type.lower()
+        if (type_ := shown.get(column.name.lower()))
+        and type_ != (expected := _comparable(column.type))
     ]
-    known_keys = [column.name for column in shown.values() if column.isPartition]
-    if sorted(known_keys) != sorted(key.name.lower() for key in keys):
-        expected = ", ".join(key.name for key in keys) or "none"
-        differing.append(f"partition keys {', '.join(known_keys) or 'none'} for {expected}")
+    known_keys = found.partitionColumnNames().mkString(",").lower()
+    expected_keys = ",".join(key.name.lower() for key in keys)
+    if known_keys != expected_keys:
+        differing.append(f"partition keys {known_keys or 'none'} for {expected_keys or 'none'}")
     if differing:
         raise InputError(
             f"{name}: expected the columns of version {snapshot.version} of "
@@ -247,6 +257,22 @@ def _new_columns(
             f"before: DROP TABLE {name} (its files stay), then register it again"
         )
     return [column for column in declared if column.name.lower() not in shown]
+
+
+def _comparable(type_: str) -> str:
+    """Returns a type as a metastore keeps it, in lower case; Hive has one type of timestamps."""
+    return type_.lower().replace("timestamp_ntz", "timestamp")
+
+
+def _differing(found: str, expected: str) -> str:
+    """Returns both types for an error; of long ones the part where they begin to differ."""
+    first = max(0, len(posixpath.commonprefix((found, expected))) - _TYPE_CHARS // 2)
+    shown = (
+        f"{'...' if first else ''}{type_[first : first + _TYPE_CHARS]}"
+        f"{'...' if first + _TYPE_CHARS < len(type_) else ''}"
+        for type_ in (found, expected)
+    )
+    return " for ".join(shown)
 
 
 def _identity(snapshot: Snapshot) -> str:
@@ -363,8 +389,10 @@ def _shown(path: str) -> dict[str, str]:
 
 
 def _path(partition: Mapping[str, str]) -> str:
-    """Returns a comparable name of a partition; a metastore keeps keys in lower case."""
-    return partition_path({key.lower(): value for key, value in partition.items()})
+    """Returns a comparable name of a partition, in any order of its keys; a metastore keeps them in
+    lower case.
+    """
+    return partition_path(dict(sorted((key.lower(), value) for key, value in partition.items())))
 
 
 def _show_all(

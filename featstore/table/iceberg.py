@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
-from urllib.parse import parse_qsl
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +39,7 @@ from featstore.selection.predicate import Range
 from featstore.table.delta import Commit
 from featstore.table.iceberg_deletes import Deletes, unreadable
 from featstore.table.parquet_dir import each_footer
-from featstore.table.snapshot import AFTER, VERSION, DataFile, FileList, Snapshot
+from featstore.table.snapshot import AFTER, VERSION, DataFile, FileList, Snapshot, read_query
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -207,11 +206,11 @@ def history_of_iceberg(url: str) -> list[Commit]:
 
 
 def parse_address(url: str) -> _Address:
-    """What an Iceberg URL says. InputError if it is none."""
+    """What an Iceberg URL says. InputError if it is none, or says something twice."""
     found = _URLS.fullmatch(url)
     if found is None:
         raise InputError(f"{redact(url)}: not the URL of an Iceberg table: {_EXPECTED}")
-    options = dict(parse_qsl(found["query"] or "", keep_blank_values=True))
+    options = read_query(url, found["query"] or "")
     return _Address(
         catalog=found["catalog"],
         table=found["table"] or found["file"],

@@ -5,7 +5,6 @@ Parquet.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qsl
 
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
@@ -24,7 +23,15 @@ from featstore.table.iceberg import history_of_iceberg, is_iceberg, open_iceberg
 from featstore.table.layout import decode_path
 from featstore.table.log_files import commit_infos, list_log, read_actions
 from featstore.table.parquet_dir import REMOVED_MEANWHILE, open_parquet_dir
-from featstore.table.snapshot import AFTER, VERSION, VERSIONS, DataFile, FileList, Snapshot
+from featstore.table.snapshot import (
+    AFTER,
+    VERSION,
+    VERSIONS,
+    DataFile,
+    FileList,
+    Snapshot,
+    read_query,
+)
 from featstore.table.table_rules import check_kept
 
 # Raw input is a Delta table itself, whose directory alone would name files.
@@ -85,7 +92,7 @@ def open_input(url: str) -> Snapshot | None:
     if not url.startswith(_DELTA_INPUT):
         return None
     table_url, _, query = url.removeprefix(_DELTA_INPUT).partition("?")
-    values = dict(parse_qsl(query, keep_blank_values=True))
+    values = read_query(url, query)
     for name in VERSIONS:
         number = values.get(name, "0")
         if not number.isdecimal() and (name, number) != (AFTER, "-1"):
@@ -98,6 +105,14 @@ def open_input(url: str) -> Snapshot | None:
             f"{redact(url)}: expected a Delta table of raw rows, found one that featstore wrote, "
             "with slots: extract the rows that it was made of"
         )
+    if both := next(
+        (key.name for key in keys if key.name in VERSIONS and key.name in values), None
+    ):
+        raise InputError(
+            f"{redact(url)}: expected {both!r} to mean one thing, found a table that has a "
+            f"partition key of this name: take all of its partitions "
+            f"(--partition-from-path {both}), or the rows of a query (--sql, dataframe=...)"
+        )
     files = found.data_files if after is None else _appended(found, after, values)
     return replace(found, data_files=files.of_values(url, values, keys))
 
@@ -109,9 +124,10 @@ def advice_if_gone(url: str, file_url: str) -> str:
         url: The input, as of `open_input`, or the files themselves.
         file_url: The file.
     """
-    query = dict(parse_qsl(url.partition("?")[2]))
-    is_table = is_iceberg(url) or url.startswith(_DELTA_INPUT)
-    if not is_table or query.keys().isdisjoint(VERSIONS):
+    if not (is_iceberg(url) or url.startswith(_DELTA_INPUT)):
+        return REMOVED_MEANWHILE
+    query = read_query(url, url.partition("?")[2])
+    if query.keys().isdisjoint(VERSIONS):
         return REMOVED_MEANWHILE
     if is_iceberg(url):
         return "was its snapshot expired? Take newer ones, or restore the file"
@@ -168,9 +184,7 @@ def _appended(snapshot: Snapshot, after: int, named: Mapping[str, str]) -> FileL
     for number, of_commit in zip(wanted, actions, strict=True):
         removed = _changed(url, "remove", of_commit)
         if removed and named.keys() - {*VERSIONS}:
-            before = files_at(url, number - 1)
-            if not before.places or before.places[0].keys() == names:
-                removed &= {*before.of_values(url, named, keys).paths}
+            removed -= _elsewhere(snapshot, number - 1, named)
         if removed:
             [(_, info)] = commit_infos(url, [number])
             raise InputError(
@@ -188,6 +202,23 @@ def _appended(snapshot: Snapshot, after: int, named: Mapping[str, str]) -> FileL
                 f"renamed; begin after it, or take a whole version"
             )
     return FileList.of(found.values())
+
+
+def _elsewhere(snapshot: Snapshot, version: int, named: Mapping[str, str]) -> set[str]:
+    """The paths of the files that a version had in other partitions than those that a URL names.
+    None are known of a version that the log does not hold any more, or that had other keys.
+    """
+    try:
+        before = open_delta(snapshot.url, version)
+    except TableNotFoundError:
+        return set()
+    former, keys = (
+        {key.name: key.type for key in each.schema.partition_keys} for each in (before, snapshot)
+    )
+    if former != keys:
+        return set()
+    files, of_keys = before.data_files, before.schema.partition_keys
+    return {*files.paths}.difference(files.of_values(snapshot.url, named, of_keys).paths)
 
 
 def _changed(url: str, kind: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pyarrow as pa
@@ -302,16 +303,9 @@ class FileList(Sequence[DataFile]):
             keys: The partition keys.
 
         Raises:
-            InputError: A name is no partition key, or one of `VERSIONS` is, or a value is none of
-                its key's type.
+            InputError: A name is no partition key, or a value is none of its key's type.
         """
         types = {key.name: key.type for key in keys}
-        if both := next((name for name in VERSIONS if name in named and name in types), None):
-            raise InputError(
-                f"{redact(url)}: expected {both!r} to mean one thing, found a table that has a "
-                f"partition key of this name: take all of its partitions "
-                f"(--partition-from-path {both}), or the rows of a query (--sql, dataframe=...)"
-            )
         values = {name: text for name, text in named.items() if name not in VERSIONS}
         if unknown := sorted(values.keys() - types.keys()):
             known = [*VERSIONS, *types]
@@ -323,7 +317,7 @@ class FileList(Sequence[DataFile]):
 
         def is_equal(key: str, found: str | None) -> bool:
             text, value = wanted[key]
-            return found == text or pa.scalar(found, pa.string()).cast(types[key]) == value
+            return found == text or _value(url, key, found, types[key]) == value
 
         return self.at_places(
             [all(is_equal(key, place[key]) for key in values) for place in self.places]
@@ -469,9 +463,30 @@ class GroupFiles(NamedTuple):
         return GroupFile(group=name, **_fields(values, files.root))
 
 
-def _value(url: str, key: str, text: str, type_: pa.DataType) -> pa.Scalar:
+def read_query(url: str, query: str) -> dict[str, str]:
+    """What the URL of a table says after `?`, by name.
+
+    Args:
+        url: The URL, for the error.
+        query: What follows the `?`.
+
+    Raises:
+        InputError: A name is given twice.
+    """
+    pairs = parse_qsl(query, keep_blank_values=True)
+    names = [name for name, _ in pairs]
+    for name in names:
+        if (count := names.count(name)) > 1:
+            raise InputError(
+                f"{redact(url)}: expected one value of {name!r} after '?', found {count}: name one "
+                f"alone"
+            )
+    return dict(pairs)
+
+
+def _value(url: str, key: str, text: str | None, type_: pa.DataType) -> pa.Scalar:
     try:
-        return pa.scalar(text).cast(type_)
+        return pa.scalar(text, pa.string()).cast(type_)
     except pa.ArrowInvalid:
         raise InputError(
             f"{redact(url)}: expected a value of the partition key {key!r} ({type_}), found "

@@ -19,6 +19,7 @@ from featstore.extraction.spark.runners import SparkRunner
 from featstore.extraction.spark.yarn import is_final
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from featstore.table.open import open_input
 from tests.extraction.conftest import raw_rows
 from tests.masked_tables import add_file, commit, delete_by_vector
 from tests.parquet_files import put_parquet
@@ -129,6 +130,34 @@ def test_a_range_of_a_partition_is_not_held_up_by_changes_of_others(
             extract_files(replace(job, input_url=f"delta+{table}?{query}"))
 
 
+def test_a_range_of_a_partition_is_refused_where_it_is_not_known_to_be_another(
+    tmp_path: Path,
+) -> None:
+    def raw(day: object, count: int = 3) -> pa.Table:
+        return pa.table({"x": range(count), "dt": [day] * count})
+
+    def refuses(url: str, query: str, found: str) -> None:
+        with pytest.raises(InputError, match=rf"found version {found}, which also takes rows"):
+            open_input(f"delta+{url}?{query}")
+
+    retyped, cleaned = str(tmp_path / "retyped"), str(tmp_path / "cleaned")
+    write_deltalake(retyped, raw("a"), partition_by=["dt"])
+    overwrite: dict[str, Any] = {"mode": "overwrite", "schema_mode": "overwrite"}
+    write_deltalake(retyped, raw(1), partition_by=["dt"], **overwrite)
+    refuses(retyped, "after=0&dt=1", r"1 \(WRITE\)")
+    for day in "abbb":
+        write_deltalake(cleaned, raw(day), partition_by=["dt"], mode="append")
+    DeltaTable(cleaned).delete("dt = 'a'")
+    write_deltalake(cleaned, raw("b"), mode="append")
+    opened = open_input(f"delta+{cleaned}?after=3&dt=b")
+    assert opened is not None
+    assert opened.num_rows == 3
+    DeltaTable(cleaned).create_checkpoint()
+    for version in range(4):
+        (Path(cleaned) / "_delta_log" / f"{version:020}.json").unlink()
+    refuses(cleaned, "after=3&version=5&dt=b", r"4 \(DELETE\)")
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
@@ -223,6 +252,7 @@ def test_mapped_columns_have_the_names_of_the_table(spec: Spec, tmp_path: Path) 
 def test_what_is_no_raw_table_is_refused(spec: Spec, table: str, tmp_path: Path) -> None:
     for url, error, message in (
         (f"delta+{table}?version=x", InputError, "the number of a version, found 'x'"),
+        (f"delta+{table}?dt=a&dt=", InputError, r"one value of 'dt' after '\?', found 2: name one"),
         (f"delta+{table}?version=9", TableNotFoundError, "no version 9"),
         (f"delta+{table}?day=1", InputError, r"or a partition key \(dt\) after '\?', found 'day'"),
         (f"delta+{tmp_path}/none", TableNotFoundError, "no table at"),

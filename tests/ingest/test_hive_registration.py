@@ -12,7 +12,7 @@ from typing import Any
 import polars
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.errors import AnalysisException
 
 import featstore
@@ -357,6 +357,54 @@ def test_a_table_that_is_removed_and_made_anew_is_shown_or_what_differs_is_told(
     spark.sql(f"DROP TABLE {name}")
     assert register(spark, job.table_url, name).num_added == 1
     assert "user_id" in in_hive(spark, f"{name}_with_nulls")[0]
+
+
+def rows_of(columns: dict[str, Any], **keys: Any) -> pa.Table:
+    return pa.table({**columns, **{key: pa.array([value]) for key, value in keys.items()}})
+
+
+def test_a_key_in_upper_case_and_a_wide_struct_are_those_of_the_table_before(
+    spark: Any, tmp_path: Path, name: str
+) -> None:
+    wide = pa.struct([(f"Field_{index}", pa.int64()) for index in range(60)])
+    columns: dict[str, Any] = {
+        "seen_ntz": pa.array([{"at_ntz": None}], pa.struct([("at_ntz", pa.timestamp("us"))])),
+        "wide": pa.array([{"Field_59": 7}], wide),
+    }
+    url = str(tmp_path / "table")
+    write_deltalake(url, rows_of(columns, dt="1", Hour=1), partition_by=["dt", "Hour"])
+    register(spark, url, name)
+    write_deltalake(url, rows_of(columns, dt="1", Hour=2), mode="append")
+    assert register(spark, url, name).num_added == 1
+    found = spark.sql(f"SELECT hour, wide.field_59 FROM {name}").collect()
+    assert sorted(map(tuple, found)) == [(1, 7), (2, 7)]
+    shutil.rmtree(url)
+    columns["wide"] = pa.array([None], pa.struct([*list(wide)[:-1], ("field_59", pa.string())]))
+    write_deltalake(url, rows_of(columns, dt="1", Hour=1), partition_by=["dt", "Hour"])
+    with pytest.raises(
+        InputError,
+        match=r"found wide \.\.\.[^;]{1,80}field_59:bigint> for \.\.\.[^;]{1,80}field_59:string>, ",
+    ):
+        register(spark, url, name)
+
+
+def test_partition_keys_in_another_order_are_told_and_directories_may_have_any(
+    spark: Any, tmp_path: Path, name: str
+) -> None:
+    url = str(tmp_path / "table")
+
+    def made_anew(num_rows: int, keys: list[str], directories: list[str]) -> None:
+        shutil.rmtree(url, ignore_errors=True)
+        rows = pa.table({"x": range(num_rows), **{key: ["1"] * num_rows for key in keys}})
+        write_deltalake(url, rows, partition_by=directories)
+
+    for num_rows, directories in ((3, ["dt", "hour"]), (4, ["hour", "dt"])):
+        made_anew(num_rows, ["dt", "hour"], directories)
+        register(spark, url, name)
+    assert spark.table(name).count() == 4
+    made_anew(4, ["hour", "dt"], ["hour", "dt"])
+    with pytest.raises(InputError, match="found partition keys dt,hour for hour,dt, as of a table"):
+        register(spark, url, name)
 
 
 def test_a_session_without_a_metastore_is_refused(job: ExtractJob) -> None:

@@ -4,11 +4,12 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.base.errors import DataFileError
+from featstore.base.errors import DataFileError, InputError
 from featstore.table.row_masks import MaskRecord, RowMask
 from featstore.table.snapshot import DataFile, FileList, GroupFile
 
@@ -177,3 +178,9 @@ def test_a_file_takes_at_most_its_name_and_40_bytes() -> None:
     assert len(files.places) == 1
     kept = sum(column.nbytes for column in files.columns.values()) + files.place.nbytes
     assert len(names[0]) < kept / len(files) <= len(names[0]) + 40
+
+
+def test_a_partition_whose_value_is_none_of_its_keys_type_is_told() -> None:
+    file = DataFile(path="a", url="/a", size_bytes=1, num_rows=1, partition={"dt": "x"})
+    with pytest.raises(InputError, match=r"^/t: expected a value of .*'dt' \(int64\), found 'x'"):
+        FileList.of([file]).of_values("/t", {"dt": "1"}, [pa.field("dt", pa.int64())])

@@ -298,6 +298,22 @@ def test_a_snapshot_is_opened_by_id_tag_and_branch(catalog: Any) -> None:
         open_table(URL, "mondey")
 
 
+def test_a_partition_key_may_be_named_as_versions_are(catalog: Any) -> None:
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.transforms import IdentityTransform
+    from pyiceberg.types import LongType, NestedField
+
+    columns = Schema(NestedField(1, "x", LongType()), NestedField(2, "version", LongType()))
+    by_version = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "version"))
+    table = catalog.create_table("db.t", columns, partition_spec=by_version)
+    for version in (7, 8):
+        table.append(pa.table({"x": [version], "version": [version]}))
+    first = table.snapshots()[0].snapshot_id
+    assert open_table(f"{URL}?version={first}").to_arrow().to_pylist() == [{"x": 7, "version": 7}]
+    assert open_table(f"{URL}?after={first}").to_arrow().to_pylist() == [{"x": 8, "version": 8}]
+
+
 def test_a_range_of_snapshots_is_what_was_appended(catalog: Any) -> None:
     table = catalog.create_table("db.t", COLUMNS)
     ids = []
@@ -568,6 +584,8 @@ def test_what_is_no_iceberg_table_is_told_in_one_line(catalog: Any, tmp_path: Pa
     for url in ("iceberg://test/t", "iceberg://test", "iceberg+/a/b.json"):
         with pytest.raises(InputError, match="not the URL of an Iceberg table: expected"):
             open_table(url)
+    with pytest.raises(InputError, match=r"one value of 'version' after '\?', found 2: name one"):
+        open_table(f"{URL}?version=a&version=b")
     gone = tmp_path / "00001-x.metadata.json"
     with pytest.raises(TableNotFoundError, match=r"00001-x\.metadata\.json"):
         open_table(f"iceberg+{gone}")

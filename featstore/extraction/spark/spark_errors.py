@@ -35,9 +35,11 @@ _NO_WORKER = ("Cannot run program", "PYTHON_VERSION_MISMATCH")
 _NO_CALL = "Invalid method name"
 # The metastore, or the way to it, failed. What Spark itself refuses has none of these.
 _METASTORE = re.compile(r"\b(?:Hive|T|TTransport)Exception\b")
-# What it says where it, or what authorizes its users, refuses.
+# What it says where it, or what authorizes its users, refuses; without an answer nothing is known.
 _FORBIDDEN = re.compile(
-    r"Access ?Control|Access ?Denied|Permission denied|Authoriz|not have .*privilege", re.IGNORECASE
+    r"^(?!.*(?:connect|timed out)).*(?:not authorized|AuthorizationException|AccessControlException"
+    r"|Access ?Denied|Permission denied|insufficient privilege|not have .*privilege|\bForbidden\b)",
+    re.IGNORECASE,
 )
 # The text for a socket that ended without a message, whatever ended the worker.
 _DEAD_WORKER = "Python worker exited unexpectedly"

@@ -23,6 +23,8 @@ _HIVE = "org.apache.hadoop.hive.ql.metadata.HiveException: "
         f"{_HIVE}MetaException(message:Permission denied: user [ads] does not have [CREATE] "
         "privilege on [features/ctr])",
         f"{_HIVE}MetaException(message:User is not authorized to perform: glue:CreateTable)",
+        f"{_HIVE}MetaException(message:Insufficient privileges for features.ctr)",
+        f"{_HIVE}MetaException(message:Forbidden (403))",
     ],
 )
 def test_a_permission_that_is_missing_is_told_and_final(said: str) -> None:
@@ -36,13 +38,25 @@ def test_a_permission_that_is_missing_is_told_and_final(said: str) -> None:
     assert is_final(met.value)
 
 
-def test_a_metastore_that_fails_may_pass_and_what_spark_refuses_does_not() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        "MetaException(message:Could not connect to meta store)",
+        "Unable to fetch table authorizations. Could not connect to meta store",
+        "Unable to fetch table authorizations. Internal error",
+        "MetaException(message:AccessControlException: RangerHiveAuthorizer: connect timed out)",
+    ],
+)
+def test_a_metastore_that_fails_may_pass(said: str) -> None:
     with (
         pytest.raises(StoreError, match="fails or cannot be reached") as failed,
         refused_by_spark("x"),
     ):
-        raise AnalysisException(f"{_HIVE}MetaException(message:Could not connect to meta store)")
+        raise AnalysisException(f"{_HIVE}{said}")
     assert failed.value.errno == errno.EIO
     assert not is_final(failed.value)
+
+
+def test_what_spark_refuses_is_told() -> None:
     with pytest.raises(InputError, match="Permission denied as a column"), refused_by_spark("x"):
         raise AnalysisException("no such thing: Permission denied as a column")
