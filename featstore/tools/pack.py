@@ -192,6 +192,7 @@ def submit_lines(archive: str, version: str) -> tuple[str, ...]:
         _spark_submit(
             "# Kubernetes: an image with Spark 4; archive and job are uploaded to the path",
             "--master k8s://https://HOST:6443 --deploy-mode cluster",
+            "--conf spark.kubernetes.namespace=NAMESPACE",
             "--conf spark.kubernetes.authenticate.driver.serviceAccountName=spark",
             "--conf spark.kubernetes.container.image=IMAGE",
             "--conf spark.kubernetes.file.upload.path=s3a://BUCKET/PATH",

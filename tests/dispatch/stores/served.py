@@ -48,8 +48,7 @@ class ServerProcess:
         """Stops the process; returns when it has stopped, since it may answer until then."""
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGSTOP)
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+        while not all(map(_is_stopped, Path(f"/proc/{self.process.pid}/task").glob("*/stat"))):
             time.sleep(0.001)
 
     def go_on(self) -> None:
@@ -63,6 +62,10 @@ class ServerProcess:
     def again(self) -> "ServerProcess":
         """Another server at the same port, with the same file."""
         return ServerProcess(self.kind, parse_endpoint(self.url).port, self.file)
+
+
+def _is_stopped(stat: Path) -> bool:
+    return stat.read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _serve(kind: str, port: int, file: Path | None, sender: Connection) -> None:
