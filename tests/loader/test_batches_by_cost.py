@@ -3,6 +3,7 @@
 import itertools
 import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from featstore.base.errors import ConfigError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.loader.conftest import NUM_ROWS, rows_of
+from tests.parquet_files import put_parquet
 
 SHUFFLES = (None, {"window_rows": 1}, {"window_rows": 40, "interleave": 2}, {"interleave": 3})
 
@@ -104,6 +106,32 @@ def test_ranks_share_an_epoch_with_each_tail(
     assert len(rows) == len(set(rows)) == NUM_ROWS - dropped
     assert tail == "drop" or not dropped
     assert all(len(batch["tags"].values) <= 40 for found in ranks for batch in found)
+
+
+def test_a_slow_rank_holds_nobody_up_although_a_batch_may_have_all_rows_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"row": range(6000), "tags": [[1] * 10] * 6000}
+    for name in ("a", "b"):
+        put_parquet(tmp_path / "table" / f"{name}.parquet", columns, row_group_size=2000)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dispatch = {"store": f"sqlite://{tmp_path}/dispatch", "run_id": "r"}
+    running = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        loader = make(f"{tmp_path}/table", 1000, batch_size=8192, dispatch=dispatch)
+        running.append((loader, iter(loader), (0.06, 0.0)[rank]))
+        running[-1][1].state_dict()  # Begins, as the rank that it is.
+
+    def train(rank: int) -> int:
+        loader, batches, batch_s = running[rank]
+        with loader:
+            return sum(batch.num_rows for batch in batches if time.sleep(batch_s) is None)
+
+    with ThreadPoolExecutor(2) as threads:
+        slow, fast = threads.map(train, range(2))
+    assert slow + fast == 12_000
+    assert slow < 3_000
 
 
 def test_the_workers_of_a_dataloader_share_an_epoch(table_url: str) -> None:

@@ -32,8 +32,8 @@ class Shared(Protocol):
         """When leases end."""
 
     @property
-    def batch_size(self) -> int:
-        """Rows of a batch."""
+    def least_rows(self) -> int:
+        """Fewer rows are not taken from a worker that lives."""
 
     def plan(self, epoch: int) -> Plan:
         """The splits of an epoch."""
@@ -141,7 +141,7 @@ class DynamicEpoch:
             terms=replace(job.terms, in_step=in_step),
             done=done,
             clock=meeting.clock,
-            batch_rows=job.batch_size,
+            batch_rows=job.least_rows,
             is_staged=is_staged,
         )
         reports.begin(self._coordinator)

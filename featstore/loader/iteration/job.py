@@ -27,6 +27,8 @@ from featstore.loader.request.request import DROP as DROP_ROW
 from featstore.loader.request.request import Request
 from featstore.table.snapshot import DataFile
 
+_FEW_ROWS = 32  # that are worth a claim
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpochOptions:
@@ -188,6 +190,13 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
         for index in range(worker.num_workers):
             worker_info = WorkerInfo(index=index, num_workers=worker.num_workers)
             yield self.part(MiniEpoch(seed=self.seed, epoch=0, worker_info=worker_info))
+
+    @property
+    def least_rows(self) -> int:
+        """Fewer rows are not taken from a worker that lives: those of a batch, or few of them where
+        a cap says how many a batch has.
+        """
+        return self.batch_size if self.cap is None else min(self.batch_size, _FEW_ROWS)
 
     @property
     def num_open(self) -> int:

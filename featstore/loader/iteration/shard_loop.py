@@ -195,6 +195,11 @@ class ShardLoop(Closing):
         self._left: dict[int, LoaderState] = {}
         when_gone(self, self._rendezvous.remove)
 
+    @property
+    def least_rows(self) -> int:
+        """Fewer positions are not taken from a worker that lives."""
+        return self.batch_size
+
     def plan(self, epoch: int) -> Plan:
         """The shards of an epoch, in the order of their positions."""
         return Plan(splits=self._shards, epoch=epoch, shuffle=False)
