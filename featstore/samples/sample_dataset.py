@@ -43,7 +43,7 @@ from featstore.tensors import shared_batches  # noqa: F401  registers how worker
 from featstore.tensors.batch import Batch
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.gathering import joined
-from featstore.tensors.packed import values_of
+from featstore.tensors.packed import of_rows, values_of
 
 _AUTO = "auto"
 
@@ -280,7 +280,7 @@ def _collated(batches: Sequence[Batch], **_: Any) -> Batch:
     if len(batches) == 1:
         return batches[0]
     columns = {
-        key: [values_of(batch.columns.made()[key]) for batch in batches]
+        key: [of_rows(values_of(batch.columns.made()[key])) for batch in batches]
         for key in batches[0].columns.keys
     }
     return SampleBatch(

@@ -16,7 +16,7 @@ from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key
 from featstore.tensors.columns import Column, Columns, Device, Jagged, sliced, with_shared_offsets
 from featstore.tensors.gathering import joined
-from featstore.tensors.packed import TensorColumns, values_of
+from featstore.tensors.packed import TensorColumns, of_rows, values_of
 
 # The values of one slot, (num_values,), and the number of values of each row, int64 (num_rows,).
 Bag = tuple[torch.Tensor, torch.Tensor]
@@ -230,13 +230,15 @@ class Batch:
                         "concatenate batches of one selection"
                     )
         columns = {
-            key: [values_of(batch.made()[key]) for batch in batches]
+            key: [of_rows(values_of(batch.made()[key])) for batch in batches]
             for key in batches[0].columns.keys
         }
         return Batch(
             joined(columns, BufferPool()),
             num_rows=sum(map(len, batches)),
-            extras=pa.concat_tables([batch.extras for batch in batches]),
+            extras=pa.concat_tables(
+                [batch.extras for batch in batches], promote_options="permissive"
+            ),
             is_padding=batches[0].is_padding,
         )
 
@@ -282,7 +284,7 @@ class Batch:
                 f"dense(): slot {name!r} holds ids, which float32 cannot represent: take them with "
                 f"to_kjt() or batch[{name!r}]"
             )
-        return column.reshape(len(self), -1) if column.dim() > 1 else column[:, None]
+        return column.flatten(1) if column.dim() > 1 else column[:, None]
 
     def _bag(self, name: str) -> Bag:
         column = self[name]
@@ -344,7 +346,9 @@ def _form(batch: Batch) -> dict[str, str]:
     found = {"padding": "rows of a padding batch" if batch.is_padding else "rows that count"}
     for (role, name), column in batch.made().items():
         values = column.values if isinstance(column, Jagged) else column
-        shape = "lists" if isinstance(column, Jagged) else f"rows of shape {(*values.shape[1:],)}"
+        shape = f"rows of shape {(*values.shape[1:],)}"
+        if isinstance(column, Jagged):
+            shape = f"lists of {shape}" if values.dim() > 1 else "lists"
         if values.device.type != "cpu":
             raise ValueError(
                 f"concat(): expected batches on the CPU, found one on {values.device}: concatenate "
@@ -361,7 +365,10 @@ def _is_ids(column: Column) -> bool:
 
 def _bag_of(column: Column) -> Bag:
     if isinstance(column, Jagged):
-        return column.values, column.lengths()
+        values = column.values
+        if values.device.type == "cpu":  # Elsewhere are those of the rows alone: they came packed.
+            values = values[int(column.offsets[0]) : int(column.offsets[-1])]
+        return values, column.lengths()
     width = column.shape[1] if column.dim() > 1 else 1
     return column.reshape(-1), torch.full((len(column),), width, device=column.device)
 

@@ -380,11 +380,20 @@ def values_of(column: Column) -> Values:
     return array_of(column)
 
 
-def _contiguous(values: Values) -> Values:
+def of_rows(values: Values) -> Values:
+    """The values of the rows alone: lists of which a transform has cut off rows have others before
+    or after them.
+    """
     if isinstance(values, Ragged):
-        # Those of a column whose first rows a transform has cut off begin above 0.
-        of_rows = values.values[values.offsets[0] :]
-        return Ragged(np.ascontiguousarray(of_rows), np.ascontiguousarray(values.offsets))
+        offsets = values.offsets
+        return Ragged(values.values[offsets[0] : offsets[-1]], offsets)
+    return values
+
+
+def _contiguous(values: Values) -> Values:
+    values = of_rows(values)
+    if isinstance(values, Ragged):
+        return Ragged(np.ascontiguousarray(values.values), np.ascontiguousarray(values.offsets))
     return values if values.flags.c_contiguous else np.ascontiguousarray(values)
 
 

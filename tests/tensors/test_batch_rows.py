@@ -88,6 +88,18 @@ def test_slices_of_a_loader_s_batches(table_url: str) -> None:
         assert found.extras["note"].to_pylist() == [f"n{row}" for row in range(40, 57)]
 
 
+def test_lists_of_which_rows_were_cut_off_are_concatenated_without_their_values() -> None:
+    lists = Jagged(torch.arange(10), torch.tensor([3, 5, 8]))
+    columns = TensorColumns({("slot", "a"): lists, ("slot", "pad"): torch.ones(2, 4)})
+    extras = [pa.table({"x": [1, 2], "y": [3, 4]}), pa.table({"y": [5, 6], "x": [7, 8]})]
+    batches = [Batch(columns, num_rows=2, extras=table) for table in extras]
+    found = Batch.concat(batches)
+    assert found["a"].values.tolist() == [3, 4, 5, 6, 7, 3, 4, 5, 6, 7]
+    assert found["a"].offsets.tolist() == [0, 2, 5, 7, 10]
+    assert found.extras.to_pydict() == {"x": [1, 2, 7, 8], "y": [3, 4, 5, 6]}
+    assert found[:0].dense(["pad"]).shape == (0, 4)
+
+
 def test_padding_stays_padding() -> None:
     batch = make([1, 2])
     padding = Batch(batch.columns, num_rows=2, extras=batch.extras, is_padding=True)
