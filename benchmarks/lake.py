@@ -172,7 +172,12 @@ def _masks(root: Path, num_epochs: int) -> dict[str, dict[str, float]]:
             for each in (plain, masked)
         ]
         # The first epochs warm up. Two neighbours have met the same load.
-        pairs = [[_epoch_s(loader) for loader in loaders] for _ in range(num_epochs + 1)][1:]
+        sides = list(zip(loaders, (EPOCH.num_rows, EPOCH.num_rows * 99 // 100), strict=True))
+        pairs = []
+        for number in range(num_epochs + 1):
+            turn = -1 if number % 2 else 1  # Each side is the first one in every other pair.
+            pairs.append([_epoch_s(*side) for side in sides[::turn]][::turn])
+        del pairs[0]
         for loader in loaders:
             loader.close()
         plain_s, masked_s = (statistics.median(side) for side in zip(*pairs, strict=True))
@@ -184,11 +189,11 @@ def _masks(root: Path, num_epochs: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def _epoch_s(loader: featstore.FeatureLoader) -> float:
+def _epoch_s(loader: featstore.FeatureLoader, expected_rows: int) -> float:
     begun, num_rows = time.process_time(), 0
     for batch in loader:
         num_rows += len(batch.labels[LABEL])
-    assert num_rows in (EPOCH.num_rows, EPOCH.num_rows * 99 // 100)
+    assert num_rows == expected_rows
     return time.process_time() - begun
 
 
