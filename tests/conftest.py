@@ -2,10 +2,8 @@
 misbehave, and one Spark session.
 """
 
-import functools
 import gc
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -21,9 +19,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 from featstore.extraction.spark.runners import spark_session
+from tests.distribution import OneSparkSession, uses_spark, watch
 from tests.hadoop.clusters import HadoopCluster, hadoop_cluster
 from tests.http_servers import Handler, serving
 from tests.known_skips import pytest_addoption as pytest_addoption
@@ -40,31 +38,14 @@ settings.load_profile("featstore")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Gives each process of a run its own temporary directory, since tests inspect what is left
-    there.
+    there; ends a process that hangs.
     """
+    watch(config)
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker:
         place = tempfile.mkdtemp(prefix=f"{worker}-")
         config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
         tempfile.tempdir = os.environ["TMPDIR"] = place
-
-
-class OneSparkSession(LoadScopeScheduling):  # type: ignore[misc]
-    """Distributes whole modules over processes, and all modules that use the Spark session to one
-    of them.
-
-    The distributing process collects nothing itself, so it searches the modules for the fixture's
-    annotation.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        module = nodeid.partition("::")[0]
-        return "spark" if _uses_spark(self.config.rootpath / module) else module
-
-
-@functools.cache
-def _uses_spark(module: Path) -> bool:
-    return re.search(r"\bspark: Any\b", module.read_text()) is not None
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSession:
@@ -79,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     counts = Counter(item.path for item in items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(
-        key=lambda item: (not _uses_spark(item.path), item.path not in slow, -counts[item.path])
+        key=lambda item: (not uses_spark(item.path), item.path not in slow, -counts[item.path])
     )
 
 

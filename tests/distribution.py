@@ -1,0 +1,145 @@
+"""How pytest-xdist distributes the tests over processes, and ends one in which a test hangs: that test
+is named, with the stacks of its threads, and the others run.
+
+It is ended from outside, since nothing within a process ends one whose thread waits in native code
+with the interpreter's lock; and its children end too, since a forked one would hold the pipe by whose
+end pytest-xdist knows that a process has ended.
+"""
+
+import contextlib
+import faulthandler
+import functools
+import os
+import re
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+LIMIT_S = 600.0
+_DUMP_S = 2.0  # for the stacks to be written
+_STACKS = ".stacks"
+
+
+class OneSparkSession(LoadScopeScheduling):  # type: ignore[misc]
+    """Distributes whole modules over processes, and all modules that use the Spark session to one
+    of them.
+
+    The distributing process collects nothing itself, so it searches the modules for the fixture's
+    annotation.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        return "spark" if uses_spark(self.config.rootpath / module) else module
+
+    def remove_node(self, node: Any) -> str | None:
+        """As of its base class, which would run the test again in which a process ended, and end
+        the next process.
+        """
+        for unit in self.assigned_work[node].values():
+            for test, has_ended in unit.items():
+                if not has_ended:
+                    unit[test] = True
+                    super().remove_node(node)
+                    return str(test)
+        super().remove_node(node)
+        return None
+
+
+@functools.cache
+def uses_spark(module: Path) -> bool:
+    return re.search(r"\bspark: Any\b", module.read_text()) is not None
+
+
+def watch(config: pytest.Config, limit_s: float = LIMIT_S) -> None:
+    """Ends processes in which a test takes longer than `limit_s`, with its fixtures, where
+    pytest-xdist has started them.
+    """
+    told = getattr(config, "workerinput", None)
+    if told is not None:
+        config.pluginmanager.register(Noted(Path(told["noted"])))
+    elif config.getoption("tx", None):
+        place = Path(tempfile.mkdtemp())
+        config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
+        config.pluginmanager.register(Watched(place, limit_s))
+
+
+class Noted:
+    """In a process that runs tests: notes in a file named by the process which one it runs.
+
+    Args:
+        directory: Of those files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / str(os.getpid())
+        self._stacks = self._file.with_suffix(_STACKS).open("w")
+        faulthandler.register(signal.SIGUSR2, self._stacks)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._file.write_text(item.nodeid)
+        try:
+            return (yield)
+        finally:
+            self._file.unlink()
+
+
+class Watched:
+    """In the process that distributes tests: looks at the others' files.
+
+    Args:
+        directory: Of those files.
+        limit_s: How long a test may take.
+    """
+
+    def __init__(self, directory: Path, limit_s: float) -> None:
+        self._directory, self._limit_s = directory, limit_s
+        self._told, self._ended = list[str](), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def pytest_sessionstart(self) -> None:
+        self._thread.start()
+
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["noted"] = str(self._directory)
+
+    def pytest_sessionfinish(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for text in self._told:
+            terminalreporter.section("a test hung")
+            terminalreporter.write_line(text)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(min(10.0, self._limit_s / 4)):
+            for file in self._directory.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # its test has ended meanwhile
+                    if (
+                        file.suffix != _STACKS
+                        and time.time() - file.stat().st_mtime > self._limit_s
+                    ):
+                        self._end(file)
+
+    def _end(self, file: Path) -> None:
+        test = file.read_text()
+        process = psutil.Process(int(file.name))
+        process.send_signal(signal.SIGUSR2)
+        time.sleep(_DUMP_S)
+        for one in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        stacks = file.with_suffix(_STACKS).read_text()
+        self._told.append(f"{test} had not ended after {self._limit_s:.0f} s:\n{stacks}")
+        file.unlink()
