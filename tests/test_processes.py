@@ -4,13 +4,21 @@ does.
 
 import gc
 import pickle
+import threading
 
 import pytest
 
 from featstore.base.errors import AccessError, CheckFailedError, InputError
-from featstore.base.processes import OwnProcess, exit_code, forget_in_child
+from featstore.base.processes import (
+    OwnProcess,
+    cached_property,
+    exit_code,
+    forget_in_child,
+    module_lock,
+)
 from tests.forks import in_a_fork
 from tests.programs import run_python
+from tests.threads import beside
 
 START = "import atexit, sys, threading\nfrom featstore.base.processes import end_with\n"
 # Destroyed in the interpreter's own end, which is not to come.
@@ -25,6 +33,62 @@ def test_an_own_process_is_not_that_of_a_child_nor_of_another_interpreter() -> N
     assert in_a_fork(lambda: OwnProcess().is_this()) == 1
     text = f"import pickle; print(pickle.loads({pickle.dumps(own)!r}).is_this())"
     assert run_python(text).stdout == "False\n"
+
+
+class _Slow:
+    """Computes a value once `may_end` is set."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    @cached_property
+    def value(self) -> object:
+        """What was made."""
+        self.begun.set()
+        assert self.may_end.wait(60)
+        return object()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_computes_what_a_thread_of_its_parent_is_computing() -> None:
+    slow, other = _Slow(), _Slow()
+    other.may_end.set()
+    with beside(lambda: slow.value):
+        try:
+            assert slow.begun.wait(60)
+            assert in_a_fork(lambda: other.value is None) == 0
+            assert in_a_fork(lambda: [slow.may_end.set(), slow.value] == []) == 0
+            assert other.value is other.value  # Another object's is not waited for here either.
+        finally:
+            slow.may_end.set()
+
+
+def test_threads_that_compute_a_value_at_once_get_the_same() -> None:
+    slow, found = _Slow(), list[object]()
+    with beside(*[lambda: found.append(slow.value)] * 3):
+        assert slow.begun.wait(60)
+        slow.may_end.set()
+    assert len(set(found)) == 1
+    assert slow.value is found[0]
+    assert _Slow.value.__doc__ == "What was made."
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_lock_that_a_thread_holds_is_free_in_a_child_and_not_here() -> None:
+    lock, held, may_end = module_lock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            may_end.wait(60)
+
+    with beside(hold):
+        try:
+            assert held.wait(60)
+            assert in_a_fork(lambda: not lock.acquire(timeout=5)) == 0
+            assert not lock.acquire(blocking=False)
+        finally:
+            may_end.set()
 
 
 class _Inherited:

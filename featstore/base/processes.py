@@ -1,5 +1,5 @@
-"""Forked processes, and the end of featstore's own programs: their exit codes, and that nothing
-runs after them.
+"""Forked processes and what they must not inherit, and the end of featstore's own programs: their
+exit codes, and that nothing runs after them.
 """
 
 import atexit
@@ -11,12 +11,39 @@ import traceback
 import uuid
 import weakref
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 
 from featstore.base.errors import CheckFailedError
 
 BAD_INPUT, REFUSED = 2, 3
 _NOT_FLUSHED = 120  # the interpreter's own code if standard output cannot be written at its end
+_Value = TypeVar("_Value")
+
+
+class cached_property(Generic[_Value]):  # noqa: N801  as it is called in functools
+    """As `functools.cached_property` of Python 3.12 and later, which has no lock. That of 3.11 has
+    one for all objects of a class: a child that is forked while a thread computes the value, as
+    another loader's does, would wait for ever for that thread, which is not there.
+
+    Threads may compute the value at once; all get the one that was there first.
+    """
+
+    def __init__(self, compute: Callable[[Any], _Value]) -> None:
+        self._compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "cached_property[_Value]": ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> _Value: ...
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        return instance.__dict__.setdefault(self._name, self._compute(instance))
 
 
 class OwnProcess:
@@ -78,6 +105,15 @@ def _forget_all() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_all)
+
+
+def module_lock() -> threading.Lock:
+    """A lock for all threads of a process, which is free in a forked child: whoever held it at the
+    fork is not there.
+    """
+    lock = threading.Lock()
+    os.register_at_fork(after_in_child=lock._at_fork_reinit)  # type: ignore[attr-defined]
+    return lock
 
 
 def exit_code(error: Exception) -> int:

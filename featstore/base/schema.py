@@ -10,12 +10,12 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from featstore.base.errors import SelectionError, nearest
+from featstore.base.processes import cached_property
 
 # Keys of a field's metadata. They are part of the file format.
 ROLE = b"featstore.role"

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from featstore.base.errors import DispatchError
+from featstore.base.processes import cached_property
 from featstore.dispatch.plan import Extent
 
 FORMAT = 3
@@ -126,13 +127,9 @@ class Lease:
         """The value in the store: JSON with sorted keys. Most fields are left out at their default,
         which keeps values short: a store keeps 200 bytes per file (dispatch_simulation.md).
         """
-        # Made once: each change of a lease needs the text before and the text after it. Not a
-        # `cached_property`, which has a lock that all threads that change leases would wait for.
-        text: str | None = self.__dict__.get("_text")
-        if text is None:
-            text = self.__dict__["_text"] = self._encoded()
-        return text
+        return self._encoded  # Once: each change of a lease needs the text before it and after it.
 
+    @cached_property
     def _encoded(self) -> str:
         fields: dict[str, Any] = {"format": FORMAT, "state": self.state.value}
         fields |= {name: getattr(self, name) for name in _ALWAYS}

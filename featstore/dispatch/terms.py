@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
+from featstore.base.processes import cached_property
 from featstore.dispatch.plan import Split
 
 

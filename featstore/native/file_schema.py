@@ -9,14 +9,14 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from featstore.base.processes import forget_in_child
+from featstore.base.processes import cached_property, forget_in_child
 from featstore.base.schema import FIELD_ID
 from featstore.native.arrow import SchemaBytes, arrow_schema, arrow_text_of
 from featstore.native.column_types import plain_type

@@ -8,7 +8,6 @@ written from it, with only the columns to be read. See `docs/design/parquet.md`.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from featstore.base.intervals import Span
+from featstore.base.processes import cached_property
 from featstore.native.arrow import (
     ARROW_SCHEMA,
     MAGIC,

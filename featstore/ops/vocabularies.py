@@ -1,7 +1,6 @@
 """The operator vocabulary: maps values to their index in a list that may only grow."""
 
 import functools
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from featstore.base.processes import module_lock
 from featstore.ops.arrays import Integers, array_of, list_of, nulls_of, offsets_of, values_of
 from featstore.ops.hashing import value_hash
 from featstore.ops.lists import drop_elements, element_type, is_list
@@ -68,7 +68,7 @@ class Vocabulary:
 
 
 # Held while a vocabulary is sorted, so that threads that start together sort it once.
-_SORTING = threading.Lock()
+_SORTING = module_lock()
 
 
 @functools.lru_cache(maxsize=64)

@@ -4,7 +4,6 @@ import logging
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from featstore.base.errors import DataFileError, not_once
+from featstore.base.processes import cached_property
 from featstore.base.schema import ROLE, FieldId, Role, Slot, SlotKind, slot_number
 from featstore.native.column_types import is_list, is_of_kind
 from featstore.native.file_schema import FileSchema

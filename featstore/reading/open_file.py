@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 
 from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.errors import DataFileError, StateError
+from featstore.base.processes import cached_property
 from featstore.files.looks import exists
 from featstore.native.arrow import INT96_UNIT
 from featstore.native.bounds import CLAIMS_MORE, first_beyond

@@ -13,12 +13,13 @@ parquet.apache.org/docs/file-format.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from featstore.base.processes import cached_property
 from featstore.base.schema import Slot, SlotKind
 from featstore.native import kernels
 from featstore.native.bounds import COLUMN, NUMBERS_OF_CHUNK

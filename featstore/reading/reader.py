@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import DataFileError
+from featstore.base.processes import cached_property
 from featstore.base.schema import Slot
 from featstore.native.damage import damage_as
 from featstore.ops.arrays import array_of

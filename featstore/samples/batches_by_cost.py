@@ -3,7 +3,6 @@ lengths together, if wanted.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from featstore.base.errors import ConfigError, require_integer
 from featstore.base.intervals import capped_cuts
+from featstore.base.processes import cached_property
 from featstore.samples.indices import Array
 from featstore.samples.order_batches import ORDER_ROWS, Order, OrderIteration, digest_of
 from featstore.samples.permutation import Permutation

@@ -5,7 +5,6 @@ through them.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from featstore.base.closing import Closing, cleaned_up_on_failure
+from featstore.base.processes import cached_property
 from featstore.base.redaction import redact
 from featstore.decoded.decoded_cache import EntryRequest
 from featstore.decoded.decoded_file import Piece, has_columns, no_rows, piece_of

@@ -11,12 +11,12 @@ rows; it is no cipher to keep secrets.
 import hashlib
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from featstore.base.errors import ConfigError
+from featstore.base.processes import cached_property
 from featstore.base.splitmix import mixed
 from featstore.samples.indices import Array
 

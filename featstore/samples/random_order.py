@@ -2,12 +2,13 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
 
 from featstore.base.errors import ConfigError, require_integer
+from featstore.base.processes import cached_property
 from featstore.samples.batches_by_cost import BatchesByCost
 from featstore.samples.indices import Array, is_single, positions_of
 from featstore.samples.order_batches import (

@@ -5,10 +5,10 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from featstore.base.errors import ConfigError, SampleError, all_nearest, nearest
+from featstore.base.processes import cached_property
 from featstore.base.redaction import shown
 from featstore.native import kernels
 

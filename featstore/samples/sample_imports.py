@@ -7,13 +7,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, BinaryIO
 
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from featstore.base.errors import DataFileError, SampleError, SampleStoreError, all_nearest
+from featstore.base.processes import cached_property
 from featstore.base.redaction import redact, shown, without_user
 from featstore.files.listings import FileEntry, find_file, list_files
 from featstore.files.storage import absolute, open_read

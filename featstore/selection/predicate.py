@@ -5,7 +5,6 @@ several row groups, which of the three may occur in it. It is conservative: a va
 excluded may occur. Conditions that bounds do not decide, such as a sample, may have any value.
 """
 
-import functools
 import importlib
 import operator
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from featstore.base.processes import cached_property
 from featstore.ops.arrays import array_of, values_of
 
 Flags = NDArray[np.bool_]  # (num_row_groups,)
@@ -225,7 +225,7 @@ class IsIn(OfColumn):
         """A placeholder for unknown bounds, whose result is masked by `unsure`."""
         return self.values[0] if len(self.values) else pa.array([0]).cast(self.values.type)[0]
 
-    @functools.cached_property
+    @cached_property
     def _sorted(self) -> NDArray[Any]:
         return np.sort(_sortable(self.values))
 

@@ -10,12 +10,12 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from featstore.base.errors import SpecError
+from featstore.base.processes import cached_property
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.ops import columns, ids, lists, numbers
 from featstore.ops.kinds import wrong

@@ -10,7 +10,6 @@ and its docstring the help. Of a node the type tells further what the option is 
 """
 
 import datetime
-import functools
 import hashlib
 import json
 import math
@@ -22,6 +21,7 @@ import pyarrow as pa
 
 from featstore.base.byte_sizes import parse_bytes
 from featstore.base.json_schema import any_of
+from featstore.base.processes import cached_property
 from featstore.ops.kinds import (
     ANYTHING,
     BOOLEAN,
@@ -404,12 +404,12 @@ class Spec:
     base_url: str = field(default="", repr=False)
     is_part: bool = field(default=False, compare=False)
 
-    @functools.cached_property
+    @cached_property
     def by_name(self) -> Mapping[str, Node]:
         """The nodes by name."""
         return {node.name: node for node in self.nodes}
 
-    @functools.cached_property
+    @cached_property
     def columns(self) -> tuple[StoredColumn, ...]:
         """The labels, the weight and the kept columns."""
         labels = (
@@ -423,7 +423,7 @@ class Spec:
             *kept,
         )
 
-    @functools.cached_property
+    @cached_property
     def hash(self) -> str:
         """SHA-256 (hex) of the canonical JSON of everything that determines the extracted content.
 

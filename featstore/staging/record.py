@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 from isal import isal_zlib
 
 from featstore.base.intervals import Span, covers, num_bytes, united
+from featstore.base.processes import cached_property
 from featstore.base.redaction import redact
 
 FORMAT = 3

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 
 from featstore.base.closing import when_gone
 from featstore.base.errors import DataFileError, StoreError
+from featstore.base.processes import module_lock
 from featstore.base.redaction import redact
 from featstore.files.hadoop import HADOOP_SCHEMES
 from featstore.files.listings import FileEntry, list_own
@@ -306,7 +307,7 @@ def is_mirrored(url: str) -> bool:
 
 # The mirrors of this process, by URL, and the lock of this mapping, which is taken alone.
 _mirrors: "dict[str, LogMirror]" = {}
-_mirrors_lock = threading.Lock()
+_mirrors_lock = module_lock()
 
 
 def log_mirror(url: str) -> "LogMirror":

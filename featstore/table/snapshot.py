@@ -5,7 +5,6 @@ reader starts from a snapshot.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 from urllib.parse import parse_qsl
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.base.errors import DataFileError, InputError, nearest
+from featstore.base.processes import cached_property
 from featstore.base.redaction import redact
 from featstore.base.schema import FieldId, SlotSchema
 from featstore.native.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts

@@ -13,11 +13,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from featstore.base.closing import noted_on_failure
 from featstore.base.errors import DataFileError, InputError, TableNotFoundError
+from featstore.base.processes import cached_property
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, list_own
 from featstore.files.storage import delete, join, modified_s

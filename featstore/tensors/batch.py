@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from featstore.base.errors import ConfigError, MissingDependencyError, nearest
+from featstore.base.processes import cached_property
 from featstore.base.text_table import short_names
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key

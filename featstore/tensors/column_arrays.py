@@ -3,10 +3,10 @@ Imports no torch.
 """
 
 from collections.abc import Mapping
-from functools import cached_property
 
 import numpy as np
 
+from featstore.base.processes import cached_property
 from featstore.reading.buffers import Array, Ragged, Values
 
 Key = tuple[str, str]

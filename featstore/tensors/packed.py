@@ -13,7 +13,7 @@ that refer to the batch, and thereby to the view itself.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from featstore.base.intervals import aligned
+from featstore.base.processes import cached_property
 from featstore.native import kernels
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.tensors.column_arrays import Key, Keys, writable

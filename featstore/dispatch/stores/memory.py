@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from featstore.base.errors import DispatchError
-from featstore.base.processes import OwnProcess
+from featstore.base.processes import OwnProcess, module_lock
 from featstore.base.redaction import redact
 from featstore.dispatch.stores.base import Store
 
@@ -47,7 +47,7 @@ class MemoryStoreData:
 
 # Weak, so that the data end with the last address and handle. `_data_lock` guards it.
 _data_by_url: "weakref.WeakValueDictionary[str, MemoryStoreData]" = weakref.WeakValueDictionary()
-_data_lock = threading.Lock()
+_data_lock = module_lock()
 
 
 def process_data(url: str) -> MemoryStoreData:

@@ -6,13 +6,13 @@ whole row group is not copied, nor are a few rows that nothing follows.
 """
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from featstore.base.processes import cached_property
 from featstore.ops.arrays import array_of, list_of, stored_offsets_of, values_of
 
 _DTYPES: dict[pa.DataType, Any] = {pa.int64(): np.int64, pa.float32(): np.float32}

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
+from featstore.base.processes import cached_property
 from featstore.loader.batches.bad_files import Skip, is_bad_file
 from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.batch_slices import BatchAligner

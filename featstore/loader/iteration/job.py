@@ -3,11 +3,12 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 
 import pyarrow as pa
 
 from featstore.base.errors import ConfigError
+from featstore.base.processes import cached_property
 from featstore.dispatch.orders import MiniEpoch, WorkerInfo, num_static_batches
 from featstore.dispatch.plan import Done, Plan, Split, as_ranges
 from featstore.dispatch.recording import Recording

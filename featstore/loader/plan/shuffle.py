@@ -11,12 +11,12 @@ rest as if it had not stopped.
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from featstore.base.errors import ConfigError, require_integer
+from featstore.base.processes import cached_property
 from featstore.dispatch.plan import Split
 from featstore.native import kernels
 from featstore.reading.buffers import Array

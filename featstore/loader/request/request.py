@@ -6,13 +6,13 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import ConfigError, SelectionError, nearest, require_text
+from featstore.base.processes import cached_property
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.loader.request.options import (
     SlotRequest,
