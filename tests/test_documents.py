@@ -20,6 +20,7 @@ from featstore.base.redaction import short, shown
 from featstore.loader.request.train_config import load_train_config
 from featstore.spec.lint import lint
 from featstore.spec.parse import load_spec, parse_spec
+from tests.process import least_cpu_s
 
 NINES = "9" * 6_000
 HOSTILE = {
@@ -73,22 +74,25 @@ def test_a_hostile_document_is_refused_within_a_second(kind: Any, tmp_path: Path
         (ConfigError, load_train_config, path),
     )
     for error, read, source in readers:
-        since = time.thread_time()
-        with pytest.raises(error, match=said) as found:
-            read(source)
-        assert time.thread_time() - since < 1
-        assert "\n" not in str(found.value)
-        assert len(str(found.value)) < 500
+
+        def refused(error: Any = error, read: Any = read, source: Any = source) -> None:
+            with pytest.raises(error, match=said) as found:
+                read(source)
+            assert "\n" not in str(found.value)
+            assert len(str(found.value)) < 500
+
+        assert least_cpu_s(refused) < 1
 
 
 def test_a_document_may_be_nested_up_to_the_limit_and_have_many_keys() -> None:
     deep = "[" * (MAX_NESTING - 1) + "1" + "]" * (MAX_NESTING - 1)
     assert str(load_yaml(deep)) == deep
+    text = "\n".join(f"key{i}: {i}" for i in range(20_000))
     since = time.thread_time()
-    wide = load_yaml("\n".join(f"key{i}: {i}" for i in range(20_000)))
+    wide = load_yaml(text)
+    assert time.thread_time() - since < 30, "each key was compared with all before it"
     assert isinstance(wide, dict)
     assert len(wide) == 20_000
-    assert time.thread_time() - since < 30, "each key was compared with all before it"
 
 
 def test_the_lines_of_a_list_are_those_on_which_its_items_begin() -> None:
@@ -108,11 +112,15 @@ def test_aliases_that_expand_to_billions_are_not_expanded() -> None:
         f"- &{new} [{', '.join([f'*{old}'] * 9)}]"
         for old, new in zip("abcdefghi", "bcdefghij", strict=True)
     ]
-    since = time.thread_time()
-    with pytest.raises(SpecError, match="spec: expected the semantics version 1, found") as found:
-        parse_spec("spec:\n" + "\n".join(lines))
-    assert len(str(found.value)) < 600
-    assert time.thread_time() - since < 1
+
+    def refused() -> None:
+        with pytest.raises(
+            SpecError, match="spec: expected the semantics version 1, found"
+        ) as found:
+            parse_spec("spec:\n" + "\n".join(lines))
+        assert len(str(found.value)) < 600
+
+    assert least_cpu_s(refused) < 1
 
 
 PIECES = (
@@ -218,10 +226,9 @@ def test_a_url_that_is_cut_shows_no_part_of_its_secrets() -> None:
 
 
 def test_a_text_of_a_million_letters_is_shown_at_once() -> None:
-    since = time.thread_time()
-    short("x" * 1_000_000)
-    assert "Sk3y" not in short("https://" + "x" * 1_000_000 + ":Sk3y@host")
-    assert time.thread_time() - since < 1
+    secret = "https://" + "x" * 1_000_000 + ":Sk3y@host"
+    assert "Sk3y" not in short(secret)
+    assert least_cpu_s(lambda: (short("x" * 1_000_000), short(secret))) < 1
 
 
 # What YAML 1.1 and 1.2 read differently: the text, and what the error says that it has meant.

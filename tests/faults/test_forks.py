@@ -24,8 +24,7 @@ def test_children_that_are_forked_while_threads_of_the_parent_read_end(
     ended = threading.Event()
 
     def num_rows() -> int:
-        options = {"slots": ["row"], "batch_size": 50}
-        with FeatureLoader(str(tmp_path), **options) as loader:
+        with FeatureLoader(str(tmp_path), slots=["row"], batch_size=50) as loader:
             return sum(batch.num_rows for batch in loader)
 
     def read_on() -> None:

@@ -4,7 +4,6 @@ with bounds of row groups.
 
 import datetime
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 from featstore.selection.predicate import Range, Ranges
 from featstore.selection.where import parse_where
+from tests.process import least_cpu_s
 from tests.tiers import tiered
 
 DAYS = [datetime.date(2026, 1, day) for day in range(1, 6)]
@@ -146,8 +146,10 @@ def test_a_list_of_100000_values_works(kind: Any) -> None:
         may_be_null=np.zeros(1_000, bool),
         may_be_value=np.ones(1_000, bool),
     )
-    since = time.process_time()
-    mask = where.mask(pa.table({"x": column.take(pa.array([0, 1, 2, 3] * 25_000))}))
-    assert pc.sum(mask).as_py() == 50_000
-    assert where.can_match(Ranges(num_row_groups=1_000, columns={"x": range_})).all()
-    assert time.process_time() - since < 3
+    rows = pa.table({"x": column.take(pa.array([0, 1, 2, 3] * 25_000))})
+
+    def match() -> None:
+        assert pc.sum(where.mask(rows)).as_py() == 50_000
+        assert where.can_match(Ranges(num_row_groups=1_000, columns={"x": range_})).all()
+
+    assert least_cpu_s(match) < 3
