@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from featstore.extraction.spark.runners import spark_session
 from tests.distribution import OneSparkSession, uses_spark, watch
@@ -30,9 +30,11 @@ from tests.known_skips import pytest_sessionfinish as pytest_sessionfinish
 # torch looks up the name of whom it connects to (docs/design/dispatch.md): a lost answer is to cost 1 s
 # here, not 5 or 10.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
-settings.register_profile("featstore", deadline=None)
-settings.register_profile("few", deadline=None, max_examples=20)  # with sanitizers, in CI
-settings.register_profile("campaign", deadline=None, max_examples=2_000)  # `make faults`
+# How fast the machine is decides over no test.
+settings.register_profile("featstore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_profile = settings.get_profile("featstore")
+settings.register_profile("few", _profile, max_examples=20)  # with sanitizers, in CI
+settings.register_profile("campaign", _profile, max_examples=2_000)  # `make faults`
 settings.load_profile("featstore")
 
 

@@ -46,7 +46,9 @@ def content(rows: Rows, selection: Selection) -> list[object]:
     ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(st.lists(st.integers(0, 6), unique=True).map(sorted))
 def test_the_same_rows_come_as_from_the_file(
     decoded: DecodedFile, file: DataFile, row_groups: list[int]

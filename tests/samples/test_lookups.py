@@ -42,7 +42,10 @@ def _places(entry: MappedEntry, ids: pa.Array, wanted: list[Any]) -> list[int]:
     return [int(place) for place in places]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=40,
+)
 @given(
     ids=st.lists(st.one_of(st.none(), st.text(max_size=3)), unique=True, max_size=30),
     wanted=st.lists(st.text(max_size=3), max_size=30),

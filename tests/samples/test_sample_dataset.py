@@ -104,7 +104,10 @@ def _with_weights(root: Path) -> str:
     return str(root)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=50,
+)
 @given(indices=st.lists(st.integers(-NUM_ROWS, NUM_ROWS - 1), max_size=40))
 def test_any_indices_give_their_rows_in_that_order(
     dataset: SampleDataset, indices: list[int]
@@ -128,7 +131,10 @@ def test_any_indices_give_their_rows_in_that_order(
 
 
 @given(cut=st.slices(NUM_ROWS))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=30,
+)
 def test_slices_are_those_of_a_list(dataset: SampleDataset, cut: slice) -> None:
     assert dataset[cut]["row"].tolist() == list(range(NUM_ROWS))[cut]
 
