@@ -83,6 +83,21 @@ def test_a_dataframe_gives_the_same_rows(job: ExtractJob, frame: DataFrame) -> N
     assert seen[-1] == (report.num_files, 0, 533)
 
 
+def test_a_query_puts_the_rows_of_a_key_into_one_file_in_its_order(
+    job: ExtractJob, spark: Any, frame: DataFrame
+) -> None:
+    frame.createOrReplaceTempView("rows_by_time")
+    query = "select /*+ repartition(3, user) */ * from rows_by_time sort by user, price desc"
+    run_job(job.spec, spark, arguments_of(job, "--sql", query))
+    files = [polars.read_parquet(file.url) for file in open_delta(job.table_url).data_files]
+    users = [set(file["user"]) for file in files]
+    assert len(files) == 3
+    assert sum(map(len, users)) == len(set.union(*users)) == 51  # a missing one, too
+    for file in files:
+        by = ["user", "price_log"]
+        assert file.equals(file.sort(by, descending=[False, True], nulls_last=False))
+
+
 def test_a_check_that_fails_leaves_nothing_on_either_path(
     spark: Any, job: ExtractJob, frame: DataFrame
 ) -> None:
