@@ -426,7 +426,8 @@ def _torchrec() -> Any:
     except (ImportError, OSError) as error:
         raise MissingDependencyError(
             "to_kjt() needs torchrec, and with it the release of fbgemm-gpu (or fbgemm-gpu-cpu) "
-            f"that is made for torch {torch.__version__}; it cannot be loaded: {error}"
+            f"that is made for torch {torch.__version__}; it cannot be loaded: {error}; the extra "
+            "featstore[torchrec] has those for torch 2.13"
         ) from error
 
 
