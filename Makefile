@@ -86,14 +86,14 @@ faults-properties:
 	$(CAMPAIGN) -m hypothesis tests/dispatch tests/staging tests/contracts tests/loader tests/tensors tests/native
 	$(CAMPAIGN) tests/native/test_mutants.py
 
-# tensorflow and JAX, in an environment of their own, and the tests that need it.
+# tensorflow, JAX and torchrec, in an environment of their own, and the tests that need it.
 FRAMEWORKS := build/frameworks/installed
 $(FRAMEWORKS): $(INSTALLED) benchmarks/training_parts/environment.py
 	rm -rf $(@D)
 	$(BIN)/python benchmarks/training_parts/environment.py $(@D)
 
 frameworks: $(FRAMEWORKS)
-	$(BIN)/python -m pytest tests/loader/test_tensorflow_dataset.py tests/loader/test_numpy_feed.py tests/pages/test_frameworks.py
+	$(BIN)/python -m pytest tests/loader/test_tensorflow_dataset.py tests/loader/test_numpy_feed.py tests/pages/test_frameworks.py tests/tensors/test_keyed_jagged.py
 
 SECONDS ?= 300
 fuzz: $(INSTALLED)

@@ -1,4 +1,4 @@
-"""The environment with tensorflow and JAX, which `make frameworks` makes."""
+"""The environment with tensorflow, JAX and torchrec, which `make frameworks` makes."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ PYTHON = ROOT / "build" / "frameworks" / "bin" / "python"
 
 needs_frameworks = pytest.mark.skipif(
     not (PYTHON.parents[1] / "installed").exists(),
-    reason="needs tensorflow and JAX: make frameworks",
+    reason="needs tensorflow, JAX and torchrec: make frameworks",
 )
 
 

@@ -178,7 +178,7 @@ def main(description: str) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(arguments.directory or temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        python = python_with(directory / "dlio", *PACKAGES, with_dependencies=False)
+        python = python_with(directory / "dlio", alone=PACKAGES)
         of = DLRM.smaller(8 if arguments.small else 4)
         runner = Runner(
             python=python,

@@ -207,7 +207,7 @@ class Node:
         fill: Replaces missing results.
         empty_as_null: Whether empty texts count as missing.
         encode: `sign` or `index`.
-        share_slot: The number of the slot whose signs this one shares.
+        share_slot: The slot whose signs this one shares (example: docs/operators.md).
         values: Which texts of its values are kept for people to read: `auto`, `top` or `none`; None
             as the spec says for all slots.
         where: The path in the document, such as `slots[3]`.
@@ -230,7 +230,11 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Sequence:
-    """One entry of `sequences`: list inputs that describe the same events."""
+    """One entry of `sequences`: list inputs that describe the same events.
+
+    Attributes:
+        truncate: Which end `max_len` keeps (example: docs/operators.md).
+    """
 
     name: str
     of: Annotated[tuple[str, ...], NAMES]

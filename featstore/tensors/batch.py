@@ -194,17 +194,22 @@ class Batch:
         )
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "Batch":
-        """The batch on a device, packed, in one copy per buffer. `extras` are not moved."""
-        return self.with_columns(
-            self.columns.moved(device=torch.device(device), non_blocking=non_blocking)
-        )
+        """The batch on a device; from the CPU it is packed and goes in one copy per buffer.
+        `extras` are not moved. With `non_blocking`, a batch that goes to the CPU may be read once
+        its device is synchronized.
+        """
+        columns = self.columns.moved(device=torch.device(device), non_blocking=non_blocking)
+        moved = self.with_columns(columns)
+        # Offsets that are on their way cannot be compared, and those of equal lists are shared.
+        moved._made = columns.made()
+        return moved
 
     def pin_memory(self) -> "Batch":
         """The batch packed in page-locked memory, from which copies to a device need not block."""
         return self.with_columns(self.columns.moved(pin=True))
 
     def clone(self) -> "Batch":
-        """A packed copy that shares no memory with anything and may be written."""
+        """A copy that shares no memory with anything and may be written."""
         return self.with_columns(self.columns.packed())
 
     @staticmethod
@@ -421,7 +426,8 @@ def _torchrec() -> Any:
     except (ImportError, OSError) as error:
         raise MissingDependencyError(
             "to_kjt() needs torchrec, and with it the release of fbgemm-gpu (or fbgemm-gpu-cpu) "
-            f"that is made for torch {torch.__version__}; it cannot be loaded: {error}"
+            f"that is made for torch {torch.__version__}; it cannot be loaded: {error}; the extra "
+            "featstore[torchrec] has those for torch 2.13"
         ) from error
 
 

@@ -2,7 +2,7 @@
 whatever memory they lie.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -122,6 +122,25 @@ def sliced(columns: Mapping[Key, Column], begin: int, end: int) -> dict[Key, Col
     return found
 
 
+def each_tensor(
+    columns: Mapping[Key, Column], function: Callable[[torch.Tensor], torch.Tensor]
+) -> dict[Key, Column]:
+    """The columns with `function(tensor)` for each tensor. Offsets that are shared stay so."""
+    known = dict[int, torch.Tensor]()
+
+    def of(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in known:
+            known[id(tensor)] = function(tensor)
+        return known[id(tensor)]
+
+    return {
+        key: Jagged(of(column.values), of(column.offsets))
+        if isinstance(column, Jagged)
+        else of(column)
+        for key, column in columns.items()
+    }
+
+
 def shaped(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """A view of the elements in this shape."""
     return flat if len(shape) == 1 else flat.view(shape)
@@ -147,7 +166,9 @@ class Columns(Protocol):
         """
 
     def packed(self) -> "Columns":
-        """A copy of the columns in few buffers, which share no memory with anything."""
+        """A copy that shares no memory with anything, on the CPU in few buffers."""
 
     def moved(self, **how: Any) -> "Columns":
-        """Packed columns whose buffers are moved by `Tensor.to(**how)`, or pinned (`pin=True`)."""
+        """Columns whose buffers, packed first if they are on the CPU, are moved by
+        `Tensor.to(**how)`, or pinned (`pin=True`).
+        """

@@ -26,7 +26,15 @@ from featstore.base.processes import cached_property
 from featstore.native import kernels
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.tensors.column_arrays import Key, Keys, writable
-from featstore.tensors.columns import Column, Columns, Jagged, column_of, first_equal, shaped
+from featstore.tensors.columns import (
+    Column,
+    Columns,
+    Jagged,
+    column_of,
+    each_tensor,
+    first_equal,
+    shaped,
+)
 
 Allocate = Callable[[int], torch.Tensor]
 
@@ -339,11 +347,24 @@ class TensorColumns:
     def arrays(self) -> Mapping[Key, Values]:
         return {key: _contiguous(values_of(column)) for key, column in self.columns.items()}
 
-    def packed(self) -> PackedColumns:
-        return pack(self)
+    def packed(self) -> Columns:
+        if self._is_on_cpu:
+            return pack(self)
+        return TensorColumns(each_tensor(self.columns, torch.Tensor.clone))
 
-    def moved(self, **how: Any) -> PackedColumns:
-        return pack(self).moved(**how)
+    def moved(self, *, pin: bool = False, **how: Any) -> Columns:
+        if self._is_on_cpu:
+            return pack(self).moved(pin=pin, **how)
+        return TensorColumns(
+            each_tensor(self.columns, lambda of: of.pin_memory() if pin else of.to(**how))
+        )
+
+    @property
+    def _is_on_cpu(self) -> bool:
+        return all(
+            (of.values if isinstance(of, Jagged) else of).device.type == "cpu"
+            for of in self.columns.values()
+        )
 
 
 class UnpackedColumns(Mapping[Key, Values]):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch
-from featstore.tensors.columns import Jagged
+from featstore.tensors.columns import Jagged, each_tensor
 from featstore.tensors.packed import TensorColumns
 
 
@@ -73,6 +73,53 @@ def test_a_slice_is_a_view_that_can_be_moved_and_sliced_again() -> None:
     assert rows_of(found.clone()) == rows_of(batch)[2:]
     moved = batch.to("meta")
     assert moved["item"].offsets is moved["age"].offsets
+
+
+def _form(column: Any) -> list[Any]:
+    tensors = [column.values, column.offsets] if isinstance(column, Jagged) else [column]
+    return [(of.shape, of.dtype, of.device) for of in tensors]
+
+
+def test_columns_on_a_device_are_copied_and_moved_there_with_shared_offsets() -> None:
+    columns = TensorColumns(make([2, 0, 1]).to("meta").made())
+    batch = Batch(columns, num_rows=3, extras=pa.table({}))
+    for found in (batch.clone(), batch.to("meta"), batch.clone().to("meta")):
+        assert found["item"].offsets is found["age"].offsets
+        assert [_form(of) for of in found.made().values()] == [
+            _form(of) for of in columns.made().values()
+        ]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_slice_of_a_batch_on_a_gpu_is_copied_and_moved() -> None:
+    batch = make([2, 0, 1, 3])
+    rows, found = rows_of(batch)[1:3], batch.to("cuda")[1:3]
+    assert rows_of(found) == rows_of(found.clone()) == rows_of(found.to("cpu")) == rows
+    arriving = found.to("cpu", non_blocking=True)
+    torch.cuda.synchronize()
+    assert rows_of(arriving) == rows
+    assert arriving["item"].offsets is arriving["age"].offsets
+
+
+def test_offsets_that_have_not_arrived_are_not_compared() -> None:
+    """Copies from a device hold zeros here until they arrive."""
+    sent: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def send(tensor: torch.Tensor) -> torch.Tensor:
+        sent.append((torch.zeros_like(tensor), tensor))
+        return sent[-1][0]
+
+    class OnDevice(TensorColumns):
+        def moved(self, **how: Any) -> TensorColumns:
+            return TensorColumns(each_tensor(self.columns, send))
+
+    lists = [Jagged(torch.arange(3), torch.tensor(of)) for of in ([0, 1, 3], [0, 2, 3])]
+    columns = OnDevice({("slot", str(at)): of for at, of in enumerate(lists)})
+    moved = Batch(columns, num_rows=2, extras=pa.table({})).to("cpu", non_blocking=True)
+    found = [moved["0"], moved["1"]]
+    for copy, tensor in sent:
+        copy.copy_(tensor)
+    assert [[row.tolist() for row in of] for of in found] == [[[0], [1, 2]], [[0, 1], [2]]]
 
 
 def test_slices_of_a_loader_s_batches(table_url: str) -> None:

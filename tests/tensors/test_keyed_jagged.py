@@ -1,5 +1,7 @@
 """KeyedJaggedTensors: the packing without torchrec, and a real one where torchrec is installed."""
 
+import os
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -10,8 +12,11 @@ import pytest
 import torch
 
 from featstore.base.errors import MissingDependencyError
+from featstore.extraction.units.extractor import Extractor
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.spec.parse import load_spec
 from featstore.tensors.batch import join_bags
+from tests.frameworks_environment import PYTHON, ROOT, needs_frameworks, variables
 from tests.parquet_files import put_parquet
 
 
@@ -168,11 +173,55 @@ def test_a_real_one_has_the_weights_of_its_ids(torchrec: Any, weighted: Any) -> 
     assert weighted.to_kjt(["item"]).weights_or_none() is None
 
 
-def test_a_real_one_goes_through_an_embedding(torchrec: Any, batch: Any) -> None:
-    modules = pytest.importorskip("torchrec")
-    config = modules.EmbeddingBagConfig(
-        name="t", embedding_dim=4, num_embeddings=9, feature_names=["tags"]
+def test_a_real_one_goes_through_a_table_that_slots_share(torchrec: Any, tmp_path: Path) -> None:
+    """Equal items have one row of the table, in the slot of the item and in that of the clicks."""
+    spec = load_spec(
+        {
+            "spec": 1,
+            "inputs": {"item": "string", "clicks": "list<string>", "weights": "list<double>"},
+            "sequences": {"events": {"of": ["clicks", "weights"]}},
+            "slots": [
+                {"slot": 1, "name": "item", "op": "hash", "of": "item"},
+                {"slot": 2, "name": "clicked", "op": "hash", "of": "clicks", "share_slot": 1},
+                {"slot": 3, "name": "weight", "op": "identity", "of": "weights"},
+            ],
+        }
     )
-    pooled = modules.EmbeddingBagCollection(tables=[config])(batch.to_kjt(["tags"]))
-    assert pooled["tags"].shape == (5, 4)
-    assert not pooled["tags"][0].any()
+    rows = {
+        "item": ["a", "b", "c"],
+        "clicks": [["b", "a"], [], ["c"]],
+        "weights": [[0.5, 2.0], [], [3.0]],
+    }
+    stored = Extractor(spec)(pa.RecordBatch.from_pydict(rows))
+    put_parquet(tmp_path / "a.parquet", pa.Table.from_batches([stored]))
+    slots: list[Any] = [{"name": name, "buckets": 100} for name in ("item", "clicked")]
+    (batch,) = FeatureLoader(tmp_path, slots=[*slots, "weight"])
+    import torchrec as modules
+
+    names = ["item", "clicked"]
+    config = modules.EmbeddingBagConfig(
+        name="table", embedding_dim=4, num_embeddings=100, feature_names=names
+    )
+    tables = modules.EmbeddingBagCollection(tables=[config], is_weighted=True)
+    pooled = tables(batch.to_kjt(names, weights={"clicked": "weight"}))
+    a, b, c = pooled["item"].detach()
+    expected = torch.stack([0.5 * b + 2.0 * a, torch.zeros(4), 3.0 * c])
+    torch.testing.assert_close(pooled["clicked"].detach(), expected)
+    pooled["clicked"][2].sum().backward()
+    gradient = tables.embedding_bags["table"].weight.grad
+    assert gradient.nonzero()[:, 0].unique().tolist() == [int(batch["item"][2])]
+
+
+@pytest.mark.slow
+@needs_frameworks
+def test_they_pass_where_torchrec_is_installed() -> None:
+    command = [str(PYTHON), "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(
+        [*command, "-k", "real_one"],
+        env={**os.environ, **variables()},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert "\n3 passed, " in done.stdout, done.stdout + done.stderr
