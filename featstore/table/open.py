@@ -160,7 +160,8 @@ def _appended(snapshot: Snapshot, after: int, named: Mapping[str, str]) -> FileL
         named: What the URL names; nothing else may have changed in the partitions among it.
 
     Raises:
-        InputError: The version is a later one, or others than appends lie between.
+        InputError: The version is a later one, or others than appends lie between, or no version
+            has a file.
         TableNotFoundError: The log has not all commits between any more.
     """
     url, version = snapshot.url, int(snapshot.version or 0)
@@ -177,31 +178,57 @@ def _appended(snapshot: Snapshot, after: int, named: Mapping[str, str]) -> FileL
                 f"whole version"
             )
         actions = list(threads.map(lambda each: read_actions(url, each), wanted))
-    live = {file.path: file for file in snapshot.data_files}
-    keys = snapshot.schema.partition_keys
-    names = {key.name for key in keys}
-    found = dict[str, DataFile]()
+    names = {key.name for key in snapshot.schema.partition_keys}
+    appended, found, unseen = dict[str, int](), dict[str, DataFile](), set[str]()
+
+    def see(files: FileList) -> None:
+        """Takes the files that are not seen yet from a version that has them."""
+        taken = [index for index, path in enumerate(files.paths) if path in unseen]
+        for file in files.take(taken):
+            if file.partition.keys() != names:
+                raise InputError(
+                    f"{redact(url)}: expected the partition keys {', '.join(sorted(names))} in all "
+                    f"files since version {after}, found others in version "
+                    f"{appended[file.path]}: keys were renamed; begin after it, or take a whole "
+                    f"version"
+                )
+            found[file.path] = file
+            unseen.remove(file.path)
+
     for number, of_commit in zip(wanted, actions, strict=True):
-        removed = _changed(url, "remove", of_commit)
-        if removed and named.keys() - {*VERSIONS}:
-            removed -= _elsewhere(snapshot, number - 1, named)
-        if removed:
+        if _takes_away(snapshot, number, of_commit, named):
             [(_, info)] = commit_infos(url, [number])
             raise InputError(
                 f"{redact(url)}: expected only appends after version {after}, found version "
                 f"{number} ({info['operation']}), which also takes rows away: begin after it, or "
                 f"take whole versions"
             )
+        # Opening a version takes as long as all of its files, so only the last one is opened before
+        # files of the range were rewritten.
+        if not unseen.isdisjoint(_paths(url, "remove", of_commit)):
+            see(files_at(url, number - 1))
         added = _changed(url, "add", of_commit)
-        known = live if added <= live.keys() else {f.path: f for f in files_at(url, number)}
-        found |= {path: known[path] for path in added}
-        if any(known[path].partition.keys() != names for path in added):
-            raise InputError(
-                f"{redact(url)}: expected the partition keys {', '.join(sorted(names))} in all "
-                f"files since version {after}, found others in version {number}: keys were "
-                f"renamed; begin after it, or take a whole version"
-            )
+        appended |= dict.fromkeys(added, number)
+        unseen |= added
+    see(snapshot.data_files)
+    if unseen:
+        path = min(unseen)
+        raise InputError(
+            f"{redact(url)}: expected {path}, which version {appended[path]} appended, in version "
+            f"{version} or before its removal, found it in neither: begin after version "
+            f"{appended[path]}, or take a whole version"
+        )
     return FileList.of(found.values())
+
+
+def _takes_away(
+    snapshot: Snapshot, version: int, actions: Iterable[Mapping[str, Any]], named: Mapping[str, str]
+) -> bool:
+    """Whether a version takes rows away from the partitions that a URL names."""
+    removed = _changed(snapshot.url, "remove", actions)
+    if removed and named.keys() - {*VERSIONS}:
+        removed -= _elsewhere(snapshot, version - 1, named)
+    return bool(removed)
 
 
 def _elsewhere(snapshot: Snapshot, version: int, named: Mapping[str, str]) -> set[str]:
@@ -222,9 +249,13 @@ def _elsewhere(snapshot: Snapshot, version: int, named: Mapping[str, str]) -> se
 
 
 def _changed(url: str, kind: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The paths in actions of a kind, without those by which rows only move to other files."""
-    found = (each[kind] for each in actions if kind in each)
-    return {decode_path(url, each["path"]) for each in found if each.get("dataChange", True)}
+    """As `_paths`, without those by which rows only move to other files."""
+    return _paths(url, kind, (a for a in actions if a.get(kind, {}).get("dataChange", True)))
+
+
+def _paths(url: str, kind: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The paths in actions of a kind."""
+    return {decode_path(url, each[kind]["path"]) for each in actions if kind in each}
 
 
 def open_without_files(url: str) -> Snapshot:
