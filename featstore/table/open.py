@@ -3,7 +3,7 @@ Parquet.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from featstore.base.errors import InputError, TableNotFoundError
@@ -19,13 +19,17 @@ from featstore.table.delta import (
     open_delta_or_none,
 )
 from featstore.table.groups import with_groups
-from featstore.table.iceberg import history_of_iceberg, is_iceberg, open_iceberg
+from featstore.table.iceberg import (
+    history_of_iceberg,
+    is_iceberg,
+    open_iceberg,
+    open_named,
+)
 from featstore.table.layout import decode_path
 from featstore.table.log_files import commit_infos, list_log, read_actions
 from featstore.table.parquet_dir import REMOVED_MEANWHILE, open_parquet_dir
 from featstore.table.snapshot import (
     AFTER,
-    VERSION,
     VERSIONS,
     DataFile,
     FileList,
@@ -38,6 +42,29 @@ from featstore.table.table_rules import check_kept
 _DELTA_INPUT = "delta+"
 # Commits of a range that are read at once: each is one request to the store.
 _NUM_THREADS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputTable:
+    """A table that raw input names.
+
+    Attributes:
+        snapshot: The table, with the files that the input names.
+        if_any_gone: What to do about any of these files that is gone; empty for a range of versions
+            of a Delta table.
+        appended: The version that appended each file of such a range, by path.
+    """
+
+    snapshot: Snapshot
+    if_any_gone: str = ""
+    appended: Mapping[str, int] = field(default_factory=dict)
+
+    def if_gone(self, path: str) -> str:
+        """What to do about a file that is gone."""
+        return self.if_any_gone or (
+            f"files that version {self.appended[path]} appended were vacuumed; begin after it, "
+            f"take a whole version, or restore the file"
+        )
 
 
 def open_snapshot(
@@ -74,7 +101,7 @@ def open_snapshot(
     return open_parquet_dir(url)
 
 
-def open_input(url: str) -> Snapshot | None:
+def open_input(url: str) -> InputTable | None:
     """The table that raw input names, by itself and not by its files; None if the URL names files.
 
     Args:
@@ -88,9 +115,17 @@ def open_input(url: str) -> Snapshot | None:
         TableNotFoundError: There is no table, or not in this version, or not all of the range.
     """
     if is_iceberg(url):
-        return open_iceberg(url)
-    if not url.startswith(_DELTA_INPUT):
-        return None
+        return _iceberg_input(url)
+    return _delta_input(url) if url.startswith(_DELTA_INPUT) else None
+
+
+def _iceberg_input(url: str) -> InputTable:
+    found, may_move = open_named(url)
+    expired = "was its snapshot expired? Take newer ones, or restore the file"
+    return InputTable(snapshot=found, if_any_gone=REMOVED_MEANWHILE if may_move else expired)
+
+
+def _delta_input(url: str) -> InputTable:
     table_url, _, query = url.removeprefix(_DELTA_INPUT).partition("?")
     values = read_query(url, query)
     for name in VERSIONS:
@@ -113,46 +148,22 @@ def open_input(url: str) -> Snapshot | None:
             f"partition key of this name: take all of its partitions "
             f"(--partition-from-path {both}), or the rows of a query (--sql, dataframe=...)"
         )
-    files = found.data_files if after is None else _appended(found, after, values)
-    return replace(found, data_files=files.of_values(url, values, keys))
-
-
-def advice_if_gone(url: str, file_url: str) -> str:
-    """What to do about a file of raw input that is gone.
-
-    Args:
-        url: The input, as of `open_input`, or the files themselves.
-        file_url: The file.
-    """
-    if not (is_iceberg(url) or url.startswith(_DELTA_INPUT)):
-        return REMOVED_MEANWHILE
-    query = read_query(url, url.partition("?")[2])
-    if query.keys().isdisjoint(VERSIONS):
-        return REMOVED_MEANWHILE
-    if is_iceberg(url):
-        return "was its snapshot expired? Take newer ones, or restore the file"
-    if AFTER not in query:
-        return (
-            f"files of version {query[VERSION]} were vacuumed; take a newer version, or restore "
-            f"the file"
-        )
-    table_url = url.removeprefix(_DELTA_INPUT).partition("?")[0]
-    last = open_delta(table_url, with_files=False).version or 0
-    wanted = range(int(query[AFTER]) + 1, int(query.get(VERSION, last)) + 1)
-    found = (
-        f"version {number}"
-        for number in wanted
-        if any(map(file_url.endswith, _changed(table_url, "add", read_actions(table_url, number))))
-    )
-    return (
-        f"files that {next(found, 'the range')} appended were vacuumed; begin after it, take a "
-        f"whole version, or restore the file"
+    if after is not None:
+        files, appended = _appended(found, after, values)
+        files = files.of_values(url, values, keys)
+        return InputTable(snapshot=replace(found, data_files=files), appended=appended)
+    gone = f"files of version {version} were vacuumed; take a newer version, or restore the file"
+    return InputTable(
+        snapshot=replace(found, data_files=found.data_files.of_values(url, values, keys)),
+        if_any_gone=REMOVED_MEANWHILE if version is None else gone,
     )
 
 
-def _appended(snapshot: Snapshot, after: int, named: Mapping[str, str]) -> FileList:
+def _appended(
+    snapshot: Snapshot, after: int, named: Mapping[str, str]
+) -> tuple[FileList, dict[str, int]]:
     """The data files of a Delta table that were appended after a version up to the snapshot's, as
-    they were then if they have been rewritten since.
+    they were then if they have been rewritten since, and the versions that appended them, by path.
 
     Args:
         snapshot: The table.
@@ -218,7 +229,7 @@ def _appended(snapshot: Snapshot, after: int, named: Mapping[str, str]) -> FileL
             f"{version} or before its removal, found it in neither: begin after version "
             f"{appended[path]}, or take a whole version"
         )
-    return FileList.of(found.values())
+    return FileList.of(found.values()), appended
 
 
 def _takes_away(

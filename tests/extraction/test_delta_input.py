@@ -20,7 +20,9 @@ from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner
 from featstore.extraction.spark.yarn import is_final
-from featstore.extraction.units.raw import find_raw_files
+from featstore.extraction.units import raw as raw_module
+from featstore.extraction.units.raw import find_raw_files, list_input, open_range, plan_units
+from featstore.files.listings import FileEntry, find_file
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table import open as open_module
@@ -154,7 +156,8 @@ def test_a_range_is_what_its_versions_appended_whenever_files_were_rewritten(
         found = open_input(f"delta+{root}?after={after}&version={last}")
         assert found is not None
         expected = {path: of for path, of in appended.items() if after < of <= last}
-        assert list(found.data_files.paths) == sorted(expected)
+        assert found.appended == expected
+        assert list(found.snapshot.data_files.paths) == sorted(expected)
 
 
 def test_a_file_that_a_version_appended_and_no_version_has_is_told(tmp_path: Path) -> None:
@@ -185,7 +188,7 @@ def test_of_a_long_range_that_was_rewritten_once_one_version_is_opened(
     monkeypatch.setattr(open_module, "files_at", open_version)
     found = open_input(f"delta+{table}?after=-1")
     assert found is not None
-    assert (found.num_rows, opened) == (600, [11])
+    assert (found.snapshot.num_rows, opened) == (600, [11])
 
 
 def test_a_range_in_which_rows_were_taken_away_or_are_unknown_is_refused(
@@ -239,7 +242,7 @@ def test_a_range_of_a_partition_is_refused_where_it_is_not_known_to_be_another(
     write_deltalake(cleaned, raw("b"), mode="append")
     opened = open_input(f"delta+{cleaned}?after=3&dt=b")
     assert opened is not None
-    assert opened.num_rows == 3
+    assert opened.snapshot.num_rows == 3
     DeltaTable(cleaned).create_checkpoint()
     for version in range(4):
         (Path(cleaned) / "_delta_log" / f"{version:020}.json").unlink()
@@ -249,10 +252,7 @@ def test_a_range_of_a_partition_is_refused_where_it_is_not_known_to_be_another(
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        (
-            "after=-1",
-            r"files that version [02] appended were vacuumed; begin after it, take a whole",
-        ),
+        ("after=-1", "files that version 2 appended were vacuumed; begin after it, take a whole"),
         ("version=0", "files of version 0 were vacuumed; take a newer version, or restore the"),
     ],
 )
@@ -266,6 +266,47 @@ def test_vacuumed_files_of_a_version_are_told_and_end_a_run_for_good(
         extract_files(job_of(spec, tmp_path, f"delta+{table}?{query}"))
     assert is_final(error.value)
     assert not (Path(table) / gone).exists()
+    begun_later = job_of(spec, tmp_path, f"delta+{table}?after=2")
+    with pytest.raises(InputError, match="no raw files at"):
+        extract_files(begun_later)
+
+
+def test_of_a_range_the_newest_version_is_told_of_which_a_file_is_gone_and_no_more_is_looked_at(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in range(500, 540, 10):
+        write_deltalake(table, raw_rows(10, first, dt=DAYS[0]), mode="append")
+    url = f"delta+{table}?after=-1"
+    paths = {rows.appended: Path(entry.url) for entry, rows in list_input(url) if rows is not None}
+    assert len(paths) == 6
+    for version in (0, 1, 3):
+        paths[version].unlink()
+    looked_at = list[str]()
+
+    def look(url: str) -> FileEntry | None:
+        looked_at.append(url)
+        return find_file(url)
+
+    monkeypatch.setattr(raw_module, "find_file", look)
+    with pytest.raises(InputError, match="files that version 3 appended were vacuumed; begin"):
+        find_raw_files(url, {}, ())
+    looked_for = [str(paths[5]), str(paths[4]), str(paths[3])]
+    assert looked_at in (looked_for, looked_for[:2])  # without that which was met
+    assert len(find_raw_files(f"delta+{table}?after=3", {}, ())) == 2
+
+
+@pytest.mark.parametrize(("query", "may_pass"), [("", True), ("?version=1", False)])
+def test_a_file_that_goes_while_rows_are_read_is_told_as_one_that_goes_before(
+    table: str, query: str, may_pass: bool
+) -> None:
+    [unit, *_] = plan_units(find_raw_files(f"delta+{table}{query}", {}, ("dt",)), 1_000)
+    Path(unit.ranges[0].url).unlink()
+    with (
+        pytest.raises(InputError, match="expected a data file, found none: ") as error,
+        open_range(unit.ranges[0]),
+    ):
+        pass
+    assert is_final(error.value) != may_pass
 
 
 def test_a_partition_key_that_is_named_as_versions_are_is_not_taken_for_one(
