@@ -90,7 +90,7 @@ _KEYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Address:
-    """What an Iceberg URL says.
+    """What an Iceberg URL says. Those that differ in `named` only are equal.
 
     Attributes:
         catalog: The catalog's name in pyiceberg's configuration; None for a metadata file.
@@ -104,7 +104,7 @@ class _Address:
     table: str = field(repr=False)
     version: str | None = None
     after: str | None = None
-    named: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 def is_iceberg(url: str) -> bool:
@@ -143,17 +143,19 @@ def open_iceberg(
         MissingDependencyError: pyiceberg is not installed.
         StoreError: The catalog or the store cannot be reached or refuses.
     """
-    return open_named(url, version, schema_id)[0]
-
-
-def open_named(
-    url: str, version: int | str | None = None, schema_id: int | None = None
-) -> tuple[Snapshot, bool]:
-    """As `open_iceberg`, and whether the URL may name other files later: those of a branch, and not
-    of a range.
-    """
     address = parse_address(url)
-    wanted = str(version) if version is not None else address.version
+    if version is not None:
+        address = replace(address, version=str(version))
+    return open_address(url, address, schema_id)[0]
+
+
+def open_address(
+    url: str, address: _Address, schema_id: int | None = None
+) -> tuple[Snapshot, bool]:
+    """As `open_iceberg`, and whether the address may name other files later: those of a branch, and
+    not of a range.
+    """
+    wanted = address.version
     with _as_errors(url):
         table = _load(url, address)
         chosen = _snapshot_of(url, table, wanted)

@@ -2,9 +2,9 @@
 Parquet.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
@@ -22,8 +22,9 @@ from featstore.table.groups import with_groups
 from featstore.table.iceberg import (
     history_of_iceberg,
     is_iceberg,
+    open_address,
     open_iceberg,
-    open_named,
+    parse_address,
 )
 from featstore.table.layout import decode_path
 from featstore.table.log_files import commit_infos, list_log, read_actions
@@ -42,6 +43,9 @@ from featstore.table.table_rules import check_kept
 _DELTA_INPUT = "delta+"
 # Commits of a range that are read at once: each is one request to the store.
 _NUM_THREADS = 8
+# By what a URL says beside values of partition keys: the snapshot, and whether such a URL may name
+# other files later.
+OpenedTables: TypeAlias = dict[Hashable, tuple[Snapshot, bool]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,31 +105,41 @@ def open_snapshot(
     return open_parquet_dir(url)
 
 
-def open_input(url: str) -> InputTable | None:
+def open_input(url: str, opened: OpenedTables | None = None) -> InputTable | None:
     """The table that raw input names, by itself and not by its files; None if the URL names files.
 
     Args:
         url: An Iceberg table, as of `open_iceberg`, or `delta+URL` of a Delta table. There
             `?version=` chooses a version in place of the newest, `&after=` those files alone that
             were appended since another one, and other names the partitions with these values.
+        opened: Tables that were opened before, of which others are added: URLs that only name other
+            partitions are parts of one snapshot.
 
     Raises:
         InputError: The URL names no version, or another key than one of the table, or the table is
             one that featstore wrote, or a range of versions has others than appends.
         TableNotFoundError: There is no table, or not in this version, or not all of the range.
     """
+    tables = {} if opened is None else opened
     if is_iceberg(url):
-        return _iceberg_input(url)
-    return _delta_input(url) if url.startswith(_DELTA_INPUT) else None
+        return _iceberg_input(url, tables)
+    return _delta_input(url, tables) if url.startswith(_DELTA_INPUT) else None
 
 
-def _iceberg_input(url: str) -> InputTable:
-    found, may_move = open_named(url)
+def _iceberg_input(url: str, opened: OpenedTables) -> InputTable:
+    address = parse_address(url)
+    if address not in opened:
+        opened[address] = open_address(url, replace(address, named={}))
+    found, may_move = opened[address]
+    files = found.data_files.of_values(url, address.named, found.schema.partition_keys)
     expired = "was its snapshot expired? Take newer ones, or restore the file"
-    return InputTable(snapshot=found, if_any_gone=REMOVED_MEANWHILE if may_move else expired)
+    return InputTable(
+        snapshot=replace(found, data_files=files),
+        if_any_gone=REMOVED_MEANWHILE if may_move else expired,
+    )
 
 
-def _delta_input(url: str) -> InputTable:
+def _delta_input(url: str, opened: OpenedTables) -> InputTable:
     table_url, _, query = url.removeprefix(_DELTA_INPUT).partition("?")
     values = read_query(url, query)
     for name in VERSIONS:
@@ -133,7 +147,9 @@ def _delta_input(url: str) -> InputTable:
         if not number.isdecimal() and (name, number) != (AFTER, "-1"):
             raise InputError(f"{redact(url)}: expected the number of a version, found {number!r}")
     version, after = (int(values[name]) if name in values else None for name in VERSIONS)
-    found = open_delta(table_url, version)
+    if (table_url, version) not in opened:
+        opened[table_url, version] = open_delta(table_url, version), version is None
+    found, may_move = opened[table_url, version]
     schema, keys = found.schema, found.schema.partition_keys
     if len(schema.foreign) < len(schema.column_names):
         raise InputError(
@@ -155,7 +171,7 @@ def _delta_input(url: str) -> InputTable:
     gone = f"files of version {version} were vacuumed; take a newer version, or restore the file"
     return InputTable(
         snapshot=replace(found, data_files=found.data_files.of_values(url, values, keys)),
-        if_any_gone=REMOVED_MEANWHILE if version is None else gone,
+        if_any_gone=REMOVED_MEANWHILE if may_move else gone,
     )
 
 

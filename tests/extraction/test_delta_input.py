@@ -26,9 +26,9 @@ from featstore.files.listings import FileEntry, find_file
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table import open as open_module
-from featstore.table.delta import files_at
+from featstore.table.delta import files_at, open_delta
 from featstore.table.open import open_input
-from featstore.table.snapshot import FileList
+from featstore.table.snapshot import FileList, Snapshot
 from tests.extraction.conftest import raw_rows
 from tests.masked_tables import add_file, commit, delete_by_vector
 from tests.parquet_files import put_parquet
@@ -113,6 +113,22 @@ def test_days_are_partitions_of_the_table(spec: Spec, table: str, tmp_path: Path
     write_deltalake(table, raw_rows(10, 500, dt=DAYS[1]), mode="append")
     again = extract_days(replace(job, run_id="b"), days, dry_run=True)
     assert [str(day.reason) for day in again.days] == ["up to date", "stale input"]
+
+
+def test_a_table_is_opened_once_for_all_days(
+    spec: Spec, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[str]()
+
+    def open_noted(url: str, version: int | None = None) -> Snapshot:
+        opened.append(url)
+        return open_delta(url, version)
+
+    monkeypatch.setattr(open_module, "open_delta", open_noted)
+    job = job_of(spec, tmp_path, f"delta+{table}?dt={{dt}}", partition_from_path=())
+    done = extract_days(job, "2026-11-01..2026-11-02")
+    assert [day.report.num_rows for day in done.days if day.report] == [300, 200]
+    assert opened == [table]
 
 
 def test_a_range_of_versions_is_extracted_also_after_its_files_were_rewritten(

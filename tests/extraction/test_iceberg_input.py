@@ -23,6 +23,7 @@ from tests.iceberg_tables import catalog_at, commit_deletes, position_deletes
 from tests.parquet_files import put_parquet
 
 pytest.importorskip("pyiceberg")
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import StringType
 
@@ -118,6 +119,23 @@ def test_days_are_partitions_of_the_table(
     table.append(later.select(table.schema().as_arrow().names))
     again = extract_days(replace(job, run_id="c"), days, dry_run=True)
     assert [str(day.reason) for day in again.days] == ["up to date", "stale input"]
+
+
+def test_a_table_is_opened_once_for_all_days(
+    spec: Spec, table: Any, expected: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = list[str]()
+    load_table = SqlCatalog.load_table
+
+    def load_noted(catalog: SqlCatalog, name: str) -> Any:
+        loaded.append(name)
+        return load_table(catalog, name)
+
+    monkeypatch.setattr(SqlCatalog, "load_table", load_noted)
+    job = job_of(spec, tmp_path, f"{URL}?dt={{dt}}")
+    extract_days(job, "2026-11-01..2026-11-02")
+    assert extracted(job).equals(expected)
+    assert loaded == ["db.raw"]
 
 
 @pytest.mark.parametrize("is_open", [True, False])

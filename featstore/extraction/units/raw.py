@@ -40,14 +40,14 @@ from featstore.table.layout import (
     parse_partition,
     partition_path,
 )
-from featstore.table.open import open_input
+from featstore.table.open import OpenedTables, open_input
 from featstore.table.parquet_dir import REMOVED_MEANWHILE, each_footer
 from featstore.table.snapshot import DataFile
 
 # Rows of a batch, and its values, with those in lists and maps. Many rows keep the fixed cost of
 # each operator call small: 26 microseconds. 4 Mi values bound the memory: 32 MB for 8-byte columns.
 MIN_BATCH_ROWS, MAX_BATCH_ROWS, BATCH_VALUES = 4_096, 65_536, 1 << 22
-# Files that are looked at at once once one is gone: each look is one request to the store.
+# Files that are looked for at a time once one is gone: each look is one request to the store.
 _NUM_LOOKING_THREADS = 16
 
 RawSource: TypeAlias = pq.ParquetFile | RawTextFile | RawTableFile
@@ -121,6 +121,7 @@ def find_raw_files(
     constant: Mapping[str, str],
     from_path: Sequence[str],
     declared: Mapping[str, pa.DataType] | None = None,
+    opened: OpenedTables | None = None,
 ) -> list[RawFile]:
     """Lists the raw files at `url` and reads their footers, or counts the rows of those of text.
 
@@ -131,6 +132,7 @@ def find_raw_files(
         from_path: Partition keys to take from `key=value/` directories, or from the table's
             partitions.
         declared: The types of columns, which text does not tell; None to refuse text.
+        opened: As of `open_input`.
 
     Returns:
         The files, sorted by name within each partition.
@@ -140,7 +142,7 @@ def find_raw_files(
             files belong to a Delta table, or a file without rows has changed since it was listed.
             Such a file is not read later, so this is the only check of it.
     """
-    listed = list_input(url)
+    listed = list_input(url, opened=opened)
     if not listed:
         raise InputError(
             f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of "
@@ -169,12 +171,13 @@ def find_raw_files(
 
 
 def list_input(
-    url: str, *, looks_above: bool = True
+    url: str, *, looks_above: bool = True, opened: OpenedTables | None = None
 ) -> list[tuple[FileEntry, RawTableRows | None]]:
     """Lists the raw files at a URL, of which each file of a table comes with what its rows are;
-    `looks_above` as of `list_files`. InputError if they belong to a table that is not read.
+    `looks_above` as of `list_files`, `opened` as of `open_input`. InputError if they belong to a
+    table that is not read.
     """
-    if (table := open_input(url)) is not None:
+    if (table := open_input(url, opened)) is not None:
         return [(_entry_of(rows.file), rows) for rows in table_rows(table)]
     try:
         return [(entry, None) for entry in list_raw_files(url, looks_above=looks_above)]
