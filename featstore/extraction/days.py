@@ -8,7 +8,7 @@ made the table's partitions, and of the current input.
 import enum
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
@@ -26,7 +26,7 @@ from featstore.table.delta import history, with_origins
 from featstore.table.groups import GroupOrigins
 from featstore.table.layout import partition_path
 from featstore.table.metadata import GroupOrigin
-from featstore.table.open import open_for_writing
+from featstore.table.open import OpenedTables, open_for_writing
 from featstore.table.snapshot import Snapshot, files_digest
 
 DAY, HOUR = "dt", "hour"
@@ -280,7 +280,9 @@ def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[H
     return list(map(held, days))
 
 
-def find_inputs(days: Sequence[Day], columns: Sequence[str]) -> list[DayInput | None]:
+def find_inputs(
+    days: Sequence[Day], columns: Sequence[str], opened: OpenedTables
+) -> list[DayInput | None]:
     """Finds the current raw files of each day; None for a day without files.
 
     Files are listed, not opened.
@@ -288,11 +290,12 @@ def find_inputs(days: Sequence[Day], columns: Sequence[str]) -> list[DayInput | 
     Args:
         days: The days.
         columns: The raw columns that are read.
+        opened: As of `open_input`.
     """
     found: list[DayInput | None] = []
     for day in days:
         # Days lie beside each other, so what is above one is above all.
-        files = list_input(day.input_url, looks_above=not found)
+        files = list_input(day.input_url, looks_above=not found, opened=opened)
         digest = input_digest(files, columns)
         found.append(DayInput(digest=digest, num_files=len(files)) if files else None)
     return found
@@ -321,7 +324,8 @@ def extract_days(
 ) -> DaysReport:
     """Extracts the days that need it, in order, one commit per day.
 
-    The first failure ends the run; days committed before it stay.
+    The first failure ends the run; days committed before it stay. Days that are partitions of one
+    table are those of one snapshot of it.
 
     Args:
         job: The job for all days. Its `input_url` holds `{dt}`, and optionally `{hour}`; the run id
@@ -333,7 +337,8 @@ def extract_days(
     Raises:
         InputError: Some days have no input and `allow_missing` is false; raised before any work.
     """
-    planned = _plan(job, days)
+    opened: OpenedTables = {}
+    planned = _plan(job, days, opened)
     if dry_run:
         return DaysReport(table_url=job.table_url, days=planned, dry_run=True)
     if not allow_missing:
@@ -342,7 +347,10 @@ def extract_days(
     for plan in planned:
         try:
             if plan.reason.extracts:
-                plan = _extract_day(job, plan, allow_missing, runner, progress)
+                extract = functools.partial(
+                    extract_files, runner=runner, progress=progress, opened=opened
+                )
+                plan = _extract_day(job, plan, allow_missing, extract)
             done.append(plan)
         except BaseException as error:
             error.add_note(_progress_note(plan, done))
@@ -350,7 +358,7 @@ def extract_days(
     return DaysReport(table_url=job.table_url, days=tuple(done))
 
 
-def _plan(job: ExtractJob, days: str) -> tuple[DayReport, ...]:
+def _plan(job: ExtractJob, days: str, opened: OpenedTables) -> tuple[DayReport, ...]:
     if job.partition_from_path:
         raise InputError(
             "days: partition_from_path and days cannot be combined; put {dt} in place of the "
@@ -365,19 +373,22 @@ def _plan(job: ExtractJob, days: str) -> tuple[DayReport, ...]:
     extractor = Extractor(job.spec)
     spec = extractor.spec
     held = find_held(wanted_days, open_for_writing(job.table_url, "extract"), spec)
-    inputs = find_inputs(wanted_days, extractor.input_columns)
+    inputs = find_inputs(wanted_days, extractor.input_columns, opened)
     return plan_days(wanted_days, held, inputs, spec.hash)
 
 
 def _extract_day(
-    job: ExtractJob, plan: DayReport, allow_missing: bool, runner: Runner | None, progress: Progress
+    job: ExtractJob,
+    plan: DayReport,
+    allow_missing: bool,
+    extract: Callable[[ExtractJob], ExtractReport],
 ) -> DayReport:
     day = plan.day
     of_day = replace(
         job, input_url=day.input_url, partition=day.partition, run_id=f"{job.run_id}/{day}"
     )
     try:
-        return replace(plan, report=extract_files(of_day, runner=runner, progress=progress))
+        return replace(plan, report=extract(of_day))
     except EmptyInputError:
         if not allow_missing:
             raise

@@ -59,7 +59,7 @@ from featstore.table.layout import (
     overwrite_filters,
 )
 from featstore.table.metadata import CommitMetadata, to_json
-from featstore.table.open import open_for_writing
+from featstore.table.open import OpenedTables, open_for_writing
 from featstore.table.running import Mark, check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
@@ -235,6 +235,7 @@ def extract_files(
     runner: Runner | None = None,
     progress: Progress = ignore_progress,
     commit: CommitFunction = delta.commit,
+    opened: OpenedTables | None = None,
 ) -> ExtractReport:
     """Extracts raw files into the table as one commit.
 
@@ -245,6 +246,7 @@ def extract_files(
         runner: Runs the units; by default they run in threads of this process.
         progress: Called as units write rows and finish files.
         commit: Makes the commit; a parameter so that tests can inject faults.
+        opened: As of `open_input`.
 
     Raises:
         InputError: The raw files do not fit the spec, the partition or the table.
@@ -255,7 +257,7 @@ def extract_files(
     started_s = time.monotonic()
     check_apart(job.input_url, job.table_url)
     base = open_for_writing(job.table_url, "extract")
-    files = raw_files_of(job, base, with_text=runs_here(runner))
+    files = raw_files_of(job, base, with_text=runs_here(runner), opened=opened)
     check_raw_schemas(job.spec, files)
     # A partition without any row is left as it is. Of one with rows, files without any count too.
     listed, with_rows = by_partition(files), by_partition(f for f in files if any(f.row_groups))
@@ -283,18 +285,27 @@ def runs_here(runner: Runner | None) -> bool:
     return runner is None or isinstance(runner, LocalRunner)
 
 
-def raw_files_of(job: ExtractJob, base: Snapshot | None, *, with_text: bool) -> list[RawFile]:
+def raw_files_of(
+    job: ExtractJob,
+    base: Snapshot | None,
+    *,
+    with_text: bool,
+    opened: OpenedTables | None = None,
+) -> list[RawFile]:
     """The raw files of a job's input, with their partitions in the order of the table's keys.
 
     Args:
         with_text: Whether CSV and JSON lines are read.
+        opened: As of `open_input`.
 
     Raises:
         InputError: The files cannot be read, or lie in directories of partitions and the job says
             nothing about partitions.
     """
     declared = job.spec.inputs if with_text else None
-    raw_files = find_raw_files(job.input_url, job.partition, job.partition_from_path, declared)
+    raw_files = find_raw_files(
+        job.input_url, job.partition, job.partition_from_path, declared, opened
+    )
     if not (job.partition or job.partition_from_path or job.no_partition):
         check_partition_given(raw_files)
     return [replace(file, partition=in_key_order(file.partition, base)) for file in raw_files]

@@ -7,7 +7,8 @@ complete.
 """
 
 import posixpath
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ _TYPES = {
     pa.large_binary(): "binary",
     pa.date32(): "date",
 }
+_NESTED = re.compile(r"(?P<kind>array|struct)<(?P<inner>.*)>", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +117,30 @@ def hive_type(type_: pa.DataType, name: str) -> str:
         f"column {name!r} is {type_}, for which Hive has no type; leave it out of what the spec "
         f"keeps"
     )
+
+
+def in_order(type_: str) -> str:
+    """Returns a Hive type with the members of structs in the order of their names, where Hive's
+    reader of Parquet finds them by name. Below maps and lists of lists it takes them by place.
+    """
+    found = _NESTED.fullmatch(type_)
+    if found is None or type_.startswith("array<array<"):
+        return type_
+    if found["kind"] == "array":
+        return f"array<{in_order(found['inner'])}>"
+    named = (member.partition(":") for member in _members(found["inner"]))
+    return f"struct<{','.join(sorted(f'{name}:{in_order(of)}' for name, _, of in named))}>"
+
+
+def _members(text: str) -> Iterator[str]:
+    """Yields what commas divide that lie in no brackets."""
+    first = depth = 0
+    for at, char in enumerate(text):
+        depth += (char in "<(") - (char in ">)")
+        if char == "," and not depth:
+            yield text[first:at]
+            first = at + 1
+    yield text[first:]
 
 
 def locations(snapshot: Snapshot) -> tuple[Location, ...]:

@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from featstore.base.errors import InputError, StoreError, TableNotFoundError
 from featstore.base.redaction import redact
@@ -17,6 +17,7 @@ from featstore.ingest.hive_locations import (
     Location,
     columns,
     hive_root,
+    in_order,
     locations,
     make_locations,
     partition_columns,
@@ -43,6 +44,8 @@ _STATISTICS = (
 # Partitions per change: more mean fewer calls to the metastore, each of which takes longer.
 _NUM_AT_ONCE = 100
 _TYPE_CHARS = 80  # of a type in an error
+# Hive's reader then finds columns, and members of structs, by their places in the files.
+_BY_PLACE = "parquet.column.index.access"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,15 +243,23 @@ def _new_columns(
     # Of its JSON, since Spark's own texts of types are cut (spark.sql.debug.maxToStringFields).
     schema = StructType.fromJson(json.loads(found.schema().json()))
     shown = {each.name.lower(): _comparable(each.dataType.simpleString()) for each in schema}
+    said = (found.properties(), found.storage().properties())
+    is_by_place = "true" in (_as_dict(spark, each).get(_BY_PLACE, "").lower() for each in said)
+    alike = str if is_by_place else in_order
     differing = [
         f"{column.name} {_differing(type_, expected)}"
         for column in (*declared, *keys)
         if (type_ := shown.get(column.name.lower()))
-        and type_ != (expected := _comparable(column.type))
+        and alike(type_) != alike(expected := _comparable(column.type))
     ]
+    names = [column.name.lower() for column in declared]
+    known = [each for each in shown if each not in {key.name.lower() for key in keys}]
+    if is_by_place and known != names[: len(known)]:
+        places = _differing(",".join(known), ",".join(names))
+        differing.append(f"{places} in this order, since the table says {_BY_PLACE}=true")
     known_keys = found.partitionColumnNames().mkString(",").lower()
     expected_keys = ",".join(key.name.lower() for key in keys)
-    if known_keys != expected_keys:
+    if sorted(known_keys.split(",")) != sorted(expected_keys.split(",")):
         differing.append(f"partition keys {known_keys or 'none'} for {expected_keys or 'none'}")
     if differing:
         raise InputError(
@@ -257,6 +268,10 @@ def _new_columns(
             f"before: DROP TABLE {name} (its files stay), then register it again"
         )
     return [column for column in declared if column.name.lower() not in shown]
+
+
+def _as_dict(spark: "SparkSession", scala_map: Any) -> dict[str, str]:
+    return dict(spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava(scala_map))
 
 
 def _comparable(type_: str) -> str:
@@ -371,8 +386,8 @@ def _switch(
     changed = []
     for partition, url in switched:
         found = catalog.getPartition(table, to_map(dict(partition)))
-        noted = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found.parameters()))
-        kept = {key: text for key, text in noted.items() if not key.startswith(_STATISTICS)}
+        noted = _as_dict(spark, found.parameters()).items()
+        kept = {key: text for key, text in noted if not key.startswith(_STATISTICS)}
         storage, location = found.storage(), jvm.org.apache.hadoop.fs.Path(url).toUri()
         others = map(storage.productElement, range(1, storage.productArity()))
         storage = storage.copy(jvm.scala.Option.apply(location), *others)

@@ -90,7 +90,7 @@ _KEYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Address:
-    """What an Iceberg URL says.
+    """What an Iceberg URL says. Those that differ in `named` only are equal.
 
     Attributes:
         catalog: The catalog's name in pyiceberg's configuration; None for a metadata file.
@@ -104,7 +104,7 @@ class _Address:
     table: str = field(repr=False)
     version: str | None = None
     after: str | None = None
-    named: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 def is_iceberg(url: str) -> bool:
@@ -144,13 +144,27 @@ def open_iceberg(
         StoreError: The catalog or the store cannot be reached or refuses.
     """
     address = parse_address(url)
-    wanted = str(version) if version is not None else address.version
+    if version is not None:
+        address = replace(address, version=str(version))
+    return open_address(url, address, schema_id)[0]
+
+
+def open_address(
+    url: str, address: _Address, schema_id: int | None = None
+) -> tuple[Snapshot, bool]:
+    """As `open_iceberg`, and whether the address may name other files later: those of a branch, and
+    not of a range.
+    """
+    wanted = address.version
     with _as_errors(url):
         table = _load(url, address)
         chosen = _snapshot_of(url, table, wanted)
         if schema_id is None:
             schema_id = _schema_id_of(table, chosen, wanted)
-        return _opened(url, address, table, chosen, _schema_of(url, table, schema_id))
+        may_move = address.catalog is not None and address.after is None
+        may_move = may_move and (wanted is None or _is_branch(table, wanted))
+        schema = _schema_of(url, table, schema_id)
+        return _opened(url, address, table, chosen, schema), may_move
 
 
 def _opened(
@@ -362,19 +376,19 @@ def _snapshot_of(url: str, table: "Table", wanted: str | None) -> "IcebergSnapsh
 
 
 def _is_branch(table: "Table", name: str) -> bool:
-    return str(table.refs()[name].snapshot_ref_type) == "branch"
+    found = table.refs().get(name)
+    return found is not None and str(found.snapshot_ref_type) == "branch"
 
 
 def _schema_id_of(table: "Table", chosen: "IcebergSnapshot | None", wanted: str | None) -> int:
     """The current schema for the current snapshot and those of branches, otherwise the snapshot's
     own.
     """
-    is_branch = wanted in table.refs() and _is_branch(table, str(wanted))
     if (
         chosen is None
         or chosen.schema_id is None
         or chosen == table.current_snapshot()
-        or is_branch
+        or (wanted is not None and _is_branch(table, wanted))
     ):
         return int(table.metadata.current_schema_id)
     return int(chosen.schema_id)

@@ -2,9 +2,9 @@
 Parquet.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
@@ -19,13 +19,18 @@ from featstore.table.delta import (
     open_delta_or_none,
 )
 from featstore.table.groups import with_groups
-from featstore.table.iceberg import history_of_iceberg, is_iceberg, open_iceberg
+from featstore.table.iceberg import (
+    history_of_iceberg,
+    is_iceberg,
+    open_address,
+    open_iceberg,
+    parse_address,
+)
 from featstore.table.layout import decode_path
 from featstore.table.log_files import commit_infos, list_log, read_actions
 from featstore.table.parquet_dir import REMOVED_MEANWHILE, open_parquet_dir
 from featstore.table.snapshot import (
     AFTER,
-    VERSION,
     VERSIONS,
     DataFile,
     FileList,
@@ -38,6 +43,32 @@ from featstore.table.table_rules import check_kept
 _DELTA_INPUT = "delta+"
 # Commits of a range that are read at once: each is one request to the store.
 _NUM_THREADS = 8
+# By what a URL says beside values of partition keys: the snapshot, and whether such a URL may name
+# other files later.
+OpenedTables: TypeAlias = dict[Hashable, tuple[Snapshot, bool]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputTable:
+    """A table that raw input names.
+
+    Attributes:
+        snapshot: The table, with the files that the input names.
+        if_any_gone: What to do about any of these files that is gone; empty for a range of versions
+            of a Delta table.
+        appended: The version that appended each file of such a range, by path.
+    """
+
+    snapshot: Snapshot
+    if_any_gone: str = ""
+    appended: Mapping[str, int] = field(default_factory=dict)
+
+    def if_gone(self, path: str) -> str:
+        """What to do about a file that is gone."""
+        return self.if_any_gone or (
+            f"files that version {self.appended[path]} appended were vacuumed; begin after it, "
+            f"take a whole version, or restore the file"
+        )
 
 
 def open_snapshot(
@@ -74,23 +105,41 @@ def open_snapshot(
     return open_parquet_dir(url)
 
 
-def open_input(url: str) -> Snapshot | None:
+def open_input(url: str, opened: OpenedTables | None = None) -> InputTable | None:
     """The table that raw input names, by itself and not by its files; None if the URL names files.
 
     Args:
         url: An Iceberg table, as of `open_iceberg`, or `delta+URL` of a Delta table. There
             `?version=` chooses a version in place of the newest, `&after=` those files alone that
             were appended since another one, and other names the partitions with these values.
+        opened: Tables that were opened before, of which others are added: URLs that only name other
+            partitions are parts of one snapshot.
 
     Raises:
         InputError: The URL names no version, or another key than one of the table, or the table is
             one that featstore wrote, or a range of versions has others than appends.
         TableNotFoundError: There is no table, or not in this version, or not all of the range.
     """
+    tables = {} if opened is None else opened
     if is_iceberg(url):
-        return open_iceberg(url)
-    if not url.startswith(_DELTA_INPUT):
-        return None
+        return _iceberg_input(url, tables)
+    return _delta_input(url, tables) if url.startswith(_DELTA_INPUT) else None
+
+
+def _iceberg_input(url: str, opened: OpenedTables) -> InputTable:
+    address = parse_address(url)
+    if address not in opened:
+        opened[address] = open_address(url, replace(address, named={}))
+    found, may_move = opened[address]
+    files = found.data_files.of_values(url, address.named, found.schema.partition_keys)
+    expired = "was its snapshot expired? Take newer ones, or restore the file"
+    return InputTable(
+        snapshot=replace(found, data_files=files),
+        if_any_gone=REMOVED_MEANWHILE if may_move else expired,
+    )
+
+
+def _delta_input(url: str, opened: OpenedTables) -> InputTable:
     table_url, _, query = url.removeprefix(_DELTA_INPUT).partition("?")
     values = read_query(url, query)
     for name in VERSIONS:
@@ -98,7 +147,9 @@ def open_input(url: str) -> Snapshot | None:
         if not number.isdecimal() and (name, number) != (AFTER, "-1"):
             raise InputError(f"{redact(url)}: expected the number of a version, found {number!r}")
     version, after = (int(values[name]) if name in values else None for name in VERSIONS)
-    found = open_delta(table_url, version)
+    if (table_url, version) not in opened:
+        opened[table_url, version] = open_delta(table_url, version), version is None
+    found, may_move = opened[table_url, version]
     schema, keys = found.schema, found.schema.partition_keys
     if len(schema.foreign) < len(schema.column_names):
         raise InputError(
@@ -113,46 +164,22 @@ def open_input(url: str) -> Snapshot | None:
             f"partition key of this name: take all of its partitions "
             f"(--partition-from-path {both}), or the rows of a query (--sql, dataframe=...)"
         )
-    files = found.data_files if after is None else _appended(found, after, values)
-    return replace(found, data_files=files.of_values(url, values, keys))
-
-
-def advice_if_gone(url: str, file_url: str) -> str:
-    """What to do about a file of raw input that is gone.
-
-    Args:
-        url: The input, as of `open_input`, or the files themselves.
-        file_url: The file.
-    """
-    if not (is_iceberg(url) or url.startswith(_DELTA_INPUT)):
-        return REMOVED_MEANWHILE
-    query = read_query(url, url.partition("?")[2])
-    if query.keys().isdisjoint(VERSIONS):
-        return REMOVED_MEANWHILE
-    if is_iceberg(url):
-        return "was its snapshot expired? Take newer ones, or restore the file"
-    if AFTER not in query:
-        return (
-            f"files of version {query[VERSION]} were vacuumed; take a newer version, or restore "
-            f"the file"
-        )
-    table_url = url.removeprefix(_DELTA_INPUT).partition("?")[0]
-    last = open_delta(table_url, with_files=False).version or 0
-    wanted = range(int(query[AFTER]) + 1, int(query.get(VERSION, last)) + 1)
-    found = (
-        f"version {number}"
-        for number in wanted
-        if any(map(file_url.endswith, _changed(table_url, "add", read_actions(table_url, number))))
-    )
-    return (
-        f"files that {next(found, 'the range')} appended were vacuumed; begin after it, take a "
-        f"whole version, or restore the file"
+    if after is not None:
+        files, appended = _appended(found, after, values)
+        files = files.of_values(url, values, keys)
+        return InputTable(snapshot=replace(found, data_files=files), appended=appended)
+    gone = f"files of version {version} were vacuumed; take a newer version, or restore the file"
+    return InputTable(
+        snapshot=replace(found, data_files=found.data_files.of_values(url, values, keys)),
+        if_any_gone=REMOVED_MEANWHILE if may_move else gone,
     )
 
 
-def _appended(snapshot: Snapshot, after: int, named: Mapping[str, str]) -> FileList:
+def _appended(
+    snapshot: Snapshot, after: int, named: Mapping[str, str]
+) -> tuple[FileList, dict[str, int]]:
     """The data files of a Delta table that were appended after a version up to the snapshot's, as
-    they were then if they have been rewritten since.
+    they were then if they have been rewritten since, and the versions that appended them, by path.
 
     Args:
         snapshot: The table.
@@ -160,7 +187,8 @@ def _appended(snapshot: Snapshot, after: int, named: Mapping[str, str]) -> FileL
         named: What the URL names; nothing else may have changed in the partitions among it.
 
     Raises:
-        InputError: The version is a later one, or others than appends lie between.
+        InputError: The version is a later one, or others than appends lie between, or no version
+            has a file.
         TableNotFoundError: The log has not all commits between any more.
     """
     url, version = snapshot.url, int(snapshot.version or 0)
@@ -177,31 +205,57 @@ def _appended(snapshot: Snapshot, after: int, named: Mapping[str, str]) -> FileL
                 f"whole version"
             )
         actions = list(threads.map(lambda each: read_actions(url, each), wanted))
-    live = {file.path: file for file in snapshot.data_files}
-    keys = snapshot.schema.partition_keys
-    names = {key.name for key in keys}
-    found = dict[str, DataFile]()
+    names = {key.name for key in snapshot.schema.partition_keys}
+    appended, found, unseen = dict[str, int](), dict[str, DataFile](), set[str]()
+
+    def see(files: FileList) -> None:
+        """Takes the files that are not seen yet from a version that has them."""
+        taken = [index for index, path in enumerate(files.paths) if path in unseen]
+        for file in files.take(taken):
+            if file.partition.keys() != names:
+                raise InputError(
+                    f"{redact(url)}: expected the partition keys {', '.join(sorted(names))} in all "
+                    f"files since version {after}, found others in version "
+                    f"{appended[file.path]}: keys were renamed; begin after it, or take a whole "
+                    f"version"
+                )
+            found[file.path] = file
+            unseen.remove(file.path)
+
     for number, of_commit in zip(wanted, actions, strict=True):
-        removed = _changed(url, "remove", of_commit)
-        if removed and named.keys() - {*VERSIONS}:
-            removed -= _elsewhere(snapshot, number - 1, named)
-        if removed:
+        if _takes_away(snapshot, number, of_commit, named):
             [(_, info)] = commit_infos(url, [number])
             raise InputError(
                 f"{redact(url)}: expected only appends after version {after}, found version "
                 f"{number} ({info['operation']}), which also takes rows away: begin after it, or "
                 f"take whole versions"
             )
+        # Opening a version takes as long as all of its files, so only the last one is opened before
+        # files of the range were rewritten.
+        if not unseen.isdisjoint(_paths(url, "remove", of_commit)):
+            see(files_at(url, number - 1))
         added = _changed(url, "add", of_commit)
-        known = live if added <= live.keys() else {f.path: f for f in files_at(url, number)}
-        found |= {path: known[path] for path in added}
-        if any(known[path].partition.keys() != names for path in added):
-            raise InputError(
-                f"{redact(url)}: expected the partition keys {', '.join(sorted(names))} in all "
-                f"files since version {after}, found others in version {number}: keys were "
-                f"renamed; begin after it, or take a whole version"
-            )
-    return FileList.of(found.values())
+        appended |= dict.fromkeys(added, number)
+        unseen |= added
+    see(snapshot.data_files)
+    if unseen:
+        path = min(unseen)
+        raise InputError(
+            f"{redact(url)}: expected {path}, which version {appended[path]} appended, in version "
+            f"{version} or before its removal, found it in neither: begin after version "
+            f"{appended[path]}, or take a whole version"
+        )
+    return FileList.of(found.values()), appended
+
+
+def _takes_away(
+    snapshot: Snapshot, version: int, actions: Iterable[Mapping[str, Any]], named: Mapping[str, str]
+) -> bool:
+    """Whether a version takes rows away from the partitions that a URL names."""
+    removed = _changed(snapshot.url, "remove", actions)
+    if removed and named.keys() - {*VERSIONS}:
+        removed -= _elsewhere(snapshot, version - 1, named)
+    return bool(removed)
 
 
 def _elsewhere(snapshot: Snapshot, version: int, named: Mapping[str, str]) -> set[str]:
@@ -222,9 +276,13 @@ def _elsewhere(snapshot: Snapshot, version: int, named: Mapping[str, str]) -> se
 
 
 def _changed(url: str, kind: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The paths in actions of a kind, without those by which rows only move to other files."""
-    found = (each[kind] for each in actions if kind in each)
-    return {decode_path(url, each["path"]) for each in found if each.get("dataChange", True)}
+    """As `_paths`, without those by which rows only move to other files."""
+    return _paths(url, kind, (a for a in actions if a.get(kind, {}).get("dataChange", True)))
+
+
+def _paths(url: str, kind: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The paths in actions of a kind."""
+    return {decode_path(url, each[kind]["path"]) for each in actions if kind in each}
 
 
 def open_without_files(url: str) -> Snapshot:

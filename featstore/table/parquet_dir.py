@@ -34,6 +34,10 @@ REMOVED_MEANWHILE = "it was removed after it was listed; run it again, or restor
 T = TypeVar("T")
 
 
+class _FileGoneError(DataFileError):
+    """A file that was listed is not there."""
+
+
 def open_parquet_dir(url: str) -> Snapshot:
     """Opens the Parquet files at `url` as a snapshot.
 
@@ -113,7 +117,7 @@ def _of_delta(url: str, directory: str) -> TableNotFoundError:
 def each_footer(
     urls: Iterable[str],
     take: Callable[[CheckedFooter], T],
-    advise: Callable[[str], str] | None = None,
+    advise: Callable[[str], str] = lambda _: REMOVED_MEANWHILE,
 ) -> Iterator[T]:
     """Reads the footers of many files in parallel.
 
@@ -123,7 +127,7 @@ def each_footer(
     Args:
         urls: The files.
         take: Called with each footer, in the thread that read it.
-        advise: Tells what to do about a file that is gone, by its URL.
+        advise: Tells what to do about a file that is gone, by its URL. Called for one file only.
 
     Yields:
         What `take` returned, in the order of the files.
@@ -133,19 +137,27 @@ def each_footer(
     """
 
     def taken(url: str) -> T:
-        return take(read_footer(url, advise))
+        return take(read_footer(url))
+
+    ahead = deque[tuple[str, Future[T]]]()
+
+    def first() -> T:
+        url, waiting = ahead.popleft()
+        try:
+            return waiting.result()
+        except _FileGoneError as error:
+            raise _gone(url, advise(url)) from error.__cause__
 
     with thread_pool(_NUM_FOOTER_THREADS) as threads:
-        ahead = deque[Future[T]]()
         try:
             for url in urls:
-                ahead.append(threads.submit(taken, url))
+                ahead.append((url, threads.submit(taken, url)))
                 if len(ahead) > _NUM_AHEAD:
-                    yield ahead.popleft().result()
+                    yield first()
             while ahead:
-                yield ahead.popleft().result()
+                yield first()
         finally:
-            for waiting in ahead:
+            for _, waiting in ahead:
                 waiting.cancel()
 
 
@@ -162,12 +174,8 @@ def without_ids(files: Sequence[DataFile]) -> list[DataFile]:
     return [file for file, text in pairs if file_format(text, file.path) < FILE_FORMAT]
 
 
-def read_footer(url: str, advise: Callable[[str], str] | None = None) -> CheckedFooter:
+def read_footer(url: str) -> CheckedFooter:
     """Reads one file's footer.
-
-    Args:
-        url: The file.
-        advise: As of `each_footer`.
 
     Raises:
         DataFileError: It is not Parquet, damaged, or gone.
@@ -177,8 +185,7 @@ def read_footer(url: str, advise: Callable[[str], str] | None = None) -> Checked
 
     def no_parquet(error: Exception) -> Exception:
         if isinstance(error, FileNotFoundError):
-            advice = REMOVED_MEANWHILE if advise is None else advise(url)
-            return DataFileError(f"{where}: expected a Parquet file, found none: {advice}")
+            return _gone(url, REMOVED_MEANWHILE)
         return DataFileError(f"{where} is not a Parquet file ({first_line(error)})")
 
     # Unbuffered: a footer is read with one or two reads of known size.
@@ -187,6 +194,10 @@ def read_footer(url: str, advise: Callable[[str], str] | None = None) -> Checked
         path.open("rb", buffering=0) if path is not None else open_read(url) as file,
     ):
         return read_checked(file)
+
+
+def _gone(url: str, advice: str) -> DataFileError:
+    return _FileGoneError(f"{redact(url)}: expected a Parquet file, found none: {advice}")
 
 
 def _facts(footer: CheckedFooter) -> tuple[int, pa.Schema, bytes | None]:

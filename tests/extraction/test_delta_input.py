@@ -1,6 +1,7 @@
 """Raw rows in a Delta table are extracted as those of files are, of the version that is named."""
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import featstore
 from featstore.base.errors import InputError, TableNotFoundError
@@ -17,9 +20,15 @@ from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner
 from featstore.extraction.spark.yarn import is_final
+from featstore.extraction.units import raw as raw_module
+from featstore.extraction.units.raw import find_raw_files, list_input, open_range, plan_units
+from featstore.files.listings import FileEntry, find_file
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
+from featstore.table import open as open_module
+from featstore.table.delta import files_at, open_delta
 from featstore.table.open import open_input
+from featstore.table.snapshot import FileList, Snapshot
 from tests.extraction.conftest import raw_rows
 from tests.masked_tables import add_file, commit, delete_by_vector
 from tests.parquet_files import put_parquet
@@ -38,6 +47,30 @@ def table(tmp_path: Path) -> str:
         assert day in rows["dt"].to_pylist()
         write_deltalake(url, rows, mode="append", partition_by=["dt"])
     return url
+
+
+PLAIN_TABLE: list[dict[str, Any]] = [
+    {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+    {
+        "metaData": {
+            "id": "x",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps(struct(column("x", "long", 1, "x"))),
+            "partitionColumns": [],
+            "configuration": {},
+            "createdTime": 0,
+        }
+    },
+]
+
+
+def add_action(path: str, num_rows: int, *, is_new: bool) -> dict[str, Any]:
+    of_file = {"path": path, "size": 100, "partitionValues": {}, "modificationTime": 1}
+    return {"add": of_file | {"dataChange": is_new, "stats": json.dumps({"numRecords": num_rows})}}
+
+
+def remove_action(path: str) -> dict[str, Any]:
+    return {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": False}}
 
 
 def job_of(spec: Spec, root: Path, url: str, **options: Any) -> ExtractJob:
@@ -82,6 +115,22 @@ def test_days_are_partitions_of_the_table(spec: Spec, table: str, tmp_path: Path
     assert [str(day.reason) for day in again.days] == ["up to date", "stale input"]
 
 
+def test_a_table_is_opened_once_for_all_days(
+    spec: Spec, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[str]()
+
+    def open_noted(url: str, version: int | None = None) -> Snapshot:
+        opened.append(url)
+        return open_delta(url, version)
+
+    monkeypatch.setattr(open_module, "open_delta", open_noted)
+    job = job_of(spec, tmp_path, f"delta+{table}?dt={{dt}}", partition_from_path=())
+    done = extract_days(job, "2026-11-01..2026-11-02")
+    assert [day.report.num_rows for day in done.days if day.report] == [300, 200]
+    assert opened == [table]
+
+
 def test_a_range_of_versions_is_extracted_also_after_its_files_were_rewritten(
     spec: Spec, table: str, tmp_path: Path
 ) -> None:
@@ -98,6 +147,64 @@ def test_a_range_of_versions_is_extracted_also_after_its_files_were_rewritten(
         assert extracted(job).equals(rows)
     job = job_of(spec, tmp_path, f"delta+{table}?after=0")
     assert extract_files(job).num_rows == 210, "as they were appended, in versions 1 and 2"
+
+
+@settings(max_examples=20)
+@given(st.lists(st.sampled_from(("append", "append", "compact")), max_size=8), st.data())
+def test_a_range_is_what_its_versions_appended_whenever_files_were_rewritten(
+    acts: list[str], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        appended, live, log = dict[str, int](), list[str](), Path(root, "_delta_log")
+        log.mkdir()
+        for version, act in enumerate(["append", *acts]):
+            old, live = (live, []) if act == "compact" else ([], live)
+            new = [f"{version}-{index}.parquet" for index in range(1 if old else 3)]
+            appended |= {} if act == "compact" else dict.fromkeys(new, version)
+            live += new
+            actions = [remove_action(path) for path in old]
+            actions += [add_action(path, 5, is_new=act != "compact") for path in new]
+            if not version:
+                actions += PLAIN_TABLE
+            (log / f"{version:020}.json").write_text("\n".join(map(json.dumps, actions)))
+        last = data.draw(st.integers(0, version))
+        after = data.draw(st.integers(-1, last))
+        found = open_input(f"delta+{root}?after={after}&version={last}")
+        assert found is not None
+        expected = {path: of for path, of in appended.items() if after < of <= last}
+        assert found.appended == expected
+        assert list(found.snapshot.data_files.paths) == sorted(expected)
+
+
+def test_a_file_that_a_version_appended_and_no_version_has_is_told(tmp_path: Path) -> None:
+    added = [add_action(f"{name}.parquet", 5, is_new=True) for name in "abc"]
+    commit(tmp_path, 0, PLAIN_TABLE)
+    commit(tmp_path, 1, added[:1])
+    DeltaTable(tmp_path).create_checkpoint()
+    commit(tmp_path, 1, added[:2])  # as the checkpoint does not have it
+    commit(tmp_path, 2, added[2:])
+    with pytest.raises(
+        InputError, match=r"expected b\.parquet, which version 1 appended, in .* 2 "
+    ):
+        open_input(f"delta+{tmp_path}?after=0")
+
+
+def test_of_a_long_range_that_was_rewritten_once_one_version_is_opened(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in range(500, 600, 10):
+        write_deltalake(table, raw_rows(10, first, dt=DAYS[0]), mode="append")
+    DeltaTable(table).optimize.compact()
+    opened = list[int]()
+
+    def open_version(url: str, version: int) -> FileList:
+        opened.append(version)
+        return files_at(url, version)
+
+    monkeypatch.setattr(open_module, "files_at", open_version)
+    found = open_input(f"delta+{table}?after=-1")
+    assert found is not None
+    assert (found.snapshot.num_rows, opened) == (600, [11])
 
 
 def test_a_range_in_which_rows_were_taken_away_or_are_unknown_is_refused(
@@ -151,7 +258,7 @@ def test_a_range_of_a_partition_is_refused_where_it_is_not_known_to_be_another(
     write_deltalake(cleaned, raw("b"), mode="append")
     opened = open_input(f"delta+{cleaned}?after=3&dt=b")
     assert opened is not None
-    assert opened.num_rows == 3
+    assert opened.snapshot.num_rows == 3
     DeltaTable(cleaned).create_checkpoint()
     for version in range(4):
         (Path(cleaned) / "_delta_log" / f"{version:020}.json").unlink()
@@ -161,10 +268,7 @@ def test_a_range_of_a_partition_is_refused_where_it_is_not_known_to_be_another(
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        (
-            "after=-1",
-            r"files that version [02] appended were vacuumed; begin after it, take a whole",
-        ),
+        ("after=-1", "files that version 2 appended were vacuumed; begin after it, take a whole"),
         ("version=0", "files of version 0 were vacuumed; take a newer version, or restore the"),
     ],
 )
@@ -178,6 +282,47 @@ def test_vacuumed_files_of_a_version_are_told_and_end_a_run_for_good(
         extract_files(job_of(spec, tmp_path, f"delta+{table}?{query}"))
     assert is_final(error.value)
     assert not (Path(table) / gone).exists()
+    begun_later = job_of(spec, tmp_path, f"delta+{table}?after=2")
+    with pytest.raises(InputError, match="no raw files at"):
+        extract_files(begun_later)
+
+
+def test_of_a_range_the_newest_version_is_told_of_which_a_file_is_gone_and_no_more_is_looked_at(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in range(500, 540, 10):
+        write_deltalake(table, raw_rows(10, first, dt=DAYS[0]), mode="append")
+    url = f"delta+{table}?after=-1"
+    paths = {rows.appended: Path(entry.url) for entry, rows in list_input(url) if rows is not None}
+    assert len(paths) == 6
+    for version in (0, 1, 3):
+        paths[version].unlink()
+    looked_at = list[str]()
+
+    def look(url: str) -> FileEntry | None:
+        looked_at.append(url)
+        return find_file(url)
+
+    monkeypatch.setattr(raw_module, "find_file", look)
+    with pytest.raises(InputError, match="files that version 3 appended were vacuumed; begin"):
+        find_raw_files(url, {}, ())
+    looked_for = [str(paths[5]), str(paths[4]), str(paths[3])]
+    assert looked_at in (looked_for, looked_for[:2])  # without that which was met
+    assert len(find_raw_files(f"delta+{table}?after=3", {}, ())) == 2
+
+
+@pytest.mark.parametrize(("query", "may_pass"), [("", True), ("?version=1", False)])
+def test_a_file_that_goes_while_rows_are_read_is_told_as_one_that_goes_before(
+    table: str, query: str, may_pass: bool
+) -> None:
+    [unit, *_] = plan_units(find_raw_files(f"delta+{table}{query}", {}, ("dt",)), 1_000)
+    Path(unit.ranges[0].url).unlink()
+    with (
+        pytest.raises(InputError, match="expected a data file, found none: ") as error,
+        open_range(unit.ranges[0]),
+    ):
+        pass
+    assert is_final(error.value) != may_pass
 
 
 def test_a_partition_key_that_is_named_as_versions_are_is_not_taken_for_one(
@@ -214,8 +359,9 @@ def test_spark_extracts_the_same(spark: Any, spec: Spec, table: str, tmp_path: P
     assert extracted(job).equals(from_files(spec, tmp_path, left, raw_rows(200, 300)))
 
 
-def test_a_range_over_a_renamed_key_whose_files_were_rewritten_is_refused(
-    spec: Spec, tmp_path: Path
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_range_over_a_renamed_key_is_refused_if_its_files_were_rewritten_before(
+    spec: Spec, tmp_path: Path, is_read: bool
 ) -> None:
     table = tmp_path / "lake"
 
@@ -231,8 +377,13 @@ def test_a_range_over_a_renamed_key_whose_files_were_rewritten_is_refused(
     again = add_file(table, "1.parquet", pa.table({"c1": ["u"]})) | of_day | {"dataChange": False}
     gone = {"path": "0.parquet", "deletionTimestamp": 1, "dataChange": False} | of_day
     commit(table, 0, [{"protocol": PROTOCOLS[0]}, keyed_by("d"), {"add": first}])
-    commit(table, 1, [keyed_by("dt")])
-    commit(table, 2, [{"remove": gone}, {"add": again}])
+    renamed, rewritten = [keyed_by("dt")], [{"remove": gone}, {"add": again}]
+    for version, actions in enumerate([renamed, rewritten] if is_read else [rewritten, renamed], 1):
+        commit(table, version, actions)
+    if is_read:
+        [file] = find_raw_files(f"delta+{table}?after=-1", {}, ("dt",))
+        assert (Path(file.listed.url).name, file.partition) == ("0.parquet", {"dt": DAYS[0]})
+        return
     with pytest.raises(InputError, match="keys dt in all files since version -1, found others in"):
         extract_files(job_of(spec, tmp_path, f"delta+{table}?after=-1"))
 

@@ -1,6 +1,7 @@
 """Raw rows in an Iceberg table are extracted as those of files are."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from featstore.explore.preview import preview
 from featstore.extraction.days import extract_days
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner
+from featstore.extraction.spark.yarn import is_final
+from featstore.extraction.units.raw import find_raw_files, open_range, plan_units
 from featstore.spec.model import Spec
 from tests.extraction.conftest import raw_rows
 from tests.iceberg_tables import catalog_at, commit_deletes, position_deletes
 from tests.parquet_files import put_parquet
 
 pytest.importorskip("pyiceberg")
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import StringType
 
@@ -115,6 +119,56 @@ def test_days_are_partitions_of_the_table(
     table.append(later.select(table.schema().as_arrow().names))
     again = extract_days(replace(job, run_id="c"), days, dry_run=True)
     assert [str(day.reason) for day in again.days] == ["up to date", "stale input"]
+
+
+def test_a_table_is_opened_once_for_all_days(
+    spec: Spec, table: Any, expected: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = list[str]()
+    load_table = SqlCatalog.load_table
+
+    def load_noted(catalog: SqlCatalog, name: str) -> Any:
+        loaded.append(name)
+        return load_table(catalog, name)
+
+    monkeypatch.setattr(SqlCatalog, "load_table", load_noted)
+    job = job_of(spec, tmp_path, f"{URL}?dt={{dt}}")
+    extract_days(job, "2026-11-01..2026-11-02")
+    assert extracted(job).equals(expected)
+    assert loaded == ["db.raw"]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize(
+    ("query", "may_pass"),
+    [
+        ("?dt=2026-11-02", True),
+        ("?version=main", True),
+        ("?version=audit&dt=2026-11-02", True),
+        ("?version=monday", False),
+        ("?version={id}", False),
+        ("?after=monday&version=main", False),
+        (None, False),  # a metadata file
+    ],
+)
+def test_a_file_that_goes_may_be_replaced_where_a_branch_is_read(
+    table: Any, query: str | None, *, may_pass: bool, is_open: bool
+) -> None:
+    [first, second] = (each.snapshot_id for each in table.history())
+    refs = table.manage_snapshots().create_branch(second, "audit")
+    tag = first if query and "after" in query else second
+    refs.create_tag(tag, "monday").commit()
+    metadata = table.metadata_location.removeprefix("file://")
+    url = f"iceberg+file:{metadata}" if query is None else URL + query.format(id=second)
+    [unit, *_] = plan_units(find_raw_files(url, {}, ()), 1_000)
+    of_file = unit.ranges[0]
+    Path(of_file.url.removeprefix("file://")).unlink()
+    with (
+        pytest.raises(InputError, match=r"expected a \w+ file, found none: ") as error,
+        open_range(of_file) if is_open else nullcontext(),
+    ):
+        find_raw_files(url, {}, ())
+    assert is_final(error.value) != may_pass
 
 
 def test_a_range_of_snapshots_is_extracted(

@@ -10,6 +10,7 @@ from featstore.ingest.hive_locations import (
     columns,
     hive_root,
     hive_type,
+    in_order,
     locations,
     make_locations,
     partition_columns,
@@ -51,6 +52,27 @@ def test_columns_keep_their_order_and_partition_keys_stand_apart(schema: SlotSch
     assert [(column.name, column.type) for column in partition_columns(schema)] == [
         ("dt", "string")
     ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("struct<b:decimal(10,2),a:int>", "struct<a:int,b:decimal(10,2)>", True),
+        (
+            "struct<c:array<struct<b:int,a:int>>,a:struct<d:int,b:map<string,int>>>",
+            "struct<a:struct<b:map<string,int>,d:int>,c:array<struct<a:int,b:int>>>",
+            True,
+        ),
+        ("struct<b:int,a:bigint>", "struct<a:int,b:bigint>", False),
+        ("map<string,struct<b:int,a:int>>", "map<string,struct<a:int,b:int>>", False),
+        ("array<array<struct<b:int,a:int>>>", "array<array<struct<a:int,b:int>>>", False),
+        ("struct<c:map<int,struct<b:int,a:int>>>", "struct<c:map<int,struct<a:int,b:int>>>", False),
+    ],
+)
+def test_members_of_structs_have_an_order_only_where_hive_finds_them_by_place(
+    one: str, other: str, is_same: bool
+) -> None:
+    assert (in_order(one) == in_order(other)) == is_same
 
 
 @pytest.mark.parametrize(

@@ -388,23 +388,39 @@ def test_a_key_in_upper_case_and_a_wide_struct_are_those_of_the_table_before(
         register(spark, url, name)
 
 
-def test_partition_keys_in_another_order_are_told_and_directories_may_have_any(
+def test_columns_members_of_structs_and_keys_may_change_their_order(
     spark: Any, tmp_path: Path, name: str
 ) -> None:
-    url = str(tmp_path / "table")
+    url, by_place = str(tmp_path / "table"), "parquet.column.index.access"
+    row: dict[str, Any] = {"x": 3, "pair": {"p": 1, "q": 2}, "dt": "1", "hour": "7"}
+    row |= {"inner": {"pair": row["pair"]}, "pairs": [row["pair"]]}
 
-    def made_anew(num_rows: int, keys: list[str], directories: list[str]) -> None:
+    def made_anew(columns: list[str], keys: list[str], pair: str) -> None:
         shutil.rmtree(url, ignore_errors=True)
-        rows = pa.table({"x": range(num_rows), **{key: ["1"] * num_rows for key in keys}})
-        write_deltalake(url, rows, partition_by=directories)
+        of = pa.struct([(each, pa.int64()) for each in pair])
+        types = {"x": pa.int64(), "pair": of, "inner": pa.struct([("pair", of)])}
+        types |= {"pairs": pa.list_(of), "dt": pa.string(), "hour": pa.string()}
+        schema = pa.schema([(each, types[each]) for each in columns])
+        write_deltalake(url, pa.Table.from_pylist([row], schema), partition_by=keys)
 
-    for num_rows, directories in ((3, ["dt", "hour"]), (4, ["hour", "dt"])):
-        made_anew(num_rows, ["dt", "hour"], directories)
-        register(spark, url, name)
-    assert spark.table(name).count() == 4
-    made_anew(4, ["hour", "dt"], ["hour", "dt"])
-    with pytest.raises(InputError, match="found partition keys dt,hour for hour,dt, as of a table"):
-        register(spark, url, name)
+    columns, keys = ["x", "pair", "inner", "pairs", "dt", "hour"], ["dt", "hour"]
+    made_anew(columns, keys, "pq")
+    register(spark, url, name)
+    made_anew(columns[::-1], keys[::-1], "qp")
+    register(spark, url, name)
+    pairs = ", ".join(f"{each}.p, {each}.q" for each in ("pair", "inner.pair", "pairs[0]"))
+    for _ in by_each_reader(spark):
+        found = spark.sql(f"SELECT x, {pairs}, dt, hour FROM {name}").first()
+        assert tuple(found) == (3, 1, 2, 1, 2, 1, 2, "1", "7")
+    for kind in ("TBLPROPERTIES", "SERDEPROPERTIES"):
+        spark.sql(f"ALTER TABLE {name} SET {kind} ('{by_place}'='true')")
+        with pytest.raises(
+            InputError, match=rf"in this order, since the table says {by_place}=true"
+        ):
+            register(spark, url, name)
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{by_place}'='false')")
+    made_anew(columns, keys[::-1], "pq")
+    assert not register(spark, url, name).new_columns
 
 
 def test_a_session_without_a_metastore_is_refused(job: ExtractJob) -> None:

@@ -40,13 +40,15 @@ from featstore.table.layout import (
     parse_partition,
     partition_path,
 )
-from featstore.table.open import advice_if_gone, open_input
-from featstore.table.parquet_dir import each_footer
+from featstore.table.open import OpenedTables, open_input
+from featstore.table.parquet_dir import REMOVED_MEANWHILE, each_footer
 from featstore.table.snapshot import DataFile
 
 # Rows of a batch, and its values, with those in lists and maps. Many rows keep the fixed cost of
 # each operator call small: 26 microseconds. 4 Mi values bound the memory: 32 MB for 8-byte columns.
 MIN_BATCH_ROWS, MAX_BATCH_ROWS, BATCH_VALUES = 4_096, 65_536, 1 << 22
+# Files that are looked for at a time once one is gone: each look is one request to the store.
+_NUM_LOOKING_THREADS = 16
 
 RawSource: TypeAlias = pq.ParquetFile | RawTextFile | RawTableFile
 
@@ -119,6 +121,7 @@ def find_raw_files(
     constant: Mapping[str, str],
     from_path: Sequence[str],
     declared: Mapping[str, pa.DataType] | None = None,
+    opened: OpenedTables | None = None,
 ) -> list[RawFile]:
     """Lists the raw files at `url` and reads their footers, or counts the rows of those of text.
 
@@ -129,6 +132,7 @@ def find_raw_files(
         from_path: Partition keys to take from `key=value/` directories, or from the table's
             partitions.
         declared: The types of columns, which text does not tell; None to refuse text.
+        opened: As of `open_input`.
 
     Returns:
         The files, sorted by name within each partition.
@@ -138,14 +142,13 @@ def find_raw_files(
             files belong to a Delta table, or a file without rows has changed since it was listed.
             Such a file is not read later, so this is the only check of it.
     """
-    listed = list_input(url)
+    listed = list_input(url, opened=opened)
     if not listed:
         raise InputError(
             f"no raw files at {redact(url)}: expected a Parquet file, a directory or a glob of "
             f".parquet files, or of CSV (.csv, .tsv) or JSON lines (.jsonl, .ndjson, .json), or a "
             f"table with rows (iceberg://CATALOG/NAMESPACE.TABLE, delta+URL)"
         )
-    entries = [entry for entry, _ in listed]
     files = [
         RawFile(
             listed=entry,
@@ -155,7 +158,7 @@ def find_raw_files(
             of_table=of_table,
         )
         for (entry, of_table), (row_groups, schema) in zip(
-            listed, _contents(url, entries, declared), strict=True
+            listed, _contents(url, listed, declared), strict=True
         )
     ]
     files = [
@@ -168,13 +171,14 @@ def find_raw_files(
 
 
 def list_input(
-    url: str, *, looks_above: bool = True
+    url: str, *, looks_above: bool = True, opened: OpenedTables | None = None
 ) -> list[tuple[FileEntry, RawTableRows | None]]:
     """Lists the raw files at a URL, of which each file of a table comes with what its rows are;
-    `looks_above` as of `list_files`. InputError if they belong to a table that is not read.
+    `looks_above` as of `list_files`, `opened` as of `open_input`. InputError if they belong to a
+    table that is not read.
     """
-    if (table := open_input(url)) is not None:
-        return [(_entry_of(file), rows) for file, rows in table_rows(table)]
+    if (table := open_input(url, opened)) is not None:
+        return [(_entry_of(rows.file), rows) for rows in table_rows(table)]
     try:
         return [(entry, None) for entry in list_raw_files(url, looks_above=looks_above)]
     except TableFormatError as error:
@@ -321,7 +325,7 @@ def _values_per_row(file: pq.ParquetFile, row_group: int, columns: Sequence[str]
 def open_range(raw: RawRange) -> Iterator[RawSource]:
     """Opens the file of a range for reading; it is closed at the end of the block.
 
-    The data file of a table never changes.
+    The data file of a table never changes, but may be removed.
 
     Raises:
         InputError: The file cannot be opened, or has changed since it was listed. The change is
@@ -335,6 +339,10 @@ def open_range(raw: RawRange) -> Iterator[RawSource]:
                 file = stack.enter_context(_opened(raw))
             yield file
         except FeatstoreError:
+            if raw.of_table is not None and find_file(raw.url) is None:
+                raise InputError(
+                    f"{_shown(raw)}: expected a data file, found none: {raw.of_table.if_gone}"
+                ) from None
             _check_unchanged(raw)
             raise
     _check_unchanged(raw)
@@ -460,9 +468,12 @@ def _from_path(file: RawFile, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _contents(
-    url: str, entries: Sequence[FileEntry], declared: Mapping[str, pa.DataType] | None
+    url: str,
+    listed: Sequence[tuple[FileEntry, RawTableRows | None]],
+    declared: Mapping[str, pa.DataType] | None,
 ) -> list[tuple[tuple[int, ...], pa.Schema]]:
     """Rows by row group, and columns, of each file."""
+    entries = [entry for entry, _ in listed]
     texts = [entry for entry in entries if format_of(entry.url) is not None]
     if texts and declared is None:
         raise InputError(
@@ -474,7 +485,7 @@ def _contents(
         parquet = each_footer(
             [entry.url for entry in entries if format_of(entry.url) is None],
             lambda footer: (footer.row_group_rows, footer.schema),
-            partial(advice_if_gone, url),
+            partial(_advice_if_gone, listed),
         )
         with thread_pool(num_cores(), "featstore-scan") as threads:
             scanned = threads.map(partial(scan, declared=declared or {}), texts)
@@ -484,6 +495,27 @@ def _contents(
             ]
     except DataFileError as error:
         raise InputError(f"raw input: {error}") from None
+
+
+def _advice_if_gone(listed: Iterable[tuple[FileEntry, RawTableRows | None]], url: str) -> str:
+    """What to do about a raw file that is gone. In a range of versions the newest one counts of
+    which a file is gone.
+    """
+    by_url = {entry.url: rows for entry, rows in listed}
+    if (gone := by_url[url]) is None:
+        return REMOVED_MEANWHILE
+    later = [rows for rows in by_url.values() if rows and rows.appended > gone.appended]
+    later.sort(key=_appended, reverse=True)
+    with thread_pool(_NUM_LOOKING_THREADS) as threads:
+        for _, of_version in itertools.groupby(later, _appended):
+            rows = list(of_version)
+            if None in threads.map(find_file, [each.file.url for each in rows]):
+                return rows[0].if_gone
+    return gone.if_gone
+
+
+def _appended(rows: RawTableRows) -> int:
+    return rows.appended
 
 
 def _row_groups(file: RawFile) -> Iterator[RawRange]:

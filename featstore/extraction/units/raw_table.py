@@ -11,7 +11,8 @@ import pyarrow as pa
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.open import InputTable
+from featstore.table.snapshot import DataFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +22,14 @@ class RawTableRows:
     Attributes:
         schema: The columns, in the table's types.
         file: The file, as the table lists it.
+        if_gone: What to do if the file is gone.
+        appended: The version that appended the file, of a range of a Delta table; otherwise 0.
     """
 
     schema: pa.Schema
     file: DataFile
+    if_gone: str
+    appended: int
 
     @property
     def partition(self) -> Mapping[str, str | None]:
@@ -32,12 +37,17 @@ class RawTableRows:
         return self.file.partition
 
 
-def table_rows(snapshot: Snapshot) -> Iterator[tuple[DataFile, RawTableRows]]:
-    """Yields the data files of a table, each with what its rows are."""
-    columns = snapshot.schema.with_foreign_kept()
+def table_rows(table: InputTable) -> Iterator[RawTableRows]:
+    """Yields what the rows of each data file of a table are."""
+    columns = table.snapshot.schema.with_foreign_kept()
     schema = columns.to_arrow(nullable=True, partition_keys=True)
-    for file in snapshot.data_files:
-        yield file, RawTableRows(schema=schema, file=file)
+    for file in table.snapshot.data_files:
+        yield RawTableRows(
+            schema=schema,
+            file=file,
+            if_gone=table.if_gone(file.path),
+            appended=table.appended.get(file.path, 0),
+        )
 
 
 class RawTableFile:
