@@ -19,10 +19,10 @@ _ROOM_SHARE = 4
 # If rows are shuffled, half of the budget is for open windows, a quarter for those that are read
 # ahead or not yet gathered to their end, and a quarter for the rows that are gathered at a time.
 _GATHERED_SHARE = 4
-# Windows that are read ahead, or not yet gathered to their end, take at most half as much as the
-# open ones. All open ones end at nearly the same time, so otherwise there are twice as many then
-# (see decision 95).
-_AHEAD_SHARE = 2
+# Windows that are read ahead, or not yet gathered to their end, take at most a quarter as much as
+# the open ones, or one window. All open ones end at nearly the same time, so otherwise there are
+# twice as many then (see decision 95).
+_AHEAD_SHARE = 4
 
 
 class Budget:
@@ -76,7 +76,7 @@ class Budget:
         return size_bytes <= self.most_bytes // _SHARE
 
     def limit_windows(self, open_bytes: int, largest_bytes: int) -> None:
-        """Limits what all windows take together: the open ones, and half as much, or one more.
+        """Limits what all windows take together: the open ones, and a quarter as much, or one more.
 
         Args:
             open_bytes: What the largest windows of all open splits take.

@@ -298,9 +298,9 @@ def kept_windows(budget: Budget) -> int:
 
 @pytest.mark.parametrize(
     ("max_bytes", "open_bytes", "expected"),
-    [(1000, 0, 1), (1000, 10, 2), (1000, 20, 3), (1000, 80, 12), (100, 80, 7)],
+    [(1000, 0, 1), (1000, 10, 2), (1000, 20, 3), (1000, 80, 10), (100, 80, 7)],
 )
-def test_windows_take_half_as_much_as_the_open_ones_or_one_more_and_never_more_than_their_part(
+def test_windows_take_a_quarter_as_much_as_the_open_ones_or_one_more_and_never_more_than_their_part(
     max_bytes: int, open_bytes: int, expected: int
 ) -> None:
     budget = Budget(max_bytes)
