@@ -32,15 +32,7 @@ from featstore.ops.arrays import (
 )
 from featstore.ops.hashing import MISSING, sign
 from featstore.ops.ids import fields_of
-from featstore.ops.lists import (
-    as_list,
-    drop_elements,
-    flat,
-    is_list,
-    mark_events,
-    mark_missing,
-    zero_based,
-)
+from featstore.ops.lists import as_list, drop_elements, flat, is_list, mark_missing, zero_based
 from featstore.ops.maps import entries_of, is_map, map_of
 
 _MAX_INT64 = 2**63 - 1
@@ -297,14 +289,8 @@ def index_column(array: pa.Array, *, arrow_type: pa.DataType) -> pa.Array:
     return pc.fill_null(pc.add(array, 1), MISSING)
 
 
-def float_column(
-    array: pa.Array,
-    events: pa.ListArray | None = None,
-    *,
-    arrow_type: pa.DataType,
-    counts: Counter[str],
-) -> pa.Array:
-    """Float64 as float32, missing NaN; lists of float32, missing `[NaN]`, or a NaN for each event.
+def float_column(array: pa.Array, *, arrow_type: pa.DataType, counts: Counter[str]) -> pa.Array:
+    """Float64 as float32, missing NaN; lists of float32, missing `[NaN]`.
 
     A value that float32 cannot hold becomes missing, or is dropped from a list, and is counted.
     """
@@ -322,8 +308,6 @@ def float_column(
             floats[overflows] = np.nan
         return array_of(floats)
     lists = list_of(offsets_of(array), array_of(floats), nulls_of(array))
-    if has_overflow:
-        lists = drop_elements(lists, overflows)
-    if events is not None:
-        lists = mark_events(lists, events, np.nan)
-    return mark_missing(lists, np.nan, arrow_type)
+    return mark_missing(
+        drop_elements(lists, overflows) if has_overflow else lists, np.nan, arrow_type
+    )

@@ -121,20 +121,6 @@ def fill_null(array: pa.Array, value: pa.Scalar) -> pa.Array:
     return pc.coalesce(array, value)
 
 
-def mark_events(array: pa.ListArray, events: pa.ListArray, mark: float) -> pa.ListArray:
-    """A flat list of numbers in which null rows hold a mark for each event; they stay null where
-    the events are, too.
-    """
-    nulls, without_events = nulls_of(array), nulls_of(events)
-    if nulls is None:
-        return array
-    marked = nulls if without_events is None else nulls & ~without_events
-    lengths = np.where(marked, np.diff(offsets_of(events)), np.diff(offsets_of(array)))
-    values = np.full(lengths.sum(), mark, values_of(array.values).dtype)
-    values[~np.repeat(marked, lengths)] = values_of(array.values)
-    return list_of(offsets_from(lengths), array_of(values), nulls & ~marked)
-
-
 def mark_missing(array: pa.ListArray, mark: float, arrow_type: pa.DataType) -> pa.ListArray:
     """A flat list of numbers as a column without nulls: a null row becomes `[mark]`.
 

@@ -172,7 +172,6 @@ _ALL = (
         params={"unit": _choice(*timestamps.UNITS)},
         min_inputs=2,
         max_inputs=2,
-        events=1,
     ),
     Operator(
         name="lookup",

@@ -62,8 +62,6 @@ class Operator:
         fills: Whether a node may have a `fill`.
         names: Returns the names of the values that the operator can return, given its params; None
             where only rows can tell them.
-        events: Which input the result has an element for each element of, if it is a list; None
-            where there is none.
     """
 
     name: str
@@ -78,7 +76,6 @@ class Operator:
     fit_only: tuple[str, ...] = ()
     fills: bool = True
     names: Callable[[Mapping[str, Any]], NamedValues] | None = None
-    events: int | None = None
 
     @property
     def reads_vocabulary(self) -> bool:

@@ -171,8 +171,6 @@ class Builder:
             name: sequence.truncate if sequence.max_len else None
             for name, sequence in self._sequences.items()
         }
-        self._of_sequences = set(self._sequences)  # and what is made of their columns
-        self._events: dict[str, int] = {}
 
     def add_node(self, node: Node) -> None:
         """Adds the steps of one node: defaults, value hashes, the operator, and `fill`."""
@@ -193,10 +191,6 @@ class Builder:
         self._meanings[node.name] = meaning.meaning(self._spec, node, self._meanings)
         self._paths[node.name] = meaning.operator_path(self._spec, node, self._paths)
         self._truncates[node.name] = self._truncate(node)
-        if not self._of_sequences.isdisjoint(node.of):
-            self._of_sequences.add(node.name)
-        if operator.events is not None and node.of[operator.events] in self._of_sequences:
-            self._events[node.name] = inputs[operator.events]
 
     def _truncate(self, node: Node) -> str | None:
         """Which end of its lists a node keeps: as it says itself, or the first of its inputs, or
@@ -227,10 +221,9 @@ class Builder:
         slot = self._slot(node, arrow_type)
         stored = slot.arrow_type()
         if slot.kind is SlotKind.FLOAT:
-            events = self._events.get(node.name) if slot.is_list else None
             return slot, self._add(
                 columns.float_column,
-                [position] if events is None else [position, events],
+                [position],
                 {"arrow_type": stored},
                 stored,
                 name,

@@ -201,7 +201,8 @@ class Batch:
         columns = self.columns.moved(device=torch.device(device), non_blocking=non_blocking)
         moved = self.with_columns(columns)
         # Offsets that are on their way cannot be compared, and those of equal lists are shared.
-        moved._made = columns.made()
+        with torch.inference_mode(False):  # As those that are made later.
+            moved._made = columns.made()
         return moved
 
     def pin_memory(self) -> "Batch":

@@ -143,9 +143,9 @@ def _float_column(call: Call) -> str:
         )
         return f"coalesce({value}, float('NaN'))"
     floats = call.each(call.text, lambda e: f"CAST({e} AS FLOAT) + 0F")
-    marks = [call.each(events, lambda e: "float('NaN')") for events in call.texts[1:]]
-    found = [call.only(floats, lambda e: f"abs({e}) <= {MAX_FLOAT}"), *marks]
-    return f"coalesce({', '.join(found)}, array(float('NaN')))"
+    return (
+        f"coalesce({call.only(floats, lambda e: f'abs({e}) <= {MAX_FLOAT}')}, array(float('NaN')))"
+    )
 
 
 COLUMN_TEMPLATES: dict[object, Template] = {
