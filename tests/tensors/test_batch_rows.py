@@ -122,6 +122,17 @@ def test_offsets_that_have_not_arrived_are_not_compared() -> None:
     assert [[row.tolist() for row in of] for of in found] == [[[0], [1, 2]], [[0, 1], [2]]]
 
 
+def test_a_packed_batch_that_stays_in_inference_mode_can_be_trained_on() -> None:
+    columns = TensorColumns({("slot", "a"): torch.tensor([1.0, 2.0])})
+    packed = Batch(columns, num_rows=2, extras=pa.table({})).clone()
+    with torch.inference_mode():
+        moved = packed.to("cpu")
+    weight = torch.ones(2, requires_grad=True)
+    (moved["a"] * weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [1.0, 2.0]
+
+
 def test_slices_of_a_loader_s_batches(table_url: str) -> None:
     with FeatureLoader(
         table_url, slots=["row", "tags"], labels=["click"], extras=["note"], batch_size=50
