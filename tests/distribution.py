@@ -87,7 +87,7 @@ class Noted:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._file.write_text(item.nodeid)
+        self._file.write_text(f"{psutil.Process().create_time()} {item.nodeid}")
         try:
             return (yield)
         finally:
@@ -125,21 +125,32 @@ class Watched:
     def _watch(self) -> None:
         while not self._ended.wait(min(10.0, self._limit_s / 4)):
             for file in self._directory.iterdir():
-                with contextlib.suppress(FileNotFoundError):  # its test has ended meanwhile
-                    if (
-                        file.suffix != _STACKS
-                        and time.time() - file.stat().st_mtime > self._limit_s
-                    ):
+                # Its test, or its process, may end meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    since_s = time.time() - file.stat().st_mtime
+                    if file.suffix != _STACKS and since_s > self._limit_s:
                         self._end(file)
 
     def _end(self, file: Path) -> None:
-        test = file.read_text()
-        process = psutil.Process(int(file.name))
-        process.send_signal(signal.SIGUSR2)
-        time.sleep(_DUMP_S)
-        for one in [process, *process.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
-        stacks = file.with_suffix(_STACKS).read_text()
-        self._told.append(f"{test} had not ended after {self._limit_s:.0f} s:\n{stacks}")
+        noted = file.read_text()
+        begun, _, test = noted.partition(" ")
+        # A process that has crashed leaves its file, and another one may have its number.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(int(file.name))
+            if process.status() != psutil.STATUS_ZOMBIE and str(process.create_time()) == begun:
+                process.send_signal(signal.SIGUSR2)
+                time.sleep(_DUMP_S)
+                if file.read_text() == noted:
+                    stacks = file.with_suffix(_STACKS).read_text()
+                    self._told.append(
+                        f"{test} had not ended after {self._limit_s:.0f} s:\n{stacks}"
+                    )
+                    _kill(process)
+                return
         file.unlink()
+
+
+def _kill(process: Any) -> None:
+    for one in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()

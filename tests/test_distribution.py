@@ -1,8 +1,11 @@
 """A test that hangs does not hang the run: it is named with its stacks, and the others run."""
 
+import subprocess
 import time
 from pathlib import Path
 
+from tests.distribution import Watched
+from tests.process import await_that
 from tests.programs import run_python
 
 CONFTEST = """
@@ -23,6 +26,11 @@ def test_that_hangs():
     native.pthread_mutex_lock(lock)
 def test_after(): pass
 """
+CRASHING = """
+import os, time
+def test_that_crashes(): os._exit(3)
+def test_later(): time.sleep(3)
+"""
 RUN = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
@@ -36,3 +44,34 @@ def test_a_test_that_hangs_is_named_and_the_others_run(tmp_path: Path) -> None:
     assert "test_it.py::test_that_hangs had not ended after 4 s" in done.stdout
     assert "in test_that_hangs\n" in done.stdout
     assert "1 failed, 2 passed" in done.stdout
+
+
+def test_a_process_that_crashed_is_not_said_to_hang_and_its_number_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST.replace("limit_s=4", "limit_s=6"))
+    test = tmp_path / "test_it.py"
+    test.write_text(CRASHING)
+    done = run_python(RUN, "--rootdir", tmp_path, test, "--numprocesses", 1, status=1)
+    assert "crashed while running 'test_it.py::test_that_crashes'" in done.stdout
+    assert "a test hung" not in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
+
+
+def test_a_file_of_a_process_that_is_gone_is_removed_and_no_process_of_its_number_ends(
+    tmp_path: Path,
+) -> None:
+    other = subprocess.Popen(["sleep", "300"])
+    (tmp_path / str(other.pid)).write_text("1.5 test_it.py::test_of_another_process")
+    gone = subprocess.Popen(["true"])
+    gone.wait(60)
+    (tmp_path / str(gone.pid)).write_text("1.5 test_it.py::test_of_one_that_is_gone")
+    watched = Watched(tmp_path, limit_s=0.04)
+    watched.pytest_sessionstart()
+    try:
+        await_that(lambda: not (tmp_path / str(other.pid)).exists())
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait(60)
+        watched.pytest_sessionfinish()

@@ -25,7 +25,8 @@ class cached_property(Generic[_Value]):  # noqa: N801  as it is called in functo
     one for all objects of a class: a child that is forked while a thread computes the value, as
     another loader's does, would wait for ever for that thread, which is not there.
 
-    Threads may compute the value at once; all get the one that was there first.
+    Threads may compute the value at once; all get the one that was there first. One that overrides
+    another cannot use the value of that by `super()`.
     """
 
     def __init__(self, compute: Callable[[Any], _Value]) -> None:

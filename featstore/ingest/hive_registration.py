@@ -244,7 +244,9 @@ def _new_columns(
     schema = StructType.fromJson(json.loads(found.schema().json()))
     shown = {each.name.lower(): _comparable(each.dataType.simpleString()) for each in schema}
     said = (found.properties(), found.storage().properties())
-    is_by_place = "true" in (_as_dict(spark, each).get(_BY_PLACE, "").lower() for each in said)
+    by_place = [_as_dict(spark, each).get(_BY_PLACE, "") for each in said]
+    by_place.append(session.newHadoopConf().get(_BY_PLACE, ""))
+    is_by_place = "true" in map(str.lower, by_place)
     alike = str if is_by_place else in_order
     differing = [
         f"{column.name} {_differing(type_, expected)}"
@@ -256,7 +258,9 @@ def _new_columns(
     known = [each for each in shown if each not in {key.name.lower() for key in keys}]
     if is_by_place and known != names[: len(known)]:
         places = _differing(",".join(known), ",".join(names))
-        differing.append(f"{places} in this order, since the table says {_BY_PLACE}=true")
+        differing.append(
+            f"{places} in this order, since the table or this session says {_BY_PLACE}=true"
+        )
     known_keys = found.partitionColumnNames().mkString(",").lower()
     expected_keys = ",".join(key.name.lower() for key in keys)
     if sorted(known_keys.split(",")) != sorted(expected_keys.split(",")):

@@ -206,8 +206,13 @@ class OpenSamples(Closing):
             self.num_samples,
             lambda: one_array(self.ids()),
         )
-        [entry] = self._opened([wanted])
-        return entry
+        [entry] = self._cache.open_all([wanted], checked_states=self.plan.checked_states)
+        first: MappedEntry = self.__dict__.setdefault("_id_index", entry)
+        if first is entry:
+            self._entries.append((wanted.name, entry))
+        else:  # Threads looked for ids at once.
+            entry.close()
+        return first
 
     def _require_unchanged(self) -> None:
         for _, entry in self._entries:

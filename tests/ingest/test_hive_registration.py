@@ -415,10 +415,19 @@ def test_columns_members_of_structs_and_keys_may_change_their_order(
     for kind in ("TBLPROPERTIES", "SERDEPROPERTIES"):
         spark.sql(f"ALTER TABLE {name} SET {kind} ('{by_place}'='true')")
         with pytest.raises(
-            InputError, match=rf"in this order, since the table says {by_place}=true"
+            InputError,
+            match=rf"in this order, since the table or this session says {by_place}=true",
         ):
             register(spark, url, name)
-        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{by_place}'='false')")
+        spark.sql(f"ALTER TABLE {name} SET {kind} ('{by_place}'='false')")
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set(by_place, "true")
+    try:
+        with pytest.raises(InputError, match=f"or this session says {by_place}=true"):
+            register(spark, url, name)
+    finally:
+        hadoop.unset(by_place)
+    assert not register(spark, url, name).new_columns
     made_anew(columns, keys[::-1], "pq")
     assert not register(spark, url, name).new_columns
 

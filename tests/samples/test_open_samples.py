@@ -1,6 +1,7 @@
 """Samples of remote tables, of slot groups, and of a cache that others fill."""
 
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from featstore import api
 from featstore.base.errors import BudgetError, DataFileError
+from featstore.decoded.decoded_cache import DecodedCache
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.stage import clear
 from featstore.loader.stage import list as listed
@@ -18,6 +20,7 @@ from tests.loader.conftest import NUM_ROWS
 from tests.loader.test_groups import url
 from tests.loader.test_loader import served
 from tests.samples.test_sample_dataset import same
+from tests.threads import run_together
 
 __all__ = ["url"]
 
@@ -101,3 +104,25 @@ def test_the_commands_list_and_clear_decoded_columns(table_url: str, tmp_path: P
         assert text.count("pinned") == 6
         assert clear(str(tmp_path)).startswith("0 files removed")
     assert clear(str(tmp_path)).startswith("6 files removed")
+
+
+def test_threads_that_look_for_ids_at_once_hold_one_index(
+    table_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened() -> SampleDataset:
+        staging = {"directory": str(tmp_path)}
+        return SampleDataset(table_url, slots=["row"], id_column="note", staging=staging)
+
+    with opened() as alone, opened() as shared:
+        alone.by_id(["n7"])
+        open_all, have_opened = DecodedCache.open_all, threading.Barrier(4)
+
+        def open_together(*arguments: Any, **options: Any) -> Any:
+            entries = open_all(*arguments, **options)
+            have_opened.wait(60)
+            return entries
+
+        monkeypatch.setattr(DecodedCache, "open_all", open_together)
+        run_together(*[lambda: shared.by_id(["n7"])] * 4)
+        assert shared.by_id(["n7"])["row"].tolist() == [7]
+        assert shared.decoded_bytes == alone.decoded_bytes
