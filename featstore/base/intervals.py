@@ -3,10 +3,10 @@ that fit a cap. Evenly spaced items.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Span = tuple[int, int]
 
@@ -80,7 +80,7 @@ def aligned(num_bytes: int, alignment: int = 64) -> int:
     return -(-num_bytes // alignment) * alignment
 
 
-def capped_cuts(lengths: NDArray[Any], max_values: int, batch_size: int) -> list[int]:
+def capped_cuts(lengths: "NDArray[Any]", max_values: int, batch_size: int) -> list[int]:
     """Where batches begin and end, from 0 to the number of rows. A row above the cap is alone.
 
     Args:
@@ -88,19 +88,24 @@ def capped_cuts(lengths: NDArray[Any], max_values: int, batch_size: int) -> list
         max_values: The most values of a batch.
         batch_size: The most rows of a batch.
     """
-    offsets, cuts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), [0]
+    ends, cuts = lengths.cumsum(dtype="int64"), [0]
     while (first := cuts[-1]) < len(lengths):
-        most = min(len(lengths), first + batch_size)
-        cuts.append(max(first + 1, fitting_end(offsets, first, most, max_values)))
+        before = int(ends[first - 1]) if first else 0
+        num_rows = _num_fitting(before, ends[first : first + batch_size], max_values)
+        cuts.append(first + max(1, num_rows))
     return cuts
 
 
-def fitting_end(offsets: NDArray[Any], first: int, most: int, max_values: int) -> int:
+def fitting_end(offsets: "NDArray[Any]", first: int, most: int, max_values: int) -> int:
     """The row after the last one, up to `most`, whose values fit with those from `first` on."""
-    ends = offsets[first + 1 : most + 1]
+    return first + _num_fitting(int(offsets[first]), offsets[first + 1 : most + 1], max_values)
+
+
+def _num_fitting(before: int, ends: "NDArray[Any]", max_values: int) -> int:
+    """How many rows fit, of those that end at these offsets."""
     # Of the offsets' own type: numpy would convert all of them to that of another number.
-    last = offsets.dtype.type(min(int(offsets[first]) + max_values, int(ends[-1])))
-    return first + int(np.searchsorted(ends, last, side="right"))
+    last = ends.dtype.type(min(before + max_values, int(ends[-1])))
+    return int(ends.searchsorted(last, side="right"))
 
 
 MOST_SAMPLED = 16  # files, or row groups, of which a sample reads some rows, if they have enough
