@@ -127,10 +127,10 @@ class Lease:
         """The value in the store: JSON with sorted keys. Most fields are left out at their default,
         which keeps values short: a store keeps 200 bytes per file (dispatch_simulation.md).
         """
-        return self._encoded  # Once: each change of a lease needs the text before it and after it.
+        return self._text  # Once: each change of a lease needs the text before it and after it.
 
     @cached_property
-    def _encoded(self) -> str:
+    def _text(self) -> str:
         fields: dict[str, Any] = {"format": FORMAT, "state": self.state.value}
         fields |= {name: getattr(self, name) for name in _ALWAYS}
         fields |= {name: value for name in _UNLESS_DEFAULT if (value := getattr(self, name))}

@@ -4,6 +4,7 @@ with bounds of row groups.
 
 import datetime
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -152,4 +153,4 @@ def test_a_list_of_100000_values_works(kind: Any) -> None:
         assert pc.sum(where.mask(rows)).as_py() == 50_000
         assert where.can_match(Ranges(num_row_groups=1_000, columns={"x": range_})).all()
 
-    assert least_cpu_s(match) < 3
+    assert least_cpu_s(match, time.process_time) < 3
