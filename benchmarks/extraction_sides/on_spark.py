@@ -7,7 +7,7 @@ measured by the CPU seconds that the whole process tree spends from rest to rest
 whichever side, Python workers are started again by a small extraction that is not measured. Prints
 one line of JSON.
 
-    python -m extraction_sides.on_spark RAW OUT NUM_SLOTS ROWS_PER_FILE NUM_ROUNDS
+    python -m extraction_sides.on_spark RAW OUT NUM_SLOTS ROWS_PER_FILE NUM_ROUNDS SIDE...
 """
 
 import json
@@ -41,7 +41,7 @@ def main() -> None:
     raw, out, (num_slots, rows_per_file, num_rounds) = (
         sys.argv[1],
         Path(sys.argv[2]),
-        map(int, sys.argv[3:]),
+        map(int, sys.argv[3:6]),
     )
     chosen = features(num_slots)
     spec = load_spec(spec_of(chosen, rows_per_file))
@@ -67,6 +67,7 @@ def main() -> None:
         "catalyst": lambda: expressions("catalyst", as_it_is),
         "catalyst_tuned": lambda: expressions("catalyst_tuned", "8000"),
     }
+    sides = {side: job for side, job in sides.items() if side in ("featstore", *sys.argv[6:])}
     spent: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
     peak_bytes = 0
     for _ in range(num_rounds + 1):
