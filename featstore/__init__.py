@@ -62,7 +62,7 @@ __all__ = ["__version__", *_HOMES]
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        return import_module("importlib.metadata").version("featstore")
+        return import_module("importlib.metadata").version("featstore-pipeline")
     if name in _MODULES:
         return import_module(f"featstore.{name}")
     if name not in _HOMES:

@@ -207,7 +207,7 @@ def run_trial(trial: Trial) -> None:
 
 def install(trial: Trial, python: Path) -> None:
     """Installs the trial's distribution and what it needs."""
-    what = f"featstore{trial.extras} @ {trial.package.as_uri()}"
+    what = f"featstore-pipeline{trial.extras} @ {trial.package.as_uri()}"
     if trial.is_lowest:
         install_lowest(trial, python)
     else:

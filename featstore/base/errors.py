@@ -336,5 +336,6 @@ def missing_extra(what: str, error: ModuleNotFoundError) -> ImportError:
     if package not in _EXTRAS:
         return error
     return MissingDependencyError(
-        f"{what} needs {package}: install it with  pip install 'featstore[{_EXTRAS[package]}]'"
+        f"{what} needs {package}: install it with  "
+        f"pip install 'featstore-pipeline[{_EXTRAS[package]}]'"
     )

@@ -153,7 +153,7 @@ _HDFS = StoreVariables(
 )
 _WEBHDFS = StoreVariables(
     credentials="FEATSTORE_HDFS_TOKEN (a delegation token), a Kerberos ticket (`kinit`) with the "
-    "package featstore[hdfs-kerberos], or HADOOP_USER_NAME",
+    "package featstore-pipeline[hdfs-kerberos], or HADOOP_USER_NAME",
     endpoint="the name node's host and HTTP port in the URL, or HADOOP_CONF_DIR for a name service",
 )
 _LOCAL = StoreVariables(

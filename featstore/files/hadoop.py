@@ -41,7 +41,7 @@ _WEB, _RPC = (
 )
 # By these hdfs-native knows who asks, each time that it connects.
 _WHO = ("HADOOP_USER_NAME", "HADOOP_PROXY_USER", "HADOOP_TOKEN_FILE_LOCATION", "KRB5CCNAME")
-_INSTALL = "install featstore[hdfs]"
+_INSTALL = "install featstore-pipeline[hdfs]"
 _DEFAULT_PORTS = {"webhdfs": 9870, "swebhdfs": 9871, "hdfs": 8020}
 _SERVICE = "dfs.ha.namenodes"
 FileSystem: TypeAlias = "fsspec.AbstractFileSystem"

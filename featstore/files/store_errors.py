@@ -138,8 +138,8 @@ _ANSWERED = (
     _rule(
         r"the server demands Kerberos",
         "{host} refuses access ({words})",
-        "run `kinit` and install featstore[hdfs-kerberos], or set FEATSTORE_HDFS_TOKEN to a "
-        "delegation token (`hdfs fetchdt`)",
+        "run `kinit` and install featstore-pipeline[hdfs-kerberos], or set FEATSTORE_HDFS_TOKEN to "
+        "a delegation token (`hdfs fetchdt`)",
         kind=AccessError,
     ),
     _rule(

@@ -428,7 +428,7 @@ def _torchrec() -> Any:
         raise MissingDependencyError(
             "to_kjt() needs torchrec, and with it the release of fbgemm-gpu (or fbgemm-gpu-cpu) "
             f"that is made for torch {torch.__version__}; it cannot be loaded: {error}; the extra "
-            "featstore[torchrec] has those for torch 2.13"
+            "featstore-pipeline[torchrec] has those for torch 2.13"
         ) from error
 
 

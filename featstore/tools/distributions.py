@@ -15,8 +15,9 @@ from packaging.utils import canonicalize_name
 
 from featstore.base.errors import PackError
 
-ROOT = "featstore[spark]"
-_CLIENTS = ("featstore[hdfs]", "featstore[hdfs-kerberos]")  # packed where they are installed
+_OURS = "featstore-pipeline"
+ROOT = f"{_OURS}[spark]"
+_CLIENTS = (f"{_OURS}[hdfs]", f"{_OURS}[hdfs-kerberos]")  # packed where they are installed
 PROVIDED = frozenset(
     {"pyspark", "py4j"}
 )  # the cluster's Spark brings its own, in SPARK_HOME/python
@@ -28,7 +29,7 @@ def needed(roots: Iterable[str], requirements_of: Callable[[str], Sequence[str]]
     """The normalized names of all distributions that these requirements need, without PROVIDED.
 
     Args:
-        roots: Requirements, such as `featstore[spark]`.
+        roots: Requirements, such as `featstore-pipeline[spark]`.
         requirements_of: The requirements of a distribution by its normalized name, with markers.
 
     Raises:
@@ -85,7 +86,7 @@ def distribution_files(name: str) -> dict[PurePosixPath, Path]:
         for path in distribution.files or ()
         if is_packed(PurePosixPath(path))
     }
-    if name == "featstore":
+    if name == _OURS:
         metadata = {
             path: file
             for path, file in files.items()

@@ -132,7 +132,7 @@ def pack(output: str | Path, also: Sequence[str] = ()) -> PackReport:
         distributions=tuple(names),
         libraries=tuple(libraries),
         glibc=os.confstr("CS_GNU_LIBC_VERSION") or "the glibc of this host",
-        lines=submit_lines(str(archive), version("featstore")),
+        lines=submit_lines(str(archive), version("featstore-pipeline")),
     )
 
 

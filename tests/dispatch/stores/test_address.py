@@ -25,7 +25,7 @@ def test_a_torch_store_without_torch_names_the_extra() -> None:
     last = done.stderr.splitlines()[-1]
     assert (
         "MissingDependencyError: a dispatch store torch:// needs torch: install it with  pip install "
-        "'featstore[torch]'" in last
+        "'featstore-pipeline[torch]'" in last
     )
 
 

@@ -257,7 +257,7 @@ def test_importing_the_spark_part_needs_no_spark() -> None:
     done = run_python(code, status=1)
     assert (
         "MissingDependencyError: Spark needs pyspark: install it with  pip install "
-        "'featstore[spark]'" in done.stderr
+        "'featstore-pipeline[spark]'" in done.stderr
     )
 
 
