@@ -241,8 +241,8 @@ class WebHdfs(HdfsFiles):
             infos = [_info(f"{root}/{status['pathSuffix']}", status) for status in listed]
         return infos if detail else [info["name"] for info in infos]
 
-    def rm_file(self, path: str) -> None:
-        self._call("DELETE", "delete", path, recursive="false")
+    def remove_once(self, path: str) -> None:
+        self._once("delete", *self._asked("DELETE", path, {"recursive": "false"}), None)
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
         options: dict[str, Any] = {"renameoptions": "OVERWRITE"} if overwrite else {}
