@@ -29,7 +29,7 @@ _SPOOLED_BYTES = 8 << 20  # of a file that is being written: larger ones are kep
 # connection is refused: the budget of time may be minutes, and the port may be a wrong one.
 _WARNED_AFTER = 3
 # Outside of a budget of time a failure so long after the first one is final, however few they were:
-# a host that does not answer, which is most often a wrong one, is told within 10 s.
+# a host that does not answer, which is most often a wrong one, is told by WebHDFS within 10 s.
 _BRIEF_S = 4.0
 _PREFIX = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 # Exceptions of a name node that another one, or a later request, may not raise.
@@ -63,6 +63,19 @@ class HdfsError(OSError):
         self.is_passing, self.headers = is_passing, headers or {}
 
 
+class SilentError(HdfsError):
+    """Servers were waited for as long as their time limits allow.
+
+    Attributes:
+        num_servers: How many could have answered. Each costs a time limit, so outside of a budget
+            of time as many attempts are made, and no more.
+    """
+
+    def __init__(self, text: str, num_servers: int = 1) -> None:
+        super().__init__(text, is_passing=True)
+        self.num_servers = num_servers
+
+
 def remote_error(name: str, words: str, where: str) -> OSError:
     """The error for an exception of a name node or data node. Pure.
 
@@ -89,8 +102,8 @@ def host_text(host: str | None, port: int | None) -> str:
 class HdfsFiles(AbstractFileSystem):  # type: ignore[misc]
     """A file system of one name service, for fsspec. Threads may share it.
 
-    Subclasses have `info`, `ls` and `rm_file` of fsspec, and what is declared here. `info` and `ls`
-    also report `mtime`, the seconds since the epoch.
+    Subclasses have `info` and `ls` of fsspec, which also report `mtime`, the seconds since the
+    epoch; and what is declared here.
 
     Args:
         retry: When a failed request is made again.
@@ -107,6 +120,10 @@ class HdfsFiles(AbstractFileSystem):  # type: ignore[misc]
             FileExistsError: The target exists, and is not to be overwritten.
             FileNotFoundError: There is nothing at the source.
         """
+        raise NotImplementedError
+
+    def remove_once(self, path: str) -> None:
+        """Removes a file, or an empty directory, by one attempt."""
         raise NotImplementedError
 
     def create(self, path: str, data: IO[bytes]) -> None:
@@ -138,15 +155,24 @@ class HdfsFiles(AbstractFileSystem):  # type: ignore[misc]
         if is_unresolved(str(error)):  # It is most often misspelled.
             policy = replace(policy, max_attempts=BRIEF.max_attempts)
         elif policy.max_attempts is not None:
-            policy = replace(policy, retry_s=min(policy.retry_s, _BRIEF_S))
+            if isinstance(error, SilentError):
+                policy = replace(policy, max_attempts=min(policy.max_attempts, error.num_servers))
+            else:
+                policy = replace(policy, retry_s=min(policy.retry_s, _BRIEF_S))
         asked_s = retry_after_s(error.headers, time.time())
         pause_s = failures.add(policy, asked_s=asked_s) if error.is_passing else None
         if pause_s is None:
             error.tried = failures.told("retry_s", policy) if failures.num else ""
             raise error
-        if failures.num == _WARNED_AFTER and policy.max_attempts is None:
-            _LOG.warning("%s; it is asked again for %g s (retry_s)", error, policy.retry_s)
+        is_told = isinstance(error, SilentError) or failures.num == _WARNED_AFTER
+        if is_told and policy.max_attempts is None:
+            _LOG.warning(
+                "%s; it is asked again until %g s have passed (retry_s)", error, policy.retry_s
+            )
         time.sleep(pause_s)
+
+    def rm_file(self, path: str) -> None:
+        self.again(partial(self.remove_once, path))
 
     def modified(self, path: str) -> datetime:
         """The time of the last change of a file's content."""
@@ -182,10 +208,11 @@ class HdfsFiles(AbstractFileSystem):  # type: ignore[misc]
             if (written := self.info(partial)["size"]) != size_bytes:
                 raise HdfsError(f"{written:,} of {size_bytes:,} bytes were written")
             self.replace(partial, path)
-        except BaseException:
+        except BaseException as error:
             # What cannot be removed now is left to a vacuum.
-            with contextlib.suppress(OSError):
-                self.rm_file(partial)
+            if not isinstance(error, SilentError):
+                with contextlib.suppress(OSError):
+                    self.remove_once(partial)
             raise
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:

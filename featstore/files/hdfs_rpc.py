@@ -4,7 +4,8 @@ Rust, without Java.
 It knows name services, mount tables, Kerberos and tokens, passes over name nodes on standby, and
 reads on from another data node where one fails or falls silent. Here requests are made again by
 featstore's policy, in place of its own, and have a time limit where name nodes are asked: it waits
-without one for a name node that has stopped.
+without one for a name node that has stopped, or whose host is cut off. The limit is kept by the
+thread that asks, so many threads wait at the same time, each for one limit a name node.
 """
 
 import contextlib
@@ -13,22 +14,34 @@ import functools
 import itertools
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import IO, Any, TypeVar
+from urllib.parse import urlsplit
 
 import hdfs_native
 
+from featstore.base.errors import ConfigError
 from featstore.base.processes import forget_in_child
-from featstore.files.hdfs_files import HdfsError, HdfsFiles, HdfsReader, remote_error
+from featstore.files.hdfs_files import HdfsError, HdfsFiles, HdfsReader, SilentError, remote_error
 from featstore.files.retry import BRIEF, RetryPolicy, with_time_limit
 
-_CALL_S = 30.0  # of a name node. Hadoop's own client waits for 20 s to connect
+# Of a name node: to connect, as Hadoop's own client unless the configuration has a longer time, and
+# to answer.
+_CONNECT_S, _ANSWER_S = 20.0, 10.0
+# Of a data node, unless the configuration has another time: to connect, and between two packets.
+# Other stores have 60 s. Here one that falls silent is asked once more, then those with the other
+# copies, so that a third of it is enough for two copies.
+_DATA_S = 20.0
+_MAX_WAITS = 4  # of so long, for a packet of three copies
+_NO_LIMIT_S = threading.TIMEOUT_MAX / _MAX_WAITS
 # Of writing _BLOCK_BYTES. The client itself notices within 60 s that no data node confirms them.
 _BLOCK_S = 90.0
 _BLOCK_BYTES = 4 << 20
 _PACKETS = 16  # of 64 KiB that are one block of a stream
 _NAMES = "dfs.ha.namenodes."
+_CONNECT_TIMEOUT, _DATA_TIMEOUT = "ipc.client.connect.timeout", "dfs.client.socket-timeout"
 _MAX_ATTEMPTS = "dfs.client.failover.max.attempts"  # after the first one
 # How hdfs-native shows an exception of a server, and its own errors.
 _REMOTE = re.compile(r'^(?:Fatal)?RPCError\("([\w.$]*)", "(.*)"\)$', re.DOTALL)
@@ -39,10 +52,6 @@ _PASSING = re.compile(
 )
 _NODE = re.compile(r'ip_addr: \\?"([^"\\]*).*?xfer_port: (\d+)')
 _Result = TypeVar("_Result")
-
-
-class _StuckError(HdfsError):
-    """A server has not answered in time."""
 
 
 class HdfsRpc(HdfsFiles):
@@ -63,8 +72,11 @@ class HdfsRpc(HdfsFiles):
             return
         super().__init__(retry, **options)
         self.root = root
-        num_others = max((config[key].count(",") for key in _services(config)), default=0)
-        once = {**config, _MAX_ATTEMPTS: str(num_others)}
+        self._num_name_nodes = num_name_nodes(root, config)
+        self._call_s = max(_CONNECT_S, seconds_of(config, _CONNECT_TIMEOUT, 0.0)) + _ANSWER_S
+        self.data_s = seconds_of(config, _DATA_TIMEOUT, _DATA_S)
+        limits = {_DATA_TIMEOUT: f"{self.data_s * 1000:.0f}"}
+        once = {**limits, **config, _MAX_ATTEMPTS: str(self._num_name_nodes - 1)}
         with translated(root):
             self._shared = _shared(root, tuple(sorted(once.items())))
 
@@ -76,15 +88,17 @@ class HdfsRpc(HdfsFiles):
         """As `ask`, once.
 
         Raises:
+            SilentError: A name node has not answered in time. The next one is asked first then.
             HdfsError: It failed.
         """
         client = self._shared.client
-        try:
-            return self.limited(partial(act, client), _CALL_S)
-        except _StuckError:
-            # What waits, waits on: others get new connections, to another name node first.
-            self._shared.renew(client)
-            raise
+        with translated(self.root):
+            try:
+                return with_time_limit(partial(act, client), self._call_s, "answer")
+            except TimeoutError as error:
+                # What waits, waits on: others get new connections, to another name node first.
+                self._shared.renew(client)
+                raise SilentError(f"{error} ({self.root})", self._num_name_nodes) from None
 
     def limited(self, act: Callable[[], _Result], limit_s: float) -> _Result:
         """The result of `act`, within a time limit.
@@ -110,9 +124,9 @@ class HdfsRpc(HdfsFiles):
         ]
         return infos if detail else [info["name"] for info in infos]
 
-    def rm_file(self, path: str) -> None:
+    def remove_once(self, path: str) -> None:
         where = self._strip_protocol(path)
-        self.ask(lambda client: client.delete(where))
+        self.ask_once(lambda client: client.delete(where))
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
         old, new = self._strip_protocol(source), self._strip_protocol(target)
@@ -152,23 +166,44 @@ class _RpcReader(HdfsReader):
 
     def __init__(self, files: HdfsRpc, where: str) -> None:
         self._files, self._where = files, where
-        self._file = files.again(self._opened)
+        self._file: Any = files.again(self._opened)
         super().__init__(files, len(self._file))
 
     def _opened(self) -> Any:
         return self._files.ask_once(lambda client: client.read(self._where))
 
     def stream(self, first: int, num_bytes: int) -> Iterator[bytes]:
-        with translated(self._files.root):
-            try:
+        packets = self._packets(first, num_bytes)
+        while block := b"".join(itertools.islice(packets, _PACKETS)):
+            yield block
+
+    def _packets(self, first: int, num_bytes: int) -> Iterator[bytes]:
+        """The packets of a stream.
+
+        Raises:
+            SilentError: Data nodes were waited for as long as they may take, and none is left.
+            HdfsError: It failed.
+        """
+        if self._file is None:
+            self._file = self._opened()
+        asked_s, data_s = time.monotonic(), self._files.data_s
+        try:
+            with translated(self._files.root):
                 if first + num_bytes > len(self._file):
                     raise HdfsError(f"expected {first + num_bytes:,} bytes: it was replaced")
                 packets = self._file.read_range_stream(first, num_bytes)
-                while block := b"".join(itertools.islice(packets, _PACKETS)):
-                    yield block
-            except (OSError, RuntimeError):
-                self._file = self._opened()  # Its blocks may have moved.
-                raise
+                # Before the first one hdfs-native may ask a name node, without a limit.
+                first_one = partial(next, packets, b"")
+                packet = with_time_limit(first_one, _MAX_WAITS * data_s, "answer")
+                while packet:
+                    yield packet
+                    asked_s = time.monotonic()
+                    packet = next(packets, b"")
+        except HdfsError as error:
+            self._file = None  # Its blocks may have moved.
+            if error.is_passing and time.monotonic() - asked_s >= data_s:
+                raise SilentError(str(error)) from None
+            raise
 
 
 class _Shared:
@@ -212,6 +247,25 @@ def rotated(config: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def num_name_nodes(root: str, config: Mapping[str, str]) -> int:
+    """How many name nodes a service has; those of the largest service for a mount table. Pure."""
+    service = urlsplit(root)
+    keys = [f"{_NAMES}{service.netloc}"] if service.scheme == "hdfs" else _services(config)
+    return 1 + max((config[key].count(",") for key in keys if key in config), default=0)
+
+
+def seconds_of(config: Mapping[str, str], key: str, default_s: float) -> float:
+    """A time limit of Hadoop's configuration, which has milliseconds; 0 is none. Pure."""
+    text = config.get(key)
+    if text is None:
+        return default_s
+    if not text.isdecimal():
+        raise ConfigError(
+            f"{key} is {text!r} in the XML files of HADOOP_CONF_DIR: expected milliseconds"
+        )
+    return int(text) / 1000 or _NO_LIMIT_S
+
+
 def _services(config: Mapping[str, str]) -> list[str]:
     """The keys of the name nodes of each service."""
     return [key for key in config if key.startswith(_NAMES)]
@@ -226,8 +280,6 @@ def translated(root: str) -> Iterator[None]:
     """
     try:
         yield
-    except TimeoutError as error:
-        raise _StuckError(f"{error} ({root})", is_passing=True) from None
     except (FileNotFoundError, FileExistsError, IsADirectoryError, HdfsError):
         raise
     except OSError as error:

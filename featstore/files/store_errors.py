@@ -208,6 +208,12 @@ _UNREACHED = (
         errno=errno.EIO,
     ),
     _rule(
+        r"no data node answers",
+        "the data nodes do not answer ({words})",
+        "check that they run (`hdfs dfsadmin -report`) and the network reaches them",
+        errno=errno.EIO,
+    ),
+    _rule(
         r"timed ?out|TimeoutError|kind: timeout|no answer came|unreachable|no route to",
         "{host} does not answer ({words})",
         "check that the server runs and the network reaches it, and {endpoint}",

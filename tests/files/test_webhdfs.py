@@ -234,7 +234,9 @@ def test_under_a_budget_of_time_a_dead_port_is_warned_of(
     ):
         storage.size_bytes(url)
     (record,) = caplog.records
-    assert re.search(r"refused.*it is asked again for 1 s \(retry_s\)", record.getMessage())
+    assert re.search(
+        r"refused.*it is asked again until 1 s have passed \(retry_s\)", record.getMessage()
+    )
 
 
 @pytest.mark.parametrize("op", ["GETFILESTATUS", "OPEN"])
