@@ -31,3 +31,9 @@ def parse_duration(value: object, option: str = "duration") -> int:
             f"{option}: expected a time above 0, such as 30s, 15m, 12h, 90d or 2w, found {value!r}"
         )
     return duration_us
+
+
+def duration_text(duration_us: int) -> str:
+    """The text of a number of microseconds that `parse_duration` returned, in the largest unit."""
+    unit = next(unit for unit, us in reversed(_UNITS_US.items()) if duration_us % us == 0)
+    return f"{duration_us // _UNITS_US[unit]}{unit}"

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import Integers, array_of, values_of
+from featstore.ops.arrays import Integers, Mask, array_of, either, nulls_of, values_of
 from featstore.ops.columns import float_column
 from featstore.ops.hashing import MISSING, key_signs
-from featstore.ops.lists import array_of_bits
 from featstore.ops.registry import OPERATORS
 from featstore.spec.check import read_params
 from featstore.spec.model import History, Node
@@ -30,18 +29,25 @@ class Events:
     """The events of any number of keys in order. Those of a key stand side by side.
 
     Attributes:
-        columns: The event columns, `num_events` rows.
-        keys: The signs of the keys, int64 `(num_events,)`, ascending.
+        columns: The event columns as they were given, in any order.
+        order: The row of `columns` that holds each event in order, int64 `(num_events,)`. Events
+            without key or time are not among them.
+        keys: The different signs of keys, int64 `(num_keys,)`, ascending.
+        first: The first event of each key, then `num_events`: int64 `(num_keys + 1,)`.
         known: When each event became known, int64 `(num_events,)`, ascending within a key.
         at: The times of the events, int64 `(num_events,)`.
-        num_incomplete: The events that were left out, since their key or a time is missing.
     """
 
     columns: pa.RecordBatch
+    order: Integers
     keys: Integers
+    first: Integers
     known: Integers
     at: Integers
-    num_incomplete: int
+
+    def take(self, positions: Integers) -> pa.RecordBatch:
+        """The event columns of the events at these positions in the order."""
+        return self.columns.take(array_of(self.order[positions]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,23 +75,29 @@ def ordered(history: History, columns: Mapping[str, pa.Array]) -> Events:
         columns: Its event columns by name, in their declared types, as `ops.columns.clean` returns
             them: the key, the times and those that slots read, all of one length.
     """
-    needed = [columns[name] for name in (history.key, *history.times)]
-    complete = np.logical_and.reduce([values_of(pc.is_valid(array)) for array in needed])
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    num_incomplete = len(complete) - int(np.count_nonzero(complete))
-    if num_incomplete:
-        batch = batch.filter(array_of_bits(complete))
-    keys = values_of(key_signs(batch.column(history.key)))
-    at, *logged_at = (values_of(batch.column(name)) for name in history.times)
+    keys = values_of(key_signs(columns[history.key]))
+    at, *logged_at = (values_of(columns[name]) for name in history.times)
     known = np.maximum(at, *logged_at) if logged_at else at
-    ties = [batch.column(name) for name in (history.at, *history.slot_inputs)]
-    order = _order(keys, known, ties)
+    missing = keys == MISSING
+    for name in history.times:
+        missing = either(missing, nulls_of(columns[name]))
+    rows = np.flatnonzero(~missing)
+    order = rows[_by_key_and_time(keys[rows], known[rows])]
+    keys, known = keys[order], known[order]
+    is_first = np.diff(keys, prepend=MISSING) != 0  # no event has the sign 0
+    follows = ~is_first
+    follows[1:] &= known[1:] == known[:-1]
+    ties = [columns[name] for name in (history.at, *history.slot_inputs)]
+    _order_ties(order, follows, ties)
+    first = np.flatnonzero(is_first)
     return Events(
-        columns=batch.take(array_of(order)),
-        keys=keys[order],
-        known=known[order],
+        columns=batch,
+        order=order,
+        keys=keys[first],
+        first=np.append(first, len(order)),
+        known=known,
         at=at[order],
-        num_incomplete=num_incomplete,
     )
 
 
@@ -103,9 +115,10 @@ def visible(events: Events, history: History, keys: Integers, as_of: Integers) -
         keys: The signs of the rows' keys, int64 `(num_rows,)`; 0 where key or `as_of` is missing.
         as_of: The times of the rows, int64 `(num_rows,)`; any value where `keys` is 0.
     """
-    first = np.searchsorted(events.keys, keys)
-    end = _first_at_least(events.known, as_of, first, np.searchsorted(events.keys, keys, "right"))
-    end = np.where(keys == MISSING, first, end)
+    first, stop = (
+        events.first[np.searchsorted(events.keys, keys, side)] for side in ("left", "right")
+    )
+    end = _first_at_least(events.known, as_of, first, stop)
     begin = np.maximum(first, end - history.max_len)
     if history.window is None:
         return Ranges(begin=begin, end=end, oldest=np.full(len(keys), _NEVER))
@@ -138,32 +151,31 @@ def ages(as_of: pa.Array, at: pa.Array, node: Node) -> pa.Array:
     return float_column(elapsed, arrow_type=pa.float32(), counts=Counter())
 
 
-def _order(keys: Integers, known: Integers, ties: Sequence[pa.Array]) -> Integers:
-    """The permutation that puts events in order of key, known time and `ties`, nulls first."""
-    order = _by_key_and_time(keys, known)
-    follows = np.zeros(len(order) + 1, np.bool_)  # whether an event ties with the one before it
-    follows[1:-1] = (keys[order[1:]] == keys[order[:-1]]) & (known[order[1:]] == known[order[:-1]])
-    if not follows.any():
-        return order
-    # Few events tie, and only those are compared by all columns.
-    tied = np.flatnonzero(follows[:-1] | follows[1:])
-    runs = np.cumsum(~follows[:-1])[tied]
-    rows = array_of(order[tied])
-    columns = [array_of(runs)]
-    for array in (tie.take(rows) for tie in ties):
-        columns += [pc.is_valid(array), array] if array.null_count else [array]  # nulls first
+def _order_ties(order: Integers, follows: Mask, ties: Sequence[pa.Array]) -> None:
+    """Puts runs of events in order of `ties`, nulls first. Few events tie, so few are compared.
+
+    Args:
+        order: The rows of `ties`, `(num_events,)`; changed in place.
+        follows: Whether an event is of one run with the event before it, `(num_events,)`.
+        ties: The columns.
+    """
+    tied = np.flatnonzero(follows | np.append(follows[1:], False))
+    if not len(tied):
+        return
+    columns = [array_of(np.cumsum(~follows[tied]))]
+    for array in (tie.take(array_of(order[tied])) for tie in ties):
+        columns += [pc.is_valid(array), array] if array.null_count else [array]
     names = [str(i) for i in range(len(columns))]
     table = pa.Table.from_arrays(columns, names=names)
     by_ties = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
-    order[tied] = values_of(rows)[values_of(by_ties.cast(pa.int64()))]
-    return order
+    order[tied] = order[tied[values_of(by_ties.cast(pa.int64()))]]
 
 
 def _by_key_and_time(keys: Integers, known: Integers) -> Integers:
     """The permutation that puts events in order of key and known time."""
     if not len(keys):
         return np.arange(0)
-    # One number that has both is sorted four times as fast, and few blocks are too wide for it.
+    # One number that has both is sorted in half the time, and few blocks are too wide for it.
     encoded = array_of(keys).dictionary_encode()
     different = values_of(encoded.dictionary)
     ranks = np.empty(len(different), np.int64)
@@ -179,14 +191,14 @@ def _first_at_least(values: Integers, targets: Integers, low: Integers, high: In
     """The first positions in `low ... high - 1`, where values ascend, whose value is at least the
     target; `high` where there is none.
     """
-    low, high = low.copy(), high.copy()
-    searched = np.flatnonzero(low < high)
-    while len(searched):
-        middle = (low[searched] + high[searched]) >> 1
-        is_below = values[middle] < targets[searched]
-        low[searched[is_below]] = middle[is_below] + 1
-        high[searched[~is_below]] = middle[~is_below]
-        searched = searched[low[searched] < high[searched]]
+    low, left = low.copy(), high - low
+    longest = int(left.max(initial=0))
+    for _ in range(longest.bit_length()):
+        middle = low + (left >> 1)
+        is_below = values[np.minimum(middle, len(values) - 1)] < targets
+        is_below &= left > 0
+        low = np.where(is_below, middle + 1, low)
+        left = np.where(is_below, left - (left >> 1) - 1, left >> 1)
     return low
 
 
@@ -199,8 +211,9 @@ def _next_at_least(values: Integers, targets: Integers, starts: Integers) -> Int
     width = 1 << len(values).bit_length()
     tree = np.full(2 * width, _ALWAYS)
     tree[width : width + len(values)] = values
-    for node in (1 << level for level in range(width.bit_length() - 2, -1, -1)):
-        tree[node : 2 * node] = tree[2 * node : 4 * node].reshape(-1, 2).max(axis=1)
+    for level in reversed(range(width.bit_length() - 1)):
+        low, high = 1 << level, 2 << level
+        np.maximum(tree[high : 2 * high : 2], tree[high + 1 : 2 * high : 2], out=tree[low:high])
     nodes = width + starts
     # Up: to the right neighbour, then to the largest subtree that begins there.
     while len(passed := np.flatnonzero(tree[nodes] < targets)):

@@ -428,8 +428,10 @@ class History:
     @property
     def meaning(self) -> dict[str, Any]:
         """What decides, besides a slot, which events a row sees."""
-        rule = changed_options(self, CONTENT) | {"type": type_name(self.inputs[self.key])}
-        return {name: value for name, value in rule.items() if name != "name"}
+        key_type = self.inputs.get(self.key)  # None in a wrong spec, whose errors lint collects
+        rule = changed_options(self, CONTENT)
+        rule |= {"name": None, "type": None if key_type is None else type_name(key_type)}
+        return without_none(rule)
 
     @property
     def content(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from featstore.base.durations import duration_text
 from featstore.base.schema import SlotSchema
 from featstore.base.text_table import Printed, text_table
 from featstore.spec import check
@@ -74,6 +75,7 @@ def _history(history: History) -> Iterator[SpecEntry]:
     """A history, and its slots as the lists that rows see."""
     rule = changed_options(history, CONTENT)
     del rule["name"]
+    rule |= {} if history.window is None else {"window": duration_text(history.window)}
     yield SpecEntry(
         slot=None,
         name=history.name,

@@ -57,7 +57,9 @@ def time_of(event: Event) -> int:
 
 
 def is_complete(event: Event, history: History) -> bool:
-    has_times = event.at is not None and (history.logged_at != "arrived" or event.arrived is not None)
+    has_times = event.at is not None and (
+        history.logged_at != "arrived" or event.arrived is not None
+    )
     return event.user is not None and has_times
 
 

@@ -93,7 +93,9 @@ def test_rows_that_are_left_read_the_same_after_their_lists_are_trimmed_again(
 ) -> None:
     keys, begin, end = group
     trimmed = trim(keys, begin, end)
-    left = np.array(data.draw(st.lists(st.booleans(), min_size=len(keys), max_size=len(keys))), bool)
+    left = np.array(
+        data.draw(st.lists(st.booleans(), min_size=len(keys), max_size=len(keys))), bool
+    )
     values, offsets = lists_of(trimmed)
     holders = np.arange(len(keys)) - trimmed.back
     stops = offsets[holders] + trimmed.end
@@ -125,5 +127,7 @@ def test_more_events_than_a_list_column_holds_are_refused() -> None:
 
 def test_spans_of_two_keys_that_overlap_are_refused() -> None:
     keys, begin = np.array([5, 6]), np.array([0, 9])
-    with pytest.raises(ValueError, match=r"expected the events of each key side by side, found 0-10"):
+    with pytest.raises(
+        ValueError, match=r"expected the events of each key side by side, found 0-10"
+    ):
         trim(keys, begin, np.array([10, 20]))

@@ -22,7 +22,7 @@ from featstore.extraction.units.values import several, single
 from featstore.histories.visibility import Events, ages, keys_of_rows, ordered, visible
 from featstore.ops.arrays import Mask, array_of, nulls_of, values_of
 from featstore.ops.columns import clean, read_column
-from featstore.ops.lists import align, array_of_bits
+from featstore.ops.lists import align
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
 from featstore.spec.explanation import Explanation, explanation_of
 from featstore.spec.graph import Step, build_graph
@@ -331,7 +331,7 @@ class EventExtractor(Extractor):
         return EventExtractor, (self.history,)
 
     def take_events(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> Events:
-        """Puts raw events in order. The extractor takes (some of) the `columns` of the result.
+        """Puts raw events in order. The extractor takes what `Events.take` returns.
 
         Events that the spec skips, and those without key or time, are left out and counted.
 
@@ -355,8 +355,7 @@ class EventExtractor(Extractor):
         found = self._events_of(events)
         ranges = visible(found, self.history, keys_of_rows(key, as_of), values_of(as_of))
         begin, end, oldest = (int(of[0]) for of in (ranges.begin, ranges.end, ranges.oldest))
-        recent = array_of_bits(found.at[begin:end] >= oldest)
-        seen = found.columns.slice(begin, end - begin).filter(recent)
+        seen = found.take(begin + np.flatnonzero(found.at[begin:end] >= oldest))
         values = self(seen).to_pydict()
         now = as_of.take(array_of(np.zeros(len(seen), np.int64)))
         for node in self.history.derived:
@@ -396,7 +395,8 @@ class EventExtractor(Extractor):
     def _ordered(self, parts: list[list[pa.Array]]) -> Events:
         arrays = [pa.concat_arrays(of_column) for of_column in zip(*parts, strict=True)]
         found = ordered(self.history, dict(zip(self.graph.columns, arrays, strict=True)))
-        self.counts.update({INCOMPLETE: found.num_incomplete} if found.num_incomplete else {})
+        if num_incomplete := found.columns.num_rows - len(found.order):
+            self.counts[INCOMPLETE] += num_incomplete
         return found
 
 
