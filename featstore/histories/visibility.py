@@ -18,7 +18,7 @@ from featstore.ops.columns import float_column
 from featstore.ops.hashing import MISSING, key_signs
 from featstore.ops.registry import OPERATORS
 from featstore.spec.check import read_params
-from featstore.spec.model import History, Node
+from featstore.spec.model import EventHistory, Node
 
 _NEVER = np.iinfo(np.int64).min
 _ALWAYS = np.iinfo(np.int64).max
@@ -51,7 +51,7 @@ class Events:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranges:
+class EventRanges:
     """The events `begin[i] ... end[i] - 1` of each row, as positions in `Events`.
 
     Attributes:
@@ -67,7 +67,7 @@ class Ranges:
     oldest: Integers
 
 
-def ordered(history: History, columns: Mapping[str, pa.Array]) -> Events:
+def ordered(history: EventHistory, columns: Mapping[str, pa.Array]) -> Events:
     """Puts events in order.
 
     Args:
@@ -106,7 +106,7 @@ def keys_of_rows(keys: pa.Array, as_of: pa.Array) -> Integers:
     return np.where(values_of(pc.is_valid(as_of)), values_of(keys), MISSING)
 
 
-def visible(events: Events, history: History, keys: Integers, as_of: Integers) -> Ranges:
+def visible(events: Events, history: EventHistory, keys: Integers, as_of: Integers) -> EventRanges:
     """The events that rows see.
 
     Args:
@@ -121,7 +121,7 @@ def visible(events: Events, history: History, keys: Integers, as_of: Integers) -
     end = _first_at_least(events.known, as_of, first, stop)
     begin = np.maximum(first, end - history.max_len)
     if history.window is None:
-        return Ranges(begin=begin, end=end, oldest=np.full(len(keys), _NEVER))
+        return EventRanges(begin=begin, end=end, oldest=np.full(len(keys), _NEVER))
     is_first = as_of < _NEVER + history.window  # the difference is below int64
     oldest = np.where(is_first, _NEVER, as_of - np.where(is_first, 0, history.window))
     # An event is known at its time or later, so none that was known before `oldest` is newer.
@@ -131,7 +131,7 @@ def visible(events: Events, history: History, keys: Integers, as_of: Integers) -
     if len(late):
         found = _next_at_least(events.at, oldest[late], begin[late])
         begin[late] = np.minimum(found, end[late])
-    return Ranges(begin=begin, end=end, oldest=oldest)
+    return EventRanges(begin=begin, end=end, oldest=oldest)
 
 
 def ages(as_of: pa.Array, at: pa.Array, node: Node) -> pa.Array:
@@ -140,7 +140,7 @@ def ages(as_of: pa.Array, at: pa.Array, node: Node) -> pa.Array:
     Args:
         as_of: The time of each event's row, timestamps `(num_events,)`.
         at: The times of the events, timestamps `(num_events,)`.
-        node: One of `History.derived`.
+        node: One of `EventHistory.derived`.
 
     Returns:
         float32 `(num_events,)`, as `time_since` of these two gives it; NaN beyond int64

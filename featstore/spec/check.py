@@ -23,7 +23,7 @@ from featstore.spec.model import (
     CONTENT,
     VALUES,
     DataCheck,
-    History,
+    EventHistory,
     Node,
     Spec,
     changed_options,
@@ -119,7 +119,7 @@ def sequence_errors(spec: Spec) -> Iterator[SpecError]:
             owners.setdefault(name, where)
 
 
-def history_errors(spec: Spec, history: History) -> Iterator[SpecError]:
+def history_errors(spec: Spec, history: EventHistory) -> Iterator[SpecError]:
     """Yields an error for each option of a history that does not fit the inputs, and for slots that
     cannot be made while reading. Other slots are checked as those of a spec.
     """
@@ -146,7 +146,7 @@ def history_errors(spec: Spec, history: History) -> Iterator[SpecError]:
         yield from _derived_errors(history, node)
 
 
-def _key_errors(spec: Spec, history: History) -> Iterator[SpecError]:
+def _key_errors(spec: Spec, history: EventHistory) -> Iterator[SpecError]:
     where, key = f"{history.where}.key", history.key
     of_row, of_event = spec.inputs.get(key), history.inputs.get(key)
     if of_row is None:
@@ -165,7 +165,7 @@ def _key_errors(spec: Spec, history: History) -> Iterator[SpecError]:
         yield wrong(where, expected, key, note=f"a {type_name(of_row)}")
 
 
-def _derived_errors(history: History, node: Node) -> Iterator[SpecError]:
+def _derived_errors(history: EventHistory, node: Node) -> Iterator[SpecError]:
     """Yields what a slot that is made while reading cannot have."""
     if not history.is_derived(node):
         if node.op == "time_since" and len(node.of) == 1:

@@ -21,7 +21,7 @@ from featstore.ops import columns, hashing, ids, lists, numbers
 from featstore.ops.kinds import wrong
 from featstore.ops.signature import Operator
 from featstore.spec import check, meaning
-from featstore.spec.model import History, Node, Sequence, Spec, StoredColumn, type_name
+from featstore.spec.model import EventHistory, Node, Sequence, Spec, StoredColumn, type_name
 from featstore.spec.parse import naming
 
 MEANING_DIGITS = 16
@@ -286,7 +286,7 @@ class Builder:
             raise wrong(where, "a double, long or boolean", source, note=f"a {_named(arrow_type)}")
         return pa.field(column.name, arrow_type), position
 
-    def add_key(self, history: History) -> int:
+    def add_key(self, history: EventHistory) -> int:
         """Adds the signs of a history's key."""
         return self._add(
             hashing.key_signs,

@@ -19,7 +19,7 @@ from featstore.spec.model import (
     TYPE,
     VERSION,
     DataCheck,
-    History,
+    EventHistory,
     Input,
     Node,
     Spec,
@@ -52,8 +52,8 @@ def spec_schema() -> dict[str, Any]:
 
 def _history(inputs: Schema) -> Schema:
     """An entry of `histories`: its options, event columns, and slots over these."""
-    schema = options_schema(History, options_of(History))
-    texts = descriptions(History, "Attributes")
+    schema = options_schema(EventHistory, options_of(EventHistory))
+    texts = descriptions(EventHistory, "Attributes")
     schema["properties"] |= {
         "inputs": inputs | {"description": texts["inputs"]},
         "slots": {"type": "array", "items": _node(), "description": texts["nodes"]},

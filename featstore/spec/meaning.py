@@ -12,7 +12,7 @@ from featstore.spec import check
 from featstore.spec.lock import Lock, LockedSlot
 from featstore.spec.model import (
     VALUES,
-    History,
+    EventHistory,
     Node,
     Spec,
     changed_options,
@@ -76,7 +76,7 @@ def semantic_hashes(spec: Spec) -> dict[str, str]:
     return hashes
 
 
-def _derived_hash(spec: Spec, history: History, node: Node) -> str:
+def _derived_hash(spec: Spec, history: EventHistory, node: Node) -> str:
     params = {"op": node.op, "params": {name: plain(of) for name, of in node.params.items()}}
     return digest({"spec": spec.version, "slot": node.slot, "history": history.meaning} | params)
 

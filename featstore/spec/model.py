@@ -353,7 +353,7 @@ class DataCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class History:
+class EventHistory:
     """One entry of `histories`: the events of a key, of which each row sees those that were known
     before it (docs/design/histories.md).
 
@@ -495,7 +495,7 @@ class Spec:
         tuple[Sequence, ...], or_empty(by_name(entry_of(Sequence), COLUMN_NAME), {})
     ] = ()
     output: Annotated[OutputOptions, or_empty(entry_of(OutputOptions), {})] = OutputOptions()
-    histories: tuple[History, ...] = ()
+    histories: tuple[EventHistory, ...] = ()
     checks: tuple[DataCheck, ...] = ()
     values: Annotated[str, KEPT_TEXTS] = "auto"
     version: int = VERSION
@@ -506,7 +506,7 @@ class Spec:
     vocabularies: Mapping[str, Vocabulary] = field(default_factory=dict)
     base_url: str = field(default="", repr=False)
     is_part: bool = field(default=False, compare=False)
-    history: History | None = field(default=None, compare=False, repr=False)
+    history: EventHistory | None = field(default=None, compare=False, repr=False)
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:
@@ -515,7 +515,7 @@ class Spec:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The inputs that are read for histories, or by `History.events` to order events."""
+        """The inputs that are read for histories, or by `EventHistory.events` to order events."""
         own = () if self.history is None else (self.history.key, *self.history.times)
         of_rows = (name for each in self.histories for name in (each.key, each.as_of))
         return frozenset((*own, *of_rows))

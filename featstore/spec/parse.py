@@ -35,7 +35,7 @@ from featstore.spec.model import (
     TYPE,
     VERSION,
     DataCheck,
-    History,
+    EventHistory,
     Input,
     Node,
     OutputOptions,
@@ -45,7 +45,7 @@ from featstore.spec.model import (
 from featstore.spec.vocabulary import load_vocabularies
 
 TOP_KEYS = ("spec", "inputs", *options_of(Spec), "slots", "histories", "checks", "on_error")
-HISTORY_KEYS = (*options_of(History), "inputs", "slots")
+HISTORY_KEYS = (*options_of(EventHistory), "inputs", "slots")
 # The keys of an entry of `checks`, by figure.
 CHECK_KEYS = {
     "rows": ("check", "against", "at_least", "at_most", "severity"),
@@ -230,11 +230,11 @@ def _inputs(
     }
 
 
-def _history(value: object, where: str, on_error: str | None) -> History:
+def _history(value: object, where: str, on_error: str | None) -> EventHistory:
     entry = known_keys(value, HISTORY_KEYS, where)
     slots = read_list(entry.get("slots"), f"{where}.slots")
-    return History(
-        **read_options(options_of(History), entry, where),
+    return EventHistory(
+        **read_options(options_of(EventHistory), entry, where),
         **_inputs(entry.get("inputs"), f"{where}.inputs", on_error, None),
         nodes=tuple(_node(slot, f"{where}.slots[{i}]") for i, slot in enumerate(slots)),
         where=where,

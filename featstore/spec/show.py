@@ -9,7 +9,15 @@ from featstore.base.schema import SlotSchema
 from featstore.base.text_table import Printed, text_table
 from featstore.spec import check
 from featstore.spec.graph import build_graph
-from featstore.spec.model import CONTENT, VALUES, History, Node, Spec, changed_options, type_name
+from featstore.spec.model import (
+    CONTENT,
+    VALUES,
+    EventHistory,
+    Node,
+    Spec,
+    changed_options,
+    type_name,
+)
 from featstore.spec.parse import load_spec
 
 _HEADERS = ("slot", "name", "kind", "shape", "operator", "params", "inputs")
@@ -71,7 +79,7 @@ def show(spec_url: str) -> SpecListing:
     return SpecListing(entries=(*_nodes(spec, schema), *_columns(spec), *of_histories))
 
 
-def _history(history: History) -> Iterator[SpecEntry]:
+def _history(history: EventHistory) -> Iterator[SpecEntry]:
     """A history, and its slots as the lists that rows see."""
     rule = changed_options(history, CONTENT)
     del rule["name"]

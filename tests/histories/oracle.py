@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from featstore.spec.model import History, Spec
+from featstore.spec.model import EventHistory, Spec
 from featstore.spec.parse import load_spec
 
 US = pa.timestamp("us", tz="UTC")
@@ -26,7 +26,7 @@ class Event:
 
 
 def seen(
-    events: Iterable[Event], user: str | None, as_of: int | None, history: History
+    events: Iterable[Event], user: str | None, as_of: int | None, history: EventHistory
 ) -> list[Event]:
     """The events that a row sees, in order."""
     if user is None or as_of is None:
@@ -39,12 +39,12 @@ def seen(
     return [event for event in mine[begin:end] if time_of(event) >= oldest]
 
 
-def order(event: Event, history: History) -> tuple[Any, ...]:
+def order(event: Event, history: EventHistory) -> tuple[Any, ...]:
     price = None if event.price is None or math.isnan(event.price) else event.price
     return (known(event, history), event.at, _nulls_first(event.item), _nulls_first(price))
 
 
-def known(event: Event, history: History) -> int:
+def known(event: Event, history: EventHistory) -> int:
     if history.logged_at != "arrived":
         return time_of(event)
     assert event.arrived is not None
@@ -56,7 +56,7 @@ def time_of(event: Event) -> int:
     return event.at
 
 
-def is_complete(event: Event, history: History) -> bool:
+def is_complete(event: Event, history: EventHistory) -> bool:
     has_times = event.at is not None and (
         history.logged_at != "arrived" or event.arrived is not None
     )

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.histories import visibility
-from featstore.histories.visibility import Events, Ranges, ages, keys_of_rows, ordered, visible
+from featstore.histories.visibility import EventRanges, Events, ages, keys_of_rows, ordered, visible
 from featstore.ops.arrays import values_of
 from featstore.ops.columns import clean
 from featstore.ops.hashing import key_signs
-from featstore.spec.model import History
+from featstore.spec.model import EventHistory
 from tests.histories import oracle
 from tests.histories.oracle import EVENTS, HISTORIES, ROWS, US, Event, batch_of, spec_of
 
@@ -23,7 +23,7 @@ Row = tuple[str | None, int | None]
 CLICKS = spec_of().histories[0]
 
 
-def events_of(history: History, events: Sequence[Event]) -> Events:
+def events_of(history: EventHistory, events: Sequence[Event]) -> Events:
     batch = batch_of(events)
     columns = {
         name: clean(array, counts=Counter())
@@ -32,12 +32,12 @@ def events_of(history: History, events: Sequence[Event]) -> Events:
     return ordered(history, columns)
 
 
-def ranges_of(history: History, events: Events, rows: Sequence[Row]) -> Ranges:
+def ranges_of(history: EventHistory, events: Events, rows: Sequence[Row]) -> EventRanges:
     users, times = (pa.array([row[i] for row in rows], of) for i, of in ((0, pa.string()), (1, US)))
     return visible(events, history, keys_of_rows(key_signs(users), times), values_of(times))
 
 
-def seen_by_row(events: Events, ranges: Ranges) -> list[list[tuple[object, ...]]]:
+def seen_by_row(events: Events, ranges: EventRanges) -> list[list[tuple[object, ...]]]:
     rows = list(zip(*(column.to_pylist() for column in _readable(events)), strict=True))
     return [
         [rows[i] for i in range(begin, end) if events.at[i] >= oldest]
@@ -60,7 +60,7 @@ def plain(event: Event) -> tuple[object, ...]:
 
 @given(HISTORIES, EVENTS, ROWS)
 def test_each_row_sees_what_the_oracle_finds(
-    history: History, events: list[Event], rows: list[Row]
+    history: EventHistory, events: list[Event], rows: list[Row]
 ) -> None:
     found = events_of(history, events)
     ranges = ranges_of(history, found, rows)
@@ -83,7 +83,7 @@ def stored_part(event: tuple[object, ...]) -> tuple[object, ...]:
 
 @given(HISTORIES, EVENTS, ROWS)
 def test_no_event_of_the_rows_time_or_known_only_then_is_seen(
-    history: History, events: list[Event], rows: list[Row]
+    history: EventHistory, events: list[Event], rows: list[Row]
 ) -> None:
     found = events_of(history, events)
     ranges = ranges_of(history, found, rows)
@@ -98,7 +98,7 @@ def test_no_event_of_the_rows_time_or_known_only_then_is_seen(
 
 @given(HISTORIES, EVENTS, st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_that_of_the_input(
-    history: History, events: list[Event], random: object
+    history: EventHistory, events: list[Event], random: object
 ) -> None:
     first = events_of(history, events)
     mixed = list(events)
@@ -112,7 +112,7 @@ def test_the_order_does_not_depend_on_that_of_the_input(
 
 @given(HISTORIES, EVENTS)
 def test_blocks_too_wide_for_one_number_are_ordered_alike(
-    history: History, events: list[Event]
+    history: EventHistory, events: list[Event]
 ) -> None:
     keys = np.array([len(event.user or "") for event in events], np.int64)
     times = np.array([event.at or 0 for event in events], np.int64)

@@ -26,7 +26,7 @@ from featstore.ops.lists import align
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
 from featstore.spec.explanation import Explanation, explanation_of
 from featstore.spec.graph import Step, build_graph
-from featstore.spec.model import History, Spec
+from featstore.spec.model import EventHistory, Spec
 
 # What a step counted: its position, the counts, and its inputs, for examples of malformed values.
 _StepCounts = tuple[int, Counter[str], list[pa.Array]]
@@ -323,7 +323,7 @@ class EventExtractor(Extractor):
         history: The history.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: EventHistory) -> None:
         super().__init__(history.events)
         self.history = history
 
