@@ -20,7 +20,6 @@ from typing import Annotated, Any, NamedTuple
 import pyarrow as pa
 
 from featstore.base.byte_sizes import parse_bytes
-from featstore.base.durations import DURATION_TEXT, parse_duration
 from featstore.base.json_schema import any_of
 from featstore.base.processes import cached_property
 from featstore.ops.kinds import (
@@ -42,6 +41,7 @@ from featstore.ops.kinds import (
     or_empty,
     or_null,
 )
+from featstore.ops.timestamps import DURATION_TEXT, parse_duration
 from featstore.ops.vocabularies import Vocabulary
 
 VERSION = 1

@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from featstore.base.durations import duration_text
 from featstore.base.schema import SlotSchema
 from featstore.base.text_table import Printed, text_table
+from featstore.ops.timestamps import duration_text
 from featstore.spec import check
 from featstore.spec.graph import build_graph
 from featstore.spec.model import (
