@@ -132,7 +132,7 @@ def _build(spec: Spec) -> Graph:
         builder.add_node(node)
     stored = [builder.add_slot(node) for node in spec.nodes if node.store]
     slots = [slot for slot, _ in stored]
-    slots += [slot for history in spec.histories for slot in _build(history.events).schema]
+    slots += [slot for history in spec.histories for slot in build_graph(history.events).schema]
     for error in check.share_errors(spec, {slot.number: slot for slot in slots}):
         raise error
     columns = [(column.role, *builder.add_column(column)) for column in spec.columns]

@@ -69,6 +69,11 @@ def _nulls_first(value: Any) -> tuple[Any, ...]:
 
 def spec_of(**changes: Any) -> Spec:
     """A spec with one history, `clicks`, of events as above."""
+    return load_spec(document_of(**changes))
+
+
+def document_of(**changes: Any) -> dict[str, Any]:
+    """The same as a document; `changes` are those of the history."""
     history = {
         "name": "clicks",
         "key": "user",
@@ -88,14 +93,13 @@ def spec_of(**changes: Any) -> Spec:
             {"slot": 303, "name": "clicks_age", "op": "time_since", "of": "at", "unit": "second"},
         ],
     }
-    document = {
+    return {
         "spec": 1,
         "inputs": {"user": "string", "ts": "timestamp", "item": "string"},
         "keep": ["ts"],
         "slots": [{"slot": 1, "name": "item", "op": "hash", "of": "item"}],
         "histories": [history | changes],
     }
-    return load_spec(document)
 
 
 def batch_of(events: Iterable[Event]) -> pa.RecordBatch:

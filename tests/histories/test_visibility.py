@@ -16,6 +16,7 @@ from featstore.ops.arrays import values_of
 from featstore.ops.columns import clean
 from featstore.ops.hashing import key_signs
 from featstore.spec.model import EventHistory
+from featstore.spec.parse import load_spec
 from tests.histories import oracle
 from tests.histories.oracle import EVENTS, HISTORIES, ROWS, US, Event, batch_of, spec_of
 
@@ -154,3 +155,35 @@ def test_ages_are_those_of_time_since() -> None:
     assert (
         str(ages(as_of, at, CLICKS.derived[0]).to_pylist()) == "[2.5, -9.999999974752427e-07, nan]"
     )
+
+
+@given(st.permutations(range(6)))
+def test_ties_of_every_type_are_ordered_nulls_first(order: list[int]) -> None:
+    inputs = {"user": "long", "at": "timestamp", "n": "long", "b": "boolean", "t": "timestamp"}
+    slots = [
+        {"slot": 300 + i, "name": f"c{i}", "op": "hash", "of": name}
+        for i, name in enumerate(("t", "b", "n"))  # the order is that of `inputs`
+    ]
+    document = oracle.document_of(inputs=inputs, slots=slots)
+    history = load_spec(
+        document | {"inputs": {**inputs, "ts": "timestamp", "item": "string"}}
+    ).histories[0]
+    rows = [
+        (None, None, None),
+        (None, None, 1),
+        (None, False, 0),
+        (None, True, 0),
+        (-1, True, 5),
+        (2, None, 0),
+    ]
+    mixed = [rows[i] for i in order]
+    n, b, t = zip(*mixed, strict=True)
+    columns = {
+        "user": pa.array([7] * 6),
+        "at": pa.array([0] * 6, US),
+        "n": pa.array(n, pa.int64()),
+        "b": pa.array(b, pa.bool_()),
+        "t": pa.array(t, US),
+    }
+    found = ordered(history, columns)
+    assert [mixed[i] for i in found.order.tolist()] == rows

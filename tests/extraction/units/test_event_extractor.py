@@ -1,6 +1,7 @@
 """Histories of single rows, against the oracle; whatever writes tables refuses them."""
 
 import datetime
+import json
 import math
 import pickle
 from collections.abc import Callable
@@ -9,15 +10,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import featstore
 from featstore.base.errors import ConfigError, InputError
+from featstore.extraction.fit import fit_spec
 from featstore.extraction.job import ExtractJob
+from featstore.extraction.sample import lint_sample
 from featstore.extraction.units.extractor import EventExtractor, Extractor
 from featstore.ops.hashing import sign, value_hash
+from featstore.spec.lint import lint
+from featstore.spec.lock import lock_url, write_lock
+from featstore.spec.meaning import make_lock
 from featstore.spec.parse import load_spec
 from tests.histories import oracle
 from tests.histories.oracle import Event, spec_of
@@ -164,6 +171,25 @@ def test_a_batch_of_events_is_put_in_order_for_the_extractor_to_take() -> None:
     values = extractor(found.take(np.array([4, 1])))
     assert values.column("clicks_item").to_pylist() == [item_sign(items[4]), item_sign(items[1])]
     assert found.at.tolist() == [1, 2, 3, 1, 2, 3]
+
+
+def test_slots_of_rows_are_explained_sampled_and_fitted_beside_histories(tmp_path: Path) -> None:
+    row, _ = rows_and_events()
+    slots = [
+        {"slot": 1, "name": "item", "op": "hash", "of": "item"},
+        {"slot": 2, "name": "scaled", "op": "standardize", "of": "price"},
+    ]
+    inputs = {"user": "string", "ts": "timestamp", "item": "string", "price": "double"}
+    document = oracle.document_of(logged_at="arrived") | {"inputs": inputs, "slots": slots}
+    raw_url, spec_url = str(tmp_path / "raw.parquet"), str(tmp_path / "spec.yaml")
+    pq.write_table(pa.Table.from_pylist([{**row, "price": 1.0}, {**row, "price": 3.0}]), raw_url)
+    Path(spec_url).write_text(json.dumps(document))
+    fitted = fit_spec(load_spec(spec_url), raw_url)
+    assert fitted.fitted["scaled"].params == {"mean": 2.0, "stddev": 1.0}
+    write_lock(make_lock(fitted), lock_url(spec_url))
+    assert lint_sample(lint(spec_url), raw_url).ok
+    explained = Extractor(fitted).explain({**row, "price": 1.0})
+    assert explained.of("scaled").steps[-1].value == -1.0
 
 
 REFUSED = (
