@@ -139,6 +139,7 @@ def extract(
 
     Raises:
         SpecError: The spec is invalid.
+        ConfigError: It has histories, which no table can hold yet.
         InputError: The input cannot be extracted, or arguments contradict each other.
         OperatorError: An operator failed on a row.
         CommitConflictError: Another writer committed the same partition first.

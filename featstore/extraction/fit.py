@@ -234,6 +234,7 @@ def _pass_spec(spec: Spec, labels: Mapping[str, str]) -> Spec:
         labels={label: node.name for label, node in zip(labels, operands, strict=True)},
         weight=None,
         keep=(),
+        histories=(),
         retired=frozenset(),
         on_error={
             name: "null" if policy == "skip" else policy for name, policy in spec.on_error.items()

@@ -20,7 +20,7 @@ from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.replaced import ReplacedPartition, replaced_partitions, texts_of
-from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor, check_no_histories
 from featstore.extraction.units.findings import Malformed, describe, first_examples
 from featstore.extraction.units.part import is_made_by
 from featstore.extraction.units.raw import (
@@ -92,6 +92,7 @@ class ExtractJob:
         run_id: Identifies the run. A repeated id is recognised as the same run.
 
     Raises:
+        ConfigError: The spec has histories.
         InputError: The partition is not valid, or a key is given twice.
         SpecError: The spec is not valid, or its slots differ from those in its lock file.
     """
@@ -106,6 +107,7 @@ class ExtractJob:
 
     def __post_init__(self) -> None:
         check_lock(self.spec)
+        check_no_histories(self.spec)
         if isinstance(self.partition_from_path, str):
             raise InputError(
                 f"partition_from_path: expected a list of keys, found the text "

@@ -33,6 +33,7 @@ Hashes = NDArray[np.uint64]
 
 SEED = 42
 MISSING = 0
+KEY_SLOT = 0
 _MISSING_MARK = bytes(8)
 _MANY = 4_096  # values, for fewer of which no table of known hashes is made: it has 65,536
 
@@ -87,6 +88,19 @@ def sign(slot: int, *hashes: pa.Array) -> pa.Array:
         if member.null_count:
             kernels.fill_nulls(signs, member.buffers()[0], member.offset, _MISSING_MARK)
     return array_of(signs.view(np.int64))
+
+
+def key_signs(keys: pa.Array) -> pa.Array:
+    """The signs of keys, by which rows and events of one key are told: those of slot 0, which no
+    slot has.
+
+    Args:
+        keys: What `value_hash` takes.
+
+    Returns:
+        int64 `(len(keys),)` without nulls; 0 where the key is missing.
+    """
+    return sign(KEY_SLOT, value_hash(keys))
 
 
 def _hash_decimals(values: Integers, known: Hashes | bytes = b"") -> Hashes:

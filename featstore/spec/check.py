@@ -11,12 +11,24 @@ import pyarrow as pa
 
 from featstore.base.errors import NotFittedError, SpecError, nearest
 from featstore.base.schema import Slot, SlotKind
+from featstore.ops.ids import hashed_type
 from featstore.ops.kinds import options_of, scalar_of, wrong
 from featstore.ops.lists import is_list
+from featstore.ops.maps import is_map
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import Operator
 from featstore.selection.slot_names import matching, select
-from featstore.spec.model import VALUES, DataCheck, Node, Spec, changed_options, type_name
+from featstore.spec.model import (
+    APART,
+    CONTENT,
+    VALUES,
+    DataCheck,
+    EventHistory,
+    Node,
+    Spec,
+    changed_options,
+    type_name,
+)
 from featstore.spec.user import is_user_operator, load_operator
 
 T = TypeVar("T")
@@ -25,7 +37,7 @@ RECORD = "run `featstore spec lint SPEC --update-lock`"
 
 
 def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
-    """Yields the errors in names, numbers, sequences and checks, which need no operators.
+    """Yields the errors that need no operators: in names, numbers, sequences, histories, checks.
 
     Args:
         spec: The spec.
@@ -34,27 +46,32 @@ def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
     yield from name_errors(spec)
     yield from number_errors(spec, retired)
     yield from sequence_errors(spec)
+    for history in spec.histories:
+        yield from history_errors(spec, history)
     yield from data_check_errors(spec)
 
 
 def name_errors(spec: Spec) -> Iterator[SpecError]:
     """Yields an error for each duplicate name.
 
-    Names of nodes are unique. Names of stored columns of all roles are unique regardless of case,
-    because SQL ignores it.
+    Names of nodes are unique, also within a history. Names of stored columns of all roles are
+    unique regardless of case, because SQL ignores it.
     """
-    nodes: dict[str, str] = {}
-    for node in spec.nodes:
-        if node.name in nodes:
-            yield wrong(
-                f"{node.where}.name",
-                f"a unique name, not that of {nodes[node.name]}",
-                node.name,
-            )
-        nodes.setdefault(node.name, node.where)
+    for scope in (spec.nodes, *(history.nodes for history in spec.histories)):
+        nodes: dict[str, str] = {}
+        for node in scope:
+            if node.name in nodes:
+                yield wrong(
+                    f"{node.where}.name",
+                    f"a unique name, not that of {nodes[node.name]}",
+                    node.name,
+                )
+            nodes.setdefault(node.name, node.where)
     columns: dict[str, str] = {}
-    stored = [(f"{node.where}.name", node.name) for node in spec.nodes if node.store]
-    for where, name in (*stored, *((column.where, column.name) for column in spec.columns)):
+    stored = [(f"{node.where}.name", node.name) for node in spec.all_nodes if node.store]
+    stored += [(column.where, column.name) for column in spec.columns]
+    of_histories = ((f"{of.where}.name", name) for of in spec.histories for name in of.columns)
+    for where, name in (*stored, *of_histories):
         if name.casefold() in columns:
             yield wrong(
                 where, f"a unique column name, not that of {columns[name.casefold()]}", name
@@ -65,7 +82,7 @@ def name_errors(spec: Spec) -> Iterator[SpecError]:
 def number_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
     """Yields an error for each slot number that is used twice or retired."""
     owners: dict[int, Node] = {}
-    for node in spec.nodes:
+    for node in spec.all_nodes:
         if node.slot is None:
             continue
         if node.slot in retired:
@@ -100,6 +117,77 @@ def sequence_errors(spec: Spec) -> Iterator[SpecError]:
                     where, f"a column that nothing else uses, not that of {owners[name]}", name
                 )
             owners.setdefault(name, where)
+
+
+def history_errors(spec: Spec, history: EventHistory) -> Iterator[SpecError]:
+    """Yields an error for each option of a history that does not fit the inputs, and for slots that
+    cannot be made while reading. Other slots are checked as those of a spec.
+    """
+    at = history.where
+    if history.as_of not in spec.keep:
+        yield wrong(f"{at}.as_of", "an input that `keep` stores", history.as_of, spec.keep)
+    elif (found := spec.inputs.get(history.as_of)) is not None and not _is_time(found):
+        yield wrong(f"{at}.as_of", "a timestamp", history.as_of, note=f"a {type_name(found)}")
+    for option in ("at", "logged_at"):
+        name = getattr(history, option)
+        event_type = history.inputs.get(name)
+        if name is not None and event_type is None:
+            yield wrong(f"{at}.{option}", "an event column", name, history.inputs)
+        elif event_type is not None and not _is_time(event_type):
+            yield wrong(f"{at}.{option}", "a timestamp", name, note=f"a {type_name(event_type)}")
+    for name, arrow_type in history.inputs.items():
+        if is_list(arrow_type) or is_map(arrow_type):
+            expected = "a type of one value, since a history makes the lists"
+            yield wrong(f"{at}.inputs.{name}", expected, type_name(arrow_type))
+    yield from _key_errors(spec, history)
+    if not any(node.store for node in history.nodes):
+        yield SpecError(f"{at}.slots: expected at least one slot with a number, found none")
+    for node in history.nodes:
+        yield from _derived_errors(history, node)
+
+
+def _key_errors(spec: Spec, history: EventHistory) -> Iterator[SpecError]:
+    where, key = f"{history.where}.key", history.key
+    of_row, of_event = spec.inputs.get(key), history.inputs.get(key)
+    if of_row is None:
+        yield wrong(where, "an input, which the rows have too", key, spec.inputs)
+    if of_event is None:
+        yield wrong(where, "an event column, which the events have too", key, history.inputs)
+    if of_row is None or of_event is None:
+        return
+    if of_row != of_event:
+        types = f"a {type_name(of_row)} of the rows and a {type_name(of_event)} of the events"
+        yield wrong(where, "one type in `inputs` and in those of the history", key, note=types)
+    try:
+        hashed_type(of_row)
+    except TypeError:
+        expected = "a string, long, boolean or timestamp"
+        yield wrong(where, expected, key, note=f"a {type_name(of_row)}")
+
+
+def _derived_errors(history: EventHistory, node: Node) -> Iterator[SpecError]:
+    """Yields what a slot that is made while reading cannot have."""
+    if not history.is_derived(node):
+        if node.op == "time_since" and len(node.of) == 1:
+            expected = f"`at` ({history.at}), whose age is made while reading, or two times"
+            yield wrong(f"{node.where}.of", expected, node.of[0])
+        return
+    if not node.store:
+        yield SpecError(
+            f"{node.where}: expected a slot number, since nothing can read what is made while "
+            f"reading, found `store: false`"
+        )
+    options = changed_options(node, CONTENT, VALUES, APART)
+    for name in sorted(options.keys() - {"slot", "name", "op", "of", "store"}):
+        yield wrong(f"{node.where}.{name}", "no such option of the age of an event", options[name])
+    try:
+        read_params(node, OPERATORS[node.op])
+    except SpecError as error:
+        yield error
+
+
+def _is_time(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(arrow_type))
 
 
 def data_check_errors(spec: Spec) -> Iterator[SpecError]:
@@ -142,10 +230,14 @@ def columns_of(check: DataCheck, slots: Sequence[str], labels: Sequence[str]) ->
 def share_errors(spec: Spec, slots: Mapping[int | None, Slot]) -> Iterator[SpecError]:
     """Yields errors unless each `share_slot` names another slot, both hold signs, and the other
     shares none itself.
+
+    Args:
+        spec: The spec; slots of histories are checked with it.
+        slots: The slots by number, of histories too.
     """
-    shared = {node.slot for node in spec.nodes if node.share_slot is not None}
-    for node in spec.nodes:
-        if node.share_slot is None:
+    shared = {node.slot for node in spec.all_nodes if node.share_slot is not None}
+    for node in spec.all_nodes:
+        if node.share_slot is None or spec.history is not None:
             continue
         where, owner = f"{node.where}.share_slot", slots.get(node.share_slot)
         if owner is None or node.share_slot in shared:
@@ -235,7 +327,7 @@ def inputs_read(spec: Spec) -> list[str]:
     References must have been resolved before.
     """
     read = {name for node in spec.nodes for name in node.of}
-    read |= {column.source for column in spec.columns}
+    read |= {column.source for column in spec.columns} | spec.keys
     for sequence in spec.sequences:
         read |= set(sequence.of) if read & set(sequence.of) else set()
     return [name for name in spec.inputs if name in read]

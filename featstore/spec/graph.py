@@ -17,11 +17,11 @@ import pyarrow as pa
 from featstore.base.errors import SpecError
 from featstore.base.processes import cached_property
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.ops import columns, ids, lists, numbers
+from featstore.ops import columns, hashing, ids, lists, numbers
 from featstore.ops.kinds import wrong
 from featstore.ops.signature import Operator
 from featstore.spec import check, meaning
-from featstore.spec.model import Node, Sequence, Spec, StoredColumn, type_name
+from featstore.spec.model import EventHistory, Node, Sequence, Spec, StoredColumn, type_name
 from featstore.spec.parse import naming
 
 MEANING_DIGITS = 16
@@ -68,6 +68,7 @@ class Graph:
         steps: The calls, each after those that it reads.
         schema: The schema of the extracted columns.
         outputs: The position of each column of `schema`, in its order.
+        keys: The position of the signs of each history's key.
         sources: By slot, all positions that it is computed from, its own included.
     """
 
@@ -76,6 +77,7 @@ class Graph:
     schema: SlotSchema
     outputs: tuple[int, ...]
     sources: Mapping[str, frozenset[int]]
+    keys: tuple[int, ...] = ()
 
     @property
     def required(self) -> frozenset[str]:
@@ -97,7 +99,7 @@ class Graph:
     @cached_property
     def last_reads(self) -> tuple[tuple[int, ...], ...]:
         """For each step, the positions that no later step and no output reads."""
-        seen = set(self.outputs)
+        seen = {*self.outputs, *self.keys}
         last_reads = []
         for step in reversed(self.steps):
             last_reads.append(tuple(i for i in dict.fromkeys(step.inputs) if i not in seen))
@@ -129,9 +131,12 @@ def _build(spec: Spec) -> Graph:
     for node in nodes:
         builder.add_node(node)
     stored = [builder.add_slot(node) for node in spec.nodes if node.store]
-    for error in check.share_errors(spec, {slot.number: slot for slot, _ in stored}):
+    slots = [slot for slot, _ in stored]
+    slots += [slot for history in spec.histories for slot in build_graph(history.events).schema]
+    for error in check.share_errors(spec, {slot.number: slot for slot in slots}):
         raise error
     columns = [(column.role, *builder.add_column(column)) for column in spec.columns]
+    keys = tuple(builder.add_key(history) for history in spec.histories)
     schema = SlotSchema(
         slots=tuple(slot for slot, _ in stored),
         labels=tuple(field for role, field, _ in columns if role == "label"),
@@ -143,6 +148,7 @@ def _build(spec: Spec) -> Graph:
         steps=tuple(builder.steps),
         schema=schema,
         outputs=(*(at for _, at in stored), *(at for *_, at in columns)),
+        keys=keys,
         sources={slot.name: builder.sources_of(position) for slot, position in stored},
     )
 
@@ -204,6 +210,9 @@ class Builder:
         """The frozen params of a node, after checking that they were fitted for its sub-DAG."""
         if not operator.frozen:
             return {}
+        if self._spec.history is not None:
+            expected = "an operator without a fit or a file, which slots of events cannot have"
+            raise wrong(f"{node.where}.op", expected, node.op)
         frozen = check.frozen_params(self._spec, node, operator)
         if not operator.fills and node.fill is not None:
             raise SpecError(
@@ -218,6 +227,9 @@ class Builder:
         """Adds the stored column of a node: signs or indices of discrete values, else float32."""
         position, name = self._results[node.name], (node.name, node.op)
         arrow_type = self._type(position)
+        if self._spec.history is not None and lists.is_list(arrow_type):
+            expected = "an operator with one value for each event"
+            raise wrong(f"{node.where}.op", expected, node.op, note=f"a {_named(arrow_type)}")
         slot = self._slot(node, arrow_type)
         stored = slot.arrow_type()
         if slot.kind is SlotKind.FLOAT:
@@ -273,6 +285,16 @@ class Builder:
         if not is_kept and (lists.is_list(arrow_type) or not numbers.is_number(arrow_type)):
             raise wrong(where, "a double, long or boolean", source, note=f"a {_named(arrow_type)}")
         return pa.field(column.name, arrow_type), position
+
+    def add_key(self, history: EventHistory) -> int:
+        """Adds the signs of a history's key."""
+        return self._add(
+            hashing.key_signs,
+            [self._input(history.key)],
+            {},
+            pa.int64(),
+            (history.name, "key"),
+        )
 
     def sources_of(self, position: int) -> frozenset[int]:
         """All positions that a value is computed from, its own included."""
@@ -356,6 +378,9 @@ class Builder:
         """The position of a name's value: a node's result, or a cleaned column."""
         if check.resolve(self._spec, name, reader, where):
             return self._results[name]
+        return self._input(name)
+
+    def _input(self, name: str) -> int:
         if name not in self._cleaned:
             self._cleaned[name] = self._column(name)
         return self._cleaned[name]

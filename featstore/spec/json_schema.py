@@ -19,6 +19,7 @@ from featstore.spec.model import (
     TYPE,
     VERSION,
     DataCheck,
+    EventHistory,
     Input,
     Node,
     Spec,
@@ -34,17 +35,31 @@ def spec_schema() -> dict[str, Any]:
         "on_error": "What a malformed value causes, for all inputs that do not say it.",
     }
     input_ = any_of([TYPE.schema(), entry_of(Input).schema()])
+    inputs: Schema = {"type": "object", "additionalProperties": input_}
     values: dict[str, Schema] = {
         "spec": {"const": VERSION},
-        "inputs": {"type": "object", "additionalProperties": input_},
+        "inputs": inputs,
         **{name: option.kind.schema() for name, option in options_of(Spec).items()},
         "slots": {"type": "array", "items": _node()},
+        "histories": or_null({"type": "array", "items": _history(inputs)}),
         "checks": or_null({"type": "array", "items": _check()}),
         "on_error": ON_ERROR.schema(),
     }
     properties = {key: values[key] | {"description": texts[key]} for key in TOP_KEYS}
     schema = object_schema(properties, ["spec", "inputs", "slots"])
     return {"$schema": DRAFT, "title": "featstore spec", **schema}
+
+
+def _history(inputs: Schema) -> Schema:
+    """An entry of `histories`: its options, event columns, and slots over these."""
+    schema = options_schema(EventHistory, options_of(EventHistory))
+    texts = descriptions(EventHistory, "Attributes")
+    schema["properties"] |= {
+        "inputs": inputs | {"description": texts["inputs"]},
+        "slots": {"type": "array", "items": _node(), "description": texts["nodes"]},
+    }
+    schema["required"] += ["inputs", "slots"]
+    return schema
 
 
 def _check() -> Schema:

@@ -1,5 +1,6 @@
 """Lint: reports all errors of a spec at once, without data, and compares it with its lock."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -108,7 +109,7 @@ def compare(spec: Spec, lock: Lock) -> Iterator[str]:
 
     These are numbers with another meaning, new numbers, and removed numbers.
     """
-    slots, where = make_lock(spec).slots, {node.slot: node.where for node in spec.nodes}
+    slots, where = make_lock(spec).slots, {node.slot: node.where for node in spec.all_nodes}
     for number, slot in slots.items():
         locked = lock.slots.get(number)
         at = f"{where[number]}: slot {number} ({slot.name!r})"
@@ -158,7 +159,7 @@ def check_lock(spec: Spec) -> None:
 def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:
     yield from check.number_errors(spec, spec.retired | lock.retired)
     hashes = semantic_hashes(spec)
-    for node in spec.nodes:
+    for node in spec.all_nodes:
         locked = lock.slots.get(node.slot or 0)
         if locked is not None and locked.hash != hashes[node.name]:
             yield SpecError(
@@ -190,7 +191,9 @@ def find_errors(
     unresolved = list(_unresolved(spec))
     errors += [error for _, error in unresolved if is_whole]
     nodes = _in_order(spec, {name for name, _ in unresolved}, errors)
-    errors += _graph_errors(spec, nodes, is_whole)
+    of_events = [find_errors(each.events, retired, is_whole=is_whole) for each in spec.histories]
+    errors += itertools.chain.from_iterable(of_events)
+    errors += _graph_errors(spec, nodes, is_whole, shares=is_whole and not any(of_events))
     return errors + (list(_unused(spec)) if is_whole and not errors else [])
 
 
@@ -227,8 +230,12 @@ def _reads(spec: Spec, node: Node) -> set[str]:
     }
 
 
-def _graph_errors(spec: Spec, nodes: list[Node], is_whole: bool) -> list[SpecError]:
-    """Builds the nodes one by one; nodes that read one that failed are skipped."""
+def _graph_errors(spec: Spec, nodes: list[Node], is_whole: bool, shares: bool) -> list[SpecError]:
+    """Builds the nodes one by one; nodes that read one that failed are skipped.
+
+    Args:
+        shares: Whether shared numbers are checked, which needs the slots of all histories.
+    """
     builder, errors = Builder(spec), list[SpecError]()
     failed = spec.by_name.keys() - {node.name for node in nodes}
     slots: dict[int | None, Slot] = {}
@@ -243,9 +250,11 @@ def _graph_errors(spec: Spec, nodes: list[Node], is_whole: bool) -> list[SpecErr
         except SpecError as error:
             errors.append(error)
             failed.add(node.name)
-    if is_whole:
-        errors += [*_share_errors(spec, slots, failed), *_column_errors(spec, builder, failed)]
-    return errors
+    if shares:
+        graphs = (build_graph(history.events) for history in spec.histories)
+        slots |= {slot.number: slot for graph in graphs for slot in graph.schema}
+        errors += _share_errors(spec, slots, failed)
+    return errors + (list(_column_errors(spec, builder, failed)) if is_whole else [])
 
 
 def _share_errors(
@@ -281,8 +290,9 @@ def _unused(spec: Spec) -> Iterator[SpecError]:
                 f"found none; remove it"
             )
     read = set(check.inputs_read(spec))
+    where = f"{spec.history.where}.inputs" if spec.history else "inputs"
     for name in spec.inputs:
         if name not in read:
             yield SpecError(
-                f"inputs.{name}: expected a node to read the input, found none; remove it"
+                f"{where}.{name}: expected a node to read the input, found none; remove it"
             )

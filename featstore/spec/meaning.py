@@ -12,6 +12,7 @@ from featstore.spec import check
 from featstore.spec.lock import Lock, LockedSlot
 from featstore.spec.model import (
     VALUES,
+    EventHistory,
     Node,
     Spec,
     changed_options,
@@ -49,11 +50,11 @@ def make_lock(spec: Spec, earlier: Lock | None = None) -> Lock:
 
 def slot_names(spec: Spec) -> dict[int, str]:
     """The stored slots' names by number, ascending."""
-    return dict(sorted((node.slot, node.name) for node in spec.nodes if node.slot is not None))
+    return dict(sorted((node.slot, node.name) for node in spec.all_nodes if node.slot is not None))
 
 
 def semantic_hashes(spec: Spec) -> dict[str, str]:
-    """The semantic hash of each stored slot, by name.
+    """The semantic hash of each stored slot, by name; slots of histories are among them.
 
     It is the SHA-256 (hex) of the canonical JSON of everything that determines the column's values:
     number, encoding, operator, params and options, the same (except number and encoding) of each
@@ -61,12 +62,23 @@ def semantic_hashes(spec: Spec) -> dict[str, str]:
 
     Names and order of nodes are not part of it. Params and options at their defaults are not
     either, so an operator may get a new param without changing hashes. Fitted constants are part of
-    it; the values of a vocabulary are not, because it may grow without changing known indices.
+    it; the values of a vocabulary are not, because it may grow without changing known indices. Of a
+    history it has the rule that says which events a row sees, and not its other slots, which may
+    change the order of events of one time.
     """
     meanings: dict[str, str] = {}
     for node in check.ordered(spec):
         meanings[node.name] = meaning(spec, node, meanings)
-    return {node.name: stored_hash(spec, node, meanings) for node in spec.nodes if node.store}
+    hashes = {node.name: stored_hash(spec, node, meanings) for node in spec.nodes if node.store}
+    for history in spec.histories:
+        hashes |= semantic_hashes(history.events)
+        hashes |= {node.name: _derived_hash(spec, history, node) for node in history.derived}
+    return hashes
+
+
+def _derived_hash(spec: Spec, history: EventHistory, node: Node) -> str:
+    params = {"op": node.op, "params": {name: plain(of) for name, of in node.params.items()}}
+    return digest({"spec": spec.version, "slot": node.slot, "history": history.meaning} | params)
 
 
 def stored_hash(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
@@ -77,6 +89,7 @@ def stored_hash(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:
         "encode": node.encode,
         "share_slot": node.share_slot,
         "node": meanings[node.name],
+        "history": None if spec.history is None else spec.history.meaning,
     }
     return digest(without_none(content))
 

@@ -41,6 +41,7 @@ from featstore.ops.kinds import (
     or_empty,
     or_null,
 )
+from featstore.ops.timestamps import DURATION_TEXT, parse_duration
 from featstore.ops.vocabularies import Vocabulary
 
 VERSION = 1
@@ -160,6 +161,11 @@ _WHOLE = accepted(
     "an integer of at least 0",
     lambda value: type(value) is int and 0 <= value < 2**63,
     {"type": "integer", "minimum": 0},
+)
+_WINDOW = converted(
+    "a time such as 30s, 15m, 12h, 90d or 2w",
+    parse_duration,
+    {"type": "string", "pattern": f"^({DURATION_TEXT})$"},
 )
 # What the bounds of each figure of `checks` may be, and of a figure that is a share of another.
 CHECK_BOUNDS: Mapping[str, Kind] = {
@@ -346,6 +352,96 @@ class DataCheck:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class EventHistory:
+    """One entry of `histories`: the events of a key, of which each row sees those that were known
+    before it (docs/design/histories.md).
+
+    Attributes:
+        name: The history's name, with which the names of its columns begin.
+        key: The column that rows and events share, such as a user's id.
+        as_of: The kept column with the time of a row. Events known before it are seen.
+        at: The event column with the time of the event.
+        logged_at: The event column with the time when the event became known; by default that of
+            the event.
+        max_len: The most events of a row; the last known ones are kept.
+        window: Events longer before the row are left out: text such as `90d`, in microseconds here.
+        inputs: The canonical type of each event column.
+        nodes: The entries of `slots`, over event columns.
+        on_error: By event column, what a malformed value causes, where the document sets it.
+        optional: The event columns that files may lack.
+        where: The path in the document, such as `histories[0]`.
+    """
+
+    name: Annotated[str, COLUMN_NAME]
+    key: Annotated[str, TEXT]
+    as_of: Annotated[str, TEXT]
+    at: Annotated[str, TEXT]
+    logged_at: Annotated[str | None, or_null(TEXT)] = None
+    max_len: Annotated[int, COUNT]
+    window: Annotated[int | None, or_null(_WINDOW)] = None
+    inputs: Mapping[str, pa.DataType]
+    nodes: tuple[Node, ...]
+    on_error: Mapping[str, str] = field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+    where: str = field(default="", compare=False)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of its columns in data files, besides the slots."""
+        return tuple(f"{self.name}_{what}" for what in ("end", "length", "back", "key", "at"))
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """The event columns with the times of an event."""
+        return (self.at,) if self.logged_at in (None, self.at) else (self.at, str(self.logged_at))
+
+    @property
+    def slot_inputs(self) -> tuple[str, ...]:
+        """The event columns that stored slots read, as declared."""
+        read = {name for node in self.events.nodes for name in node.of}
+        return tuple(name for name in self.inputs if name in read)
+
+    def is_derived(self, node: Node) -> bool:
+        """Whether a slot is made of `at` and the row's time while reading, so nothing is stored."""
+        return node.op == "time_since" and node.of == (self.at,)
+
+    @property
+    def derived(self) -> tuple[Node, ...]:
+        """The slots that are made while reading."""
+        return tuple(node for node in self.nodes if self.is_derived(node))
+
+    @cached_property
+    def events(self) -> "Spec":
+        """The slots that are stored, as a spec whose rows are events. The key and the times are
+        among its inputs.
+        """
+        return Spec(
+            nodes=tuple(node for node in self.nodes if not self.is_derived(node)),
+            inputs=self.inputs,
+            on_error=self.on_error,
+            optional=self.optional,
+            is_part=True,
+            history=self,
+        )
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """What decides, besides a slot, which events a row sees."""
+        key_type = self.inputs.get(self.key)  # None in a wrong spec, whose errors lint collects
+        rule = changed_options(self, CONTENT)
+        rule |= {"name": None, "type": None if key_type is None else type_name(key_type)}
+        return without_none(rule)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """What determines its content."""
+        return changed_options(self, CONTENT) | {
+            "inputs": self.events.input_contents(),
+            "nodes": [_node_content(node) for node in self.nodes],
+        }
+
+
 class StoredColumn(NamedTuple):
     """A stored column that is no slot: its role (`label`, `weight` or `kept`), its name, the node
     or input that it holds, and its path in the document.
@@ -370,6 +466,7 @@ class Spec:
         retired: Slot numbers that must not be used again.
         sequences: The groups of aligned list inputs.
         output: How data files are written.
+        histories: The events of keys, such as a user's clicks, that rows see.
         checks: What the statistics of each partition must hold, or it is not committed.
         values: Which texts of values are kept for people to read: `auto` the most frequent ones of
             slots with few different values, `top` those of all slots, `none` none. Like `output`
@@ -383,6 +480,7 @@ class Spec:
         base_url: The directory that files are relative to.
         is_part: Whether this is a subset of the columns of a spec that was checked as a whole. Such
             a subset may have no slot.
+        history: The history whose events are the rows of this spec.
     """
 
     nodes: tuple[Node, ...]
@@ -397,6 +495,7 @@ class Spec:
         tuple[Sequence, ...], or_empty(by_name(entry_of(Sequence), COLUMN_NAME), {})
     ] = ()
     output: Annotated[OutputOptions, or_empty(entry_of(OutputOptions), {})] = OutputOptions()
+    histories: tuple[EventHistory, ...] = ()
     checks: tuple[DataCheck, ...] = ()
     values: Annotated[str, KEPT_TEXTS] = "auto"
     version: int = VERSION
@@ -407,6 +506,19 @@ class Spec:
     vocabularies: Mapping[str, Vocabulary] = field(default_factory=dict)
     base_url: str = field(default="", repr=False)
     is_part: bool = field(default=False, compare=False)
+    history: EventHistory | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def all_nodes(self) -> tuple[Node, ...]:
+        """The nodes, then those of the histories, whose slot numbers are of one space."""
+        return (*self.nodes, *(node for history in self.histories for node in history.nodes))
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The inputs that are read for histories, or by `EventHistory.events` to order events."""
+        own = () if self.history is None else (self.history.key, *self.history.times)
+        of_rows = (name for each in self.histories for name in (each.key, each.as_of))
+        return frozenset((*own, *of_rows))
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
@@ -438,8 +550,6 @@ class Spec:
         return digest(self._content())
 
     def _content(self) -> dict[str, Any]:
-        read = {column.source for column in self.columns}
-        read.update(*(node.of for node in self.nodes), *(group.of for group in self.sequences))
         # What most specs lack is left out, so that their hashes are those of earlier versions.
         rare = {
             "fitted": {name: plain(entry.params) for name, entry in self.fitted.items()},
@@ -447,15 +557,22 @@ class Spec:
                 file: [len(entry), entry.digest] for file, entry in self.vocabularies.items()
             },
             "sequences": [changed_options(sequence, CONTENT) for sequence in self.sequences],
+            "histories": [history.content for history in self.histories],
         }
         return {key: value for key, value in rare.items() if value} | {
             "spec": self.version,
-            "inputs": {name: self._input_content(name) for name in self.inputs if name in read},
+            "inputs": self.input_contents(),
             "labels": [[name, source] for name, source in self.labels.items()],
             "weight": self.weight,
             "keep": list(self.keep),
             "nodes": [_node_content(node) for node in self.nodes],
         }
+
+    def input_contents(self) -> dict[str, Any]:
+        """The content of each input that is read."""
+        read = {*self.keys, *(column.source for column in self.columns)}
+        read.update(*(node.of for node in self.nodes), *(group.of for group in self.sequences))
+        return {name: self._input_content(name) for name in self.inputs if name in read}
 
     def _input_content(self, name: str) -> str | dict[str, object]:
         """The type's name, or a mapping where the input has options."""

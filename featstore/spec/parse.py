@@ -35,6 +35,7 @@ from featstore.spec.model import (
     TYPE,
     VERSION,
     DataCheck,
+    EventHistory,
     Input,
     Node,
     OutputOptions,
@@ -43,7 +44,8 @@ from featstore.spec.model import (
 )
 from featstore.spec.vocabulary import load_vocabularies
 
-TOP_KEYS = ("spec", "inputs", *options_of(Spec), "slots", "checks", "on_error")
+TOP_KEYS = ("spec", "inputs", *options_of(Spec), "slots", "histories", "checks", "on_error")
+HISTORY_KEYS = (*options_of(EventHistory), "inputs", "slots")
 # The keys of an entry of `checks`, by figure.
 CHECK_KEYS = {
     "rows": ("check", "against", "at_least", "at_most", "severity"),
@@ -160,14 +162,14 @@ def _spec(
     if top.get("spec") != VERSION or type(top.get("spec")) is not int:
         raise wrong("spec", f"the semantics version {VERSION}", top.get("spec"))
     on_error = ON_ERROR.read(top["on_error"], "on_error") if "on_error" in top else None
-    entries = (
-        (value, f"inputs.{name}", name)
-        for name, value in read_mapping(top.get("inputs"), "inputs").items()
-    )
-    inputs = dict(_each(entries, _input, errors))
+    inputs = _inputs(top.get("inputs"), "inputs", on_error, errors)
     options = read_options(options_of(Spec), top, "")
     checks = tuple(parse_checks(top.get("checks") or [], errors, lines_of_checks))
     nodes = ((value, f"slots[{i}]") for i, value in enumerate(read_list(top.get("slots"), "slots")))
+    histories = (
+        (value, f"histories[{i}]", on_error)
+        for i, value in enumerate(read_list(top.get("histories") or [], "histories"))
+    )
     spec = Spec(
         **options
         | {
@@ -178,13 +180,8 @@ def _spec(
             "output": OutputOptions(**options.get("output", {})),
         },
         version=VERSION,
-        inputs={name: given.type for name, given in inputs.items()},
-        on_error={
-            name: said
-            for name, given in inputs.items()
-            if (said := given.on_error or on_error) is not None
-        },
-        optional=frozenset(name for name, given in inputs.items() if given.optional),
+        **inputs,
+        histories=tuple(_each(histories, _history, errors)),
         checks=checks,
         nodes=tuple(_each(nodes, _node, errors)),
     )
@@ -212,6 +209,36 @@ def _each(
             if errors is None:
                 raise
             errors.append(error)
+
+
+def _inputs(
+    value: object, where: str, on_error: str | None, errors: list[SpecError] | None
+) -> dict[str, Any]:
+    """The fields of a spec, or a history, that a mapping of inputs gives."""
+    entries = (
+        (entry, f"{where}.{name}", name) for name, entry in read_mapping(value, where).items()
+    )
+    inputs = dict(_each(entries, _input, errors))
+    return {
+        "inputs": {name: given.type for name, given in inputs.items()},
+        "on_error": {
+            name: said
+            for name, given in inputs.items()
+            if (said := given.on_error or on_error) is not None
+        },
+        "optional": frozenset(name for name, given in inputs.items() if given.optional),
+    }
+
+
+def _history(value: object, where: str, on_error: str | None) -> EventHistory:
+    entry = known_keys(value, HISTORY_KEYS, where)
+    slots = read_list(entry.get("slots"), f"{where}.slots")
+    return EventHistory(
+        **read_options(options_of(EventHistory), entry, where),
+        **_inputs(entry.get("inputs"), f"{where}.inputs", on_error, None),
+        nodes=tuple(_node(slot, f"{where}.slots[{i}]") for i, slot in enumerate(slots)),
+        where=where,
+    )
 
 
 def _input(value: object, where: str, name: str) -> tuple[str, Input]:

@@ -2,13 +2,22 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from featstore.base.schema import SlotSchema
 from featstore.base.text_table import Printed, text_table
+from featstore.ops.timestamps import duration_text
 from featstore.spec import check
 from featstore.spec.graph import build_graph
-from featstore.spec.model import VALUES, Node, Spec, changed_options, type_name
+from featstore.spec.model import (
+    CONTENT,
+    VALUES,
+    EventHistory,
+    Node,
+    Spec,
+    changed_options,
+    type_name,
+)
 from featstore.spec.parse import load_spec
 
 _HEADERS = ("slot", "name", "kind", "shape", "operator", "params", "inputs")
@@ -16,12 +25,12 @@ _HEADERS = ("slot", "name", "kind", "shape", "operator", "params", "inputs")
 
 @dataclass(frozen=True, kw_only=True)
 class SpecEntry:
-    """A node, label, weight or kept column of a spec.
+    """A node, label, weight, kept column or history of a spec.
 
     Attributes:
         slot: The slot number; None for everything else.
         name: The name.
-        kind: `id` or `float` for a slot; otherwise `inner`, `label`, `weight` or `kept`.
+        kind: `id` or `float` for a slot; otherwise `inner`, `label`, `weight`, `kept` or `history`.
         shape: The shape of a slot.
         operator: The operator over what it reads, or the source of a label.
         params: The operator's params and options, with what was fitted.
@@ -46,7 +55,7 @@ class SpecEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecListing(Printed):
-    """The nodes of a spec in topological order, then labels, weight and kept columns."""
+    """The nodes of a spec in topological order, then labels, weight, kept columns and histories."""
 
     entries: tuple[SpecEntry, ...]
 
@@ -66,7 +75,36 @@ def show(spec_url: str) -> SpecListing:
     """
     spec = load_spec(spec_url)
     schema = build_graph(spec).schema
-    return SpecListing(entries=(*_nodes(spec, schema), *_columns(spec)))
+    of_histories = itertools.chain.from_iterable(map(_history, spec.histories))
+    return SpecListing(entries=(*_nodes(spec, schema), *_columns(spec), *of_histories))
+
+
+def _history(history: EventHistory) -> Iterator[SpecEntry]:
+    """A history, and its slots as the lists that rows see."""
+    rule = changed_options(history, CONTENT)
+    del rule["name"]
+    rule |= {} if history.window is None else {"window": duration_text(history.window)}
+    yield SpecEntry(
+        slot=None,
+        name=history.name,
+        kind="history",
+        shape=None,
+        operator=None,
+        params={name: str(value) for name, value in rule.items()},
+        inputs={name: type_name(history.inputs[name]) for name in (history.key, *history.times)},
+    )
+    for entry in _nodes(history.events, build_graph(history.events).schema):
+        yield entry if entry.slot is None else replace(entry, shape="list")
+    for node in history.derived:
+        yield SpecEntry(
+            slot=node.slot,
+            name=node.name,
+            kind="float",
+            shape="list",
+            operator=f"{node.op}({history.at}), while reading",
+            params={name: str(value) for name, value in node.params.items()},
+            inputs={history.at: type_name(history.inputs[history.at])},
+        )
 
 
 def _nodes(spec: Spec, schema: SlotSchema) -> Iterator[SpecEntry]:

@@ -140,3 +140,9 @@ def test_few_rows_have_the_hashes_and_signs_of_many(
         assert few.to_pylist() * 20 == many.to_pylist()
         signs = hashing.sign(slot, few, few).to_pylist()
         assert signs * 20 == hashing.sign(slot, many, many).to_pylist()
+
+
+def test_keys_have_the_signs_of_slot_0() -> None:
+    keys = pa.array(["u1", None, ""])
+    assert hashing.key_signs(keys).equals(hashing.sign(0, hashing.value_hash(keys)))
+    assert hashing.key_signs(keys)[1].as_py() == 0

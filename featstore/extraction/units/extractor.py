@@ -1,14 +1,14 @@
 """The extractor: runs the graph of a spec over record batches."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from featstore.base.errors import OperatorError
+from featstore.base.errors import ConfigError, InputError, OperatorError
 from featstore.base.schema import SlotSchema
 from featstore.extraction.units.findings import (
     BATCH,
@@ -18,17 +18,20 @@ from featstore.extraction.units.findings import (
     Findings,
 )
 from featstore.extraction.units.intake import Intake, Taken, missing_columns
-from featstore.extraction.units.values import single
-from featstore.ops.arrays import Mask, nulls_of
-from featstore.ops.columns import read_column
+from featstore.extraction.units.values import several, single
+from featstore.histories.visibility import Events, ages, keys_of_rows, ordered, visible
+from featstore.ops.arrays import Mask, array_of, nulls_of, values_of
+from featstore.ops.columns import clean, read_column
 from featstore.ops.lists import align
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
 from featstore.spec.explanation import Explanation, explanation_of
 from featstore.spec.graph import Step, build_graph
-from featstore.spec.model import Spec
+from featstore.spec.model import EventHistory, Spec
 
 # What a step counted: its position, the counts, and its inputs, for examples of malformed values.
 _StepCounts = tuple[int, Counter[str], list[pa.Array]]
+INCOMPLETE = "events without key or time"
+_Rows: TypeAlias = Sequence[Mapping[str, object]]
 _EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)
 
 
@@ -53,8 +56,9 @@ class Extractor:
         self.graph = build_graph(spec)
         self._intake = Intake(spec, self.graph.columns)
         self._attribution = Attribution(self.graph, spec)
-        self._required = sorted(self.graph.required - spec.optional)
+        self._required = sorted((self.graph.required | spec.keys) - spec.optional)
         self._bound: pa.Schema | None = None
+        self._events = {history.name: EventExtractor(history) for history in spec.histories}
         self._watches: list[Callable[[pa.RecordBatch], None]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -106,7 +110,7 @@ class Extractor:
         self._bound = raw
 
     def __call__(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> pa.RecordBatch:
-        """Extracts one batch.
+        """Extracts one batch; histories are only made for single rows (see `one`).
 
         Args:
             batch: Raw rows; must hold all but the optional columns.
@@ -116,29 +120,48 @@ class Extractor:
             The slots, labels, weight and kept columns, in the schema `self.schema.to_arrow()`.
 
         Raises:
+            ConfigError: The spec has histories.
             InputError: As for `bind`, or a value is malformed and its `on_error` is `fail`.
             OperatorError: An operator failed; names the slot, the operator and the row.
         """
-        return self._extract(batch, origin)
+        check_no_histories(self.spec)
+        return self._extract(batch, origin)[0]
 
-    def one(self, row: Mapping[str, object]) -> dict[str, object]:
+    def one(
+        self,
+        row: Mapping[str, object],
+        events: Mapping[str, _Rows] | None = None,
+    ) -> dict[str, object]:
         """Extracts one row through the same operators.
 
         Args:
             row: Raw values by column. Optional columns, and columns that only labels, weight or
                 kept columns read, may be absent; they are then null.
+            events: The raw events of each history, by its name, in any order. Those of other keys,
+                and those that the row does not see, are left out.
 
         Returns:
-            The values as in a data file: missing slots are 0, NaN, `[0]` or `[NaN]`.
+            The values as in a data file: missing slots are 0, NaN, `[0]` or `[NaN]`. Slots of
+            histories are lists with a value for each event that the row sees, the last known one
+            at the end; without key or `as_of` they are `[]`.
 
         Raises:
             InputError: As for a batch, and also for values whose `on_error` is `skip`: a table
-                would not hold the row, so there is nothing to return.
+                would not hold the row, so there is nothing to return. Or the events of a history
+                are missing.
             OperatorError: An operator failed.
         """
         absent = self._check_row(row)
+        given = self._given(events or {})
         self.counts.update(f"{name}: {ABSENT}" for name in absent)
-        return dict(self._extract(self._single(row), REQUEST, skips=False).to_pylist()[0])
+        batch, keys = self._extract(self._single(row), REQUEST, skips=False)
+        values = dict(batch.to_pylist()[0])
+        for (name, extractor), key in zip(self._events.items(), keys, strict=True):
+            values |= extractor.of_row(given[name], key, batch.column(extractor.history.as_of))
+            counts = extractor.findings.counts.items()
+            self.counts.update({f"{name}.{what}": number for what, number in counts})
+            extractor.findings = Findings()
+        return values
 
     def explain(self, row: Mapping[str, object]) -> Explanation:
         """Shows what each step makes of one row: raw values, nodes, hashes and stored signs.
@@ -183,11 +206,9 @@ class Extractor:
 
     def _extract(
         self, batch: pa.RecordBatch, origin: BatchOrigin, *, skips: bool = True
-    ) -> pa.RecordBatch:
-        # Files of one run may differ in schema, for instance in optional columns.
-        if self._bound is None or not batch.schema.equals(self._bound):
-            self.bind(batch.schema)
-        taken = self._intake.take(batch, origin, self.findings, skips=skips)
+    ) -> tuple[pa.RecordBatch, list[pa.Array]]:
+        """The extracted columns, and the signs of each history's key."""
+        taken = self._take(batch, origin, skips=skips)
         counted, filled = list[_StepCounts](), dict[int, Mask]()
         try:
             outputs = self._run(taken.columns, counted, filled)
@@ -200,13 +221,23 @@ class Extractor:
             raw = pa.RecordBatch.from_arrays(taken.columns, names=list(self.graph.columns))
             for watch in self._watches:
                 watch(raw)
-        return pa.RecordBatch.from_arrays(outputs, schema=self.graph.arrow_schema)
+        num_columns = len(self.graph.outputs)
+        extracted = pa.RecordBatch.from_arrays(
+            outputs[:num_columns], schema=self.graph.arrow_schema
+        )
+        return extracted, outputs[num_columns:]
+
+    def _take(self, batch: pa.RecordBatch, origin: BatchOrigin, *, skips: bool = True) -> Taken:
+        # Files of one run may differ in schema, for instance in optional columns.
+        if self._bound is None or not batch.schema.equals(self._bound):
+            self.bind(batch.schema)
+        return self._intake.take(batch, origin, self.findings, skips=skips)
 
     def _run(
         self, columns: list[pa.Array], counted: list[_StepCounts], filled: dict[int, Mask]
     ) -> list[pa.Array]:
-        """Runs all steps and returns the output columns. Adds what steps counted, and by position
-        the rows that they filled.
+        """Runs all steps and returns the output columns, then the signs of keys. Adds what steps
+        counted, and by position the rows that they filled.
         """
         values: dict[int, pa.Array] = dict(enumerate(columns))
         for position, (step, last) in enumerate(
@@ -222,7 +253,20 @@ class Extractor:
                 # Bounds memory: a column is dropped after the last step that reads it.
             for i in last:
                 del values[i]
-        return [values[i] for i in self.graph.outputs]
+        return [values[i] for i in (*self.graph.outputs, *self.graph.keys)]
+
+    def _given(self, events: Mapping[str, _Rows]) -> Mapping[str, _Rows]:
+        """The events of all histories; InputError if some are missing or of others."""
+        known = f"those of {', '.join(self._events)}" if self._events else "none"
+        for name in events:
+            if name not in self._events:
+                raise InputError(f"events: expected {known}, found {name!r}")
+        for name in self._events:
+            if name not in events:
+                raise InputError(
+                    f"events: expected {known}, found none of {name}; give [] for none"
+                )
+        return events
 
     def _count(
         self,
@@ -270,6 +314,101 @@ class Extractor:
         except OperatorError as error:
             return error
         return None
+
+
+class EventExtractor(Extractor):
+    """Turns raw events of one history into the values of its stored slots, one for each event.
+
+    Args:
+        history: The history.
+    """
+
+    def __init__(self, history: EventHistory) -> None:
+        super().__init__(history.events)
+        self.history = history
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EventExtractor, (self.history,)
+
+    def take_events(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> Events:
+        """Puts raw events in order. The extractor takes what `Events.take` returns.
+
+        Events that the spec skips, and those without key or time, are left out and counted.
+
+        Args:
+            batch: Raw events of any keys; must hold all but the optional columns.
+            origin: Where the batch comes from, for error messages.
+
+        Raises:
+            InputError: As for a batch of rows.
+        """
+        return self._ordered([self._cleaned(batch, origin)])
+
+    def of_row(self, events: _Rows, key: pa.Array, as_of: pa.Array) -> dict[str, list[Any]]:
+        """The slots of the history in one row.
+
+        Args:
+            events: Raw events by column, of any keys and in any order.
+            key: The sign of the row's key, int64 `(1,)`.
+            as_of: The row's time, `(1,)`.
+        """
+        found = self._events_of(events)
+        ranges = visible(found, self.history, keys_of_rows(key, as_of), values_of(as_of))
+        begin, end, oldest = (int(of[0]) for of in (ranges.begin, ranges.end, ranges.oldest))
+        seen = found.take(begin + np.flatnonzero(found.at[begin:end] >= oldest))
+        values = self(seen).to_pydict()
+        now = as_of.take(array_of(np.zeros(len(seen), np.int64)))
+        for node in self.history.derived:
+            values[node.name] = ages(now, seen.column(self.history.at), node).to_pylist()
+        return {node.name: values[node.name] for node in self.history.nodes if node.store}
+
+    def _events_of(self, rows: _Rows) -> Events:
+        for row in rows:
+            self._check_row(row)
+        origin = BatchOrigin(source=f"events of {self.history.name}")
+        columns = self.graph.columns
+        arrays = [several([row.get(name) for row in rows], columns[name]) for name in columns]
+        if all(array is not None for array in arrays):
+            batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
+            return self.take_events(batch, origin)
+        # Each value may have a type of its own, as if each event came from another file.
+        parts = []
+        for i, row in enumerate(rows):
+            try:
+                batch = self._single(row)
+            except InputError as error:
+                raise InputError(origin.in_rows(i, i, str(error))) from error
+            parts.append(self._cleaned(batch, origin.after(i)))
+        return self._ordered(parts)
+
+    def _cleaned(self, batch: pa.RecordBatch, origin: BatchOrigin) -> list[pa.Array]:
+        """The raw columns of a batch in their declared types, as operators take them."""
+        cleaned, columns = list[pa.Array](), self.graph.columns.items()
+        taken = self._take(batch, origin)
+        for array, (name, declared) in zip(taken.columns, columns, strict=True):
+            counts = Counter[str]()
+            read = read_column(array, declared=declared, counts=counts)
+            cleaned.append(clean(read, counts=counts))
+            self.counts.update({f"{name}: {what}": number for what, number in counts.items()})
+        return cleaned
+
+    def _ordered(self, parts: list[list[pa.Array]]) -> Events:
+        arrays = [pa.concat_arrays(of_column) for of_column in zip(*parts, strict=True)]
+        found = ordered(self.history, dict(zip(self.graph.columns, arrays, strict=True)))
+        if num_incomplete := found.columns.num_rows - len(found.order):
+            self.counts[INCOMPLETE] += num_incomplete
+        return found
+
+
+def check_no_histories(spec: Spec) -> None:
+    """Raises ConfigError if a spec has histories, which no table can hold yet."""
+    if spec.histories:
+        names = ", ".join(history.name for history in spec.histories)
+        raise ConfigError(
+            f"histories: expected none, since this release cannot yet extract them into tables, "
+            f"found {names}; remove them from the spec, or compute those of single rows by "
+            f"`Extractor.one`"
+        )
 
 
 def _without_nan(value: object) -> object:

@@ -153,6 +153,7 @@ def _part(spec: Spec, nodes: Iterable[Node], keep: Iterable[str]) -> Spec:
         sequences=tuple(sequence for sequence in spec.sequences if read & set(sequence.of)),
         fitted={name: fitted for name, fitted in spec.fitted.items() if name in names},
         is_part=True,
+        histories=(),
         checks=(),
         output=replace(spec.output, statistics=False),
     )

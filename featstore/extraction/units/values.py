@@ -1,7 +1,7 @@
 """Converts one Python value to an Arrow array of length 1, for the extraction of a single row."""
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import pyarrow as pa
@@ -49,6 +49,16 @@ def single(name: str, value: object, declared: pa.DataType, *, said: str | None)
             f"column {name!r}: expected {type_name(declared)}, found {short_text(value)}"
         )
     return found
+
+
+def several(values: Sequence[object], declared: pa.DataType) -> pa.Array | None:
+    """Converts values to the declared type; None if the Python types of some are others."""
+    if not _TYPES[declared].issuperset(map(type, values)):
+        return None
+    try:
+        return pa.array(values, declared)
+    except _FAILURES:
+        return None
 
 
 def _exact(value: object, declared: pa.DataType) -> pa.Array | None:
