@@ -2,6 +2,7 @@
 name.
 """
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -83,12 +84,16 @@ class Blocks(Closing):
     Args:
         schema: The columns of the rows, without `KEY` and `ROW`.
         directory: Where the file lies; by default where temporary files do (TMPDIR).
+
+    Raises:
+        AccessError, DiskFullError, StoreError: The file cannot be made.
     """
 
     def __init__(self, schema: pa.Schema, directory: str | None = None) -> None:
         self._schema = with_order(schema)
         self._where = directory or tempfile.gettempdir()
-        self._file = tempfile.TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115
+        with self._named_errors():
+            self._file = tempfile.TemporaryFile(prefix="featstore-blocks-", dir=directory)  # noqa: SIM115
         self._lock = threading.Lock()  # over all that follow
         self._stored: list[_Stored] = []
         self._size = 0
@@ -128,12 +133,17 @@ class Blocks(Closing):
                     ends=np.asarray(ends, np.int64),
                 )
             )
-        try:
+        with self._named_errors():
             while data:
                 num_written = os.pwrite(self._file.fileno(), data, at)
                 data, at = data[num_written:], at + num_written
+
+    @contextlib.contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            what = f"{self._where}: the rows of `output.cluster_by` cannot be kept there"
+            what = f"{self._where}: rows on their way to `output.cluster_by` cannot be kept there"
             raise system_error(what, error, "or point TMPDIR to a larger disk") from error
 
     def of_bucket(self, bucket: int) -> "BucketRows":
