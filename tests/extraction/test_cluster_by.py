@@ -22,6 +22,9 @@ from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
+from featstore.extraction.units.blocks import Blocks
+from featstore.extraction.units.buckets import cut_unit, plan_buckets, write_bucket
+from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import find_raw_files, plan_units
 from featstore.extraction.units.unit import UnitTask, ignore_progress
 from featstore.spec.model import Spec
@@ -127,7 +130,7 @@ def test_a_table_has_the_same_rows_and_figures_by_key(job: ExtractJob) -> None:
     assert profiles[0].to_polars().equals(profiles[1].to_polars())
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 6)
 @given(
     st.lists(
         st.lists(st.none() | st.sampled_from("abcdef"), min_size=1, max_size=60),
@@ -161,6 +164,29 @@ def test_any_rows_are_the_same_as_without(
     [(plain, _), (clustered, paths)] = found
     assert clustered.equals(plain)
     check_order(paths)
+
+
+def test_the_bytes_do_not_depend_on_how_rows_are_cut_into_blocks(job: ExtractJob) -> None:
+    found = list[list[bytes]]()
+    for block_bytes in (1, 1_000, 1 << 20):
+        url = f"{job.table_url}-{block_bytes}"
+        task = UnitTask(spec=job.spec, table_url=url, run_id="run", tag="tag")
+        units = plan_units(find_raw_files(job.input_url, {}, []), job.spec.output.rows_per_file)
+        cuts, buckets = plan_buckets(units, job.spec.output.rows_per_file)
+        with Blocks(Extractor(task.spec).schema.to_arrow()) as blocks:
+            # As on Spark, where a bucket gets its part of a block, in any order.
+            for unit, numbers in reversed(cuts):
+                for block in cut_unit(task, unit, numbers, block_bytes):
+                    for part in block.split():
+                        ends = [part.rows.num_rows]
+                        message = part.to_bytes()
+                        blocks.add_message(part.place, message, part.first_bucket, ends)
+            for bucket in buckets:
+                write_bucket(task, bucket, blocks)
+        found.append([path.read_bytes() for path in sorted(Path(url).glob("*.parquet"))])
+    assert found[0] == found[1] == found[2]
+    extract_files(job)
+    assert found[0] == [path.read_bytes() for path in files_of(job)]
 
 
 def test_buckets_are_those_of_each_partition(job: ExtractJob, raw: Path) -> None:
