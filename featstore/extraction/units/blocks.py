@@ -17,10 +17,10 @@ from featstore.base.closing import Closing
 from featstore.base.named_errors import system_error
 from featstore.ops.arrays import Integers
 
-KEY, ROW = "_key", "_row"
+KEY = "_key"
+# More rows take more memory, fewer more time: each batch has some of nearly each block.
+BATCH_ROWS = 16_384
 _ALIGNMENT = 64  # of Arrow's buffers
-# Rows of fewer blocks are joined before they are passed on: a batch costs calls for each column.
-_MIN_BATCH_ROWS = 4_096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +28,9 @@ class Block:
     """Rows that were extracted together, in order of bucket and key, then of the input.
 
     Attributes:
-        place: The number of the unit, and that of the block within it: blocks in this order hold
-            the rows in the order of the input.
-        rows: The rows, with the sign of the key as `KEY` (int64) and as `ROW` (int32) the number
-            that they had in the order of the input.
+        place: The number of the unit, and that of the block within it: in this order blocks follow
+            each other in the input.
+        rows: The rows, with the sign of the key as `KEY` (int64).
         first_bucket: The number of the first bucket that `ends` tells of.
         ends: Where the rows of each bucket end, int64 (num_buckets,).
     """
@@ -82,7 +81,7 @@ class Blocks(Closing):
     Blocks are added by any thread. Once all are there, any thread may read them.
 
     Args:
-        schema: The columns of the rows, without `KEY` and `ROW`.
+        schema: The columns of the rows, without `KEY`.
         directory: Where the file lies; by default where temporary files do (TMPDIR).
 
     Raises:
@@ -90,7 +89,7 @@ class Blocks(Closing):
     """
 
     def __init__(self, schema: pa.Schema, directory: str | None = None) -> None:
-        self._schema = with_order(schema)
+        self._schema = schema.append(pa.field(KEY, pa.int64()))
         self._where = directory or tempfile.gettempdir()
         with self._named_errors():
             self._file = tempfile.TemporaryFile(prefix="featstore-blocks-", dir=directory)  # noqa: SIM115
@@ -168,7 +167,7 @@ class Blocks(Closing):
 
 
 class BucketRows:
-    """The rows of one bucket, read group by group.
+    """The rows of one bucket, in order of their keys, then of the input.
 
     Attributes:
         num_rows: How many there are.
@@ -179,39 +178,31 @@ class BucketRows:
         self._parts = [part for part in parts if part[2]]
         self.num_rows = sum(num_rows for *_, num_rows in self._parts)
 
-    def groups(self, group_rows: int) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Yields groups of `group_rows` rows, the last of which may have fewer.
+    def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Yields the rows in batches of `batch_rows`, the last of which may have fewer.
 
-        Groups are cut in the order of the keys. Within each the rows are in the order of the input.
-        Memory holds 24 bytes for each row of the bucket, and the batches that are taken.
+        Memory holds 24 bytes for each row of the bucket, and twice a batch.
         """
         keys = [np.asarray(self._read(part).column(KEY)).copy() for part in self._parts]
         firsts = np.array([first for _, first, _ in self._parts])
-        for counts in cut_groups(keys, group_rows):
-            yield self._group(firsts.tolist(), counts.tolist())
+        for counts in cut_groups(keys, batch_rows):
+            yield from self._joined(firsts.tolist(), counts.tolist())
             firsts += counts
             self._blocks.let_go()
 
-    def _group(self, firsts: list[int], counts: list[int]) -> Iterator[pa.RecordBatch]:
-        waiting, num_waiting = list[pa.RecordBatch](), 0
-        for (block, *_), first, num_rows in zip(self._parts, firsts, counts, strict=True):
-            if num_rows:
-                waiting.append(self._read((block, first, num_rows)))
-                num_waiting += num_rows
-            if num_waiting >= _MIN_BATCH_ROWS:
-                yield from _in_order(waiting)
-                waiting, num_waiting = [], 0
-        if waiting:
-            yield from _in_order(waiting)
+    def _joined(self, firsts: Sequence[int], counts: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        parts = zip(self._parts, firsts, counts, strict=True)
+        rows = pa.Table.from_batches(
+            self._read((block, first, num_rows))
+            for (block, *_), first, num_rows in parts
+            if num_rows
+        )
+        order = np.argsort(rows.column(KEY).to_numpy(), kind="stable")
+        yield from rows.drop_columns([KEY]).take(pa.array(order)).to_batches()
 
     def _read(self, part: tuple[_Stored, int, int]) -> pa.RecordBatch:
         block, first, num_rows = part
         return self._blocks.read(block).slice(first, num_rows)
-
-
-def with_order(schema: pa.Schema) -> pa.Schema:
-    """The columns with those by which rows are ordered."""
-    return schema.append(pa.field(KEY, pa.int64())).append(pa.field(ROW, pa.int32()))
 
 
 def cut_groups(keys: Sequence[Integers], group_rows: int) -> Integers:
@@ -231,13 +222,3 @@ def cut_groups(keys: Sequence[Integers], group_rows: int) -> Integers:
     cells = np.arange(len(order)) // group_rows * len(keys) + block_of[order]
     counts: Integers = np.bincount(cells, minlength=num_groups * len(keys))
     return counts.reshape(num_groups, len(keys))
-
-
-def _in_order(slices: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of parts of blocks, in the order of the input."""
-    orders, first = list[Integers](), 0
-    for rows in slices:
-        orders.append(np.argsort(np.asarray(rows.column(ROW))) + first)
-        first += rows.num_rows
-    table = pa.Table.from_batches(slices).drop_columns([KEY, ROW])
-    yield from table.take(pa.array(np.concatenate(orders))).to_batches()

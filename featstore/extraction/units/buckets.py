@@ -1,8 +1,8 @@
 """Rows of one key side by side (`output.cluster_by`), in two passes.
 
 The first pass extracts units as always, and gives each batch of rows to the buckets: each key of a
-partition has one. The second one writes the files of a bucket, whose rows are cut into row groups
-in the order of their keys, and within each are in the order of the input again.
+partition has one. The second one writes the files of a bucket, whose rows are in the order of their
+keys, then of the input.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import InputError
-from featstore.extraction.units.blocks import KEY, ROW, Block, Blocks
+from featstore.extraction.units.blocks import KEY, Block, Blocks
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import (
@@ -27,6 +27,7 @@ from featstore.extraction.units.unit import (
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.columns import clean, read_column
 from featstore.ops.hashing import sign, value_hash
+from featstore.spec.model import Spec
 from featstore.table.metadata import FileMetadata
 from featstore.table.snapshot import by_partition
 
@@ -95,6 +96,20 @@ def key_signs(column: pa.Array, declared: pa.DataType) -> Integers:
     return values_of(sign(_KEY_SLOT, value_hash(column)))
 
 
+class _Keys:
+    """The signs of the keys of the rows that an extractor gave last. Apart from `CutRows`, since a
+    cycle with the extractor would keep batches until Python's collector comes.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.signs = np.zeros(0, np.int64)
+        self._name = str(spec.output.cluster_by)
+        self._declared = spec.inputs[self._name]
+
+    def see(self, raw: pa.RecordBatch) -> None:
+        self.signs = key_signs(raw.column(self._name), self._declared)
+
+
 class CutRows:
     """The rows of a unit in blocks, as the first pass gives them to buckets.
 
@@ -120,21 +135,15 @@ class CutRows:
         self._task, self._buckets, self._index = task, buckets, index
         self._block_bytes = block_bytes
         self._num_bytes = 0
-        self._keys = np.zeros(0, np.int64)
-        self._column = str(task.spec.output.cluster_by)
-        self._declared = extractor.graph.columns[self._column]
-        extractor.watch(self._see)
-
-    def _see(self, raw: pa.RecordBatch) -> None:
-        """Takes the keys of the rows that the extractor returns next."""
-        self._keys = key_signs(raw.column(self._column), self._declared)
+        self._keys = _Keys(task.spec)
+        extractor.watch(self._keys.see)
 
     def __iter__(self) -> Iterator[Block]:
         """The blocks, to be taken once."""
         number = 0
         for batch in self._rows:
             self._num_bytes += batch.nbytes
-            keys, most = self._keys, batch.num_rows
+            keys, most = self._keys.signs, batch.num_rows
             if self._block_bytes is not None:
                 most = max(self._block_bytes * most // batch.nbytes, 1)
             for first in range(0, batch.num_rows, most):
@@ -146,9 +155,7 @@ class CutRows:
         buckets = bucket_of(keys, len(self._buckets), self._index)
         order = np.lexsort((keys, buckets))
         ends = np.cumsum(np.bincount(buckets, minlength=len(self._buckets)))
-        rows = rows.take(pa.array(order))
-        rows = rows.append_column(KEY, pa.array(keys[order]))
-        rows = rows.append_column(ROW, pa.array(order, pa.int32()))
+        rows = rows.take(pa.array(order)).append_column(KEY, pa.array(keys[order]))
         return Block(place=place, rows=rows, first_bucket=self._buckets.start, ends=ends)
 
     def report(self, partition: Mapping[str, str], attempt: int = 0) -> UnitReport:
@@ -204,12 +211,11 @@ def write_bucket(
     if not rows.num_rows:
         return []
     own = BucketTask(**vars(task), num_rows=rows.num_rows)
-    groups = rows.groups(own.rows_per_row_group())
     return write_files(
         own,
         bucket.partition,
         Extractor(task.spec).schema,
-        (batch for group in groups for batch in group),
+        rows.batches(),
         index=bucket.index,
         attempt=attempt,
         on_rows=on_rows,

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from featstore.base.errors import InputError
-from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.spark.runners import SparkRunner, extract_dataframe
 from featstore.spec.parse import load_spec
 from featstore.table.delta import open_delta, open_delta_or_none
@@ -86,10 +87,11 @@ def test_an_error_in_a_row_is_raised_and_nothing_is_left(
     document["inputs"]["note"] = {"type": "string", "on_error": "fail"}
     document["keep"].append("note")
     failing = replace(job, spec=load_spec(document))
-    for run in (
+    runs: list[Callable[[], ExtractReport]] = [
         lambda: extract_files(failing, runner=SparkRunner(spark)),
         lambda: extract_dataframe(failing, spark.read.parquet(job.input_url)),
-    ):
+    ]
+    for run in runs:
         with pytest.raises(InputError, match=r"row 0: column 'note': expected string, found .*utf"):
             run()
         assert open_delta_or_none(job.table_url) is None

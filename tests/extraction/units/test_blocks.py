@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DiskFullError, StoreError
-from featstore.extraction.units.blocks import KEY, ROW, Block, Blocks, cut_groups
+from featstore.extraction.units.blocks import KEY, Block, Blocks, cut_groups
 from tests.process import num_descriptors, our_files
 
 SCHEMA = pa.schema(
@@ -22,33 +22,30 @@ SCHEMA = pa.schema(
 def block(place: tuple[int, int], keys: list[int], num_buckets: int = 1) -> Block:
     """A block of rows with these keys, in the order of the input; their ids tell place and row."""
     buckets = np.array(keys, np.int64) % num_buckets
-    order = np.lexsort((keys, buckets))
+    order = np.lexsort((np.array(keys, np.int64), buckets))
     ids = pa.array([1_000 * place[0] + 100 * place[1] + row for row in range(len(keys))])
     tags = pa.array([[f"t{key}"] * (key % 3) for key in keys], pa.list_(pa.string()))
     rows = pa.RecordBatch.from_arrays([ids, tags], schema=SCHEMA).take(pa.array(order))
     rows = rows.append_column(KEY, pa.array(np.array(keys, np.int64)[order]))
-    rows = rows.append_column(ROW, pa.array(order, pa.int32()))
     ends = np.cumsum(np.bincount(buckets, minlength=num_buckets))
     return Block(place=place, rows=rows, first_bucket=5, ends=ends)
 
 
-def groups_of(blocks: Blocks, bucket: int, group_rows: int) -> list[list[int]]:
+def ids_of(blocks: Blocks, bucket: int, batch_rows: int) -> list[list[int]]:
+    """The ids of each batch of a bucket's rows."""
     rows = blocks.of_bucket(bucket)
-    groups = [
-        pa.Table.from_batches(list(group), SCHEMA)["id"].to_pylist()
-        for group in rows.groups(group_rows)
-    ]
-    assert rows.num_rows == sum(map(len, groups))
-    return groups
+    batches = [batch["id"].to_pylist() for batch in rows.batches(batch_rows)]
+    assert rows.num_rows == sum(map(len, batches))
+    return batches
 
 
-def test_groups_go_by_key_and_have_their_rows_in_the_order_of_the_input() -> None:
+def test_rows_are_in_the_order_of_keys_then_of_the_input() -> None:
     with Blocks(SCHEMA) as blocks:
         blocks.add(block((2, 0), [1, 1]))
         blocks.add(block((0, 1), [3, 2, 1]))
         blocks.add(block((0, 0), [2, 1, 2]))
-        assert groups_of(blocks, 5, 4) == [[1, 102, 2000, 2001], [0, 2, 100, 101]]
-        assert groups_of(blocks, 4, 4) == groups_of(blocks, 6, 4) == []
+        assert ids_of(blocks, 5, 5) == [[1, 102, 2000, 2001, 0], [2, 101, 100]]
+        assert ids_of(blocks, 4, 5) == ids_of(blocks, 6, 5) == []
 
 
 @given(
@@ -58,7 +55,7 @@ def test_groups_go_by_key_and_have_their_rows_in_the_order_of_the_input() -> Non
     st.booleans(),
 )
 def test_each_bucket_has_its_rows_once_as_by_a_sort(
-    keys: list[list[int]], num_buckets: int, group_rows: int, is_split: bool
+    keys: list[list[int]], num_buckets: int, batch_rows: int, is_split: bool
 ) -> None:
     with Blocks(SCHEMA) as blocks:
         made = [block((unit, 0), own, num_buckets) for unit, own in enumerate(keys)]
@@ -74,8 +71,8 @@ def test_each_bucket_has_its_rows_once_as_by_a_sort(
                 if key % num_buckets == bucket
             )
             ids = [name for _, name in expected]
-            cut = [ids[at : at + group_rows] for at in range(0, len(ids), group_rows)]
-            assert groups_of(blocks, 5 + bucket, group_rows) == list(map(sorted, cut))
+            cut = [ids[at : at + batch_rows] for at in range(0, len(ids), batch_rows)]
+            assert ids_of(blocks, 5 + bucket, batch_rows) == cut
 
 
 @given(st.lists(st.lists(st.integers(0, 5)).map(sorted), min_size=1), st.integers(1, 10))
@@ -97,9 +94,8 @@ def test_many_rows_of_several_blocks_keep_all_values() -> None:
     with Blocks(SCHEMA) as blocks:
         for unit in range(2):
             blocks.add(block((unit, 0), keys))
-        [group] = blocks.of_bucket(5).groups(18_000)
-        rows = pa.Table.from_batches(list(group), SCHEMA)
-    expected = [[f"t{key}"] * (key % 3) for key in keys] * 2
+        rows = pa.Table.from_batches(blocks.of_bucket(5).batches(), SCHEMA)
+    expected = [[f"t{key}"] * (key % 3) for key in sorted(keys * 2)]
     assert rows["tags"].to_pylist() == expected
 
 
@@ -107,7 +103,7 @@ def test_the_file_has_no_name_and_goes_with_the_blocks() -> None:
     before, files = num_descriptors(), our_files()
     with Blocks(SCHEMA) as blocks:
         blocks.add(block((0, 0), [1, 2, 3]))
-        assert groups_of(blocks, 5, 2) == [[0, 1], [2]]
+        assert ids_of(blocks, 5, 2) == [[0, 1], [2]]
         assert our_files() == files
         assert num_descriptors() > before
     assert num_descriptors() == before
