@@ -205,6 +205,11 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
         wanted = self.shuffle.interleave if self.shuffle else 1
         return wanted if self.most_open is None else min(wanted, self.most_open)
 
+    @property
+    def is_gathered(self) -> bool:
+        """Whether batches are gathered; otherwise they are views of rows in the file's order."""
+        return self.shuffle is not None or self.request.is_gathered
+
     @cached_property
     def most_parts(self) -> int:
         """The most files that a split is read from: its data file and those of its slot groups."""
