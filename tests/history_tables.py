@@ -38,12 +38,13 @@ Damage = Callable[[int, dict[str, Any]], None]
 
 @dataclass
 class FatRows:
-    """What each row should give, by slot."""
+    """What each row should give, by slot; the key of each; and all items of each key."""
 
     item: list[list[int]] = field(default_factory=list)
     price: list[list[float]] = field(default_factory=list)
     age: list[list[float]] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
+    of_key: dict[int, set[int]] = field(default_factory=lambda: {0: set()})
 
     def columns(self) -> dict[str, list[list[Any]]]:
         return {"clicks_item": self.item, "clicks_price": self.price, "clicks_age": self.age}
@@ -165,15 +166,23 @@ def write_groups(path: Path, groups: Sequence[pa.Table], history: StoredHistory 
 
 
 def make_table(
+    root: Path, seed: int, files: Sequence[Sequence[int]], history: StoredHistory = HISTORY
+) -> FatRows:
+    """Writes and commits a table, as of `write_files`."""
+    fat, written = write_files(root, seed, files, history)
+    commit(str(root), change(history, written))
+    return fat
+
+
+def write_files(
     root: Path,
     seed: int,
     files: Sequence[Sequence[int]],
     history: StoredHistory = HISTORY,
     damage: Damage = lambda number, columns: None,
-    most_events: int = 60,
     num_keys: int = 5,
-) -> FatRows:
-    """Writes and commits a table.
+) -> tuple[FatRows, list[DataFile]]:
+    """Writes data files of a table.
 
     Args:
         root: Its directory.
@@ -181,11 +190,11 @@ def make_table(
         files: How many rows each row group of each file has.
         history: What the table says of its history.
         damage: Called with each row group's number in the table, and its columns.
-        most_events: The most events of a key.
         num_keys: How many keys there are.
     """
     rng, fat, written, first_row, number = np.random.default_rng(seed), FatRows(), [], 0, 0
-    events = {key: events_of(rng, history, most_events) for key in range(1, num_keys + 1)}
+    events = {key: events_of(rng, history, 60) for key in range(1, num_keys + 1)}
+    fat.of_key |= {key: set(of_key[:, 2].tolist()) for key, of_key in events.items()}
     for place, sizes in enumerate(files):
         groups = []
         for num_rows in sizes:
@@ -204,8 +213,7 @@ def make_table(
                 partition={},
             )
         )
-    commit(str(root), change(history, written))
-    return fat
+    return fat, written
 
 
 def change(history: StoredHistory, files: Sequence[DataFile]) -> Change:
