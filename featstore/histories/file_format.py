@@ -19,6 +19,7 @@ from featstore.ops.timestamps import UNITS
 VERSION = 1
 # A slot's metadata begin so.
 _PREFIX = "featstore."
+_COMMON = ("role", "shape")  # All are slots, and lists.
 _SIZE_MAX = 2**63 - 1
 Array = npt.NDArray[Any]
 
@@ -232,7 +233,7 @@ def _described(slot: Slot) -> dict[str, Any]:
     """The slot's metadata, without what all slots of histories have in common."""
     metadata = slot.to_field().metadata
     texts = {key.decode().removeprefix(_PREFIX): text.decode() for key, text in metadata.items()}
-    return {"name": slot.name, **texts}
+    return {"name": slot.name, **{key: text for key, text in texts.items() if key not in _COMMON}}
 
 
 def _slot(described: Mapping[str, Any]) -> Slot:

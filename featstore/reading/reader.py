@@ -76,12 +76,12 @@ class Rows:
     def size_bytes(self) -> int:
         return int(self.table.nbytes)
 
-    @property
+    @cached_property
     def history_bytes(self) -> int:
         """The memory of the lists of all rows, once they are gathered."""
-        return sum(
-            int(each.lengths.sum()) * each.dtype.itemsize for each in self.histories.values()
-        )
+        counts = {id(each.ranges): int(each.lengths.sum()) for each in self.histories.values()}
+        lists = self.histories.values()
+        return sum(counts[id(each.ranges)] * each.dtype.itemsize for each in lists)
 
     def slot(self, slot: Slot) -> Values:
         """The slot's values, views of Arrow's buffers where possible; missing marks, or the table's

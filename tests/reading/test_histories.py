@@ -205,9 +205,7 @@ def test_a_file_that_another_program_wrote_again_is_refused(tmp_path: Path) -> N
     [path] = root.iterdir()
     table = pq.read_table(path)
     pq.write_table(table.drop_columns(["clicks_item", "clicks_price", "clicks_at"]), path)
-    with pytest.raises(
-        DataFileError, match=r"a column 'clicks_item' beside .*, found none"
-    ):
+    with pytest.raises(DataFileError, match=r"a column 'clicks_item' beside .*, found none"):
         read(root, [0])
 
 

@@ -204,6 +204,7 @@ class SliceSource:
             section_of=job.section_of(epoch),
             num_sharing=self._num_sharing,
             batch_rows=job.batch_size,
+            most_bytes=job.most_gathered_bytes,
         )
         return read_mixed(splits, terms, budget, self._stats)
 
