@@ -34,11 +34,16 @@ static int64_t* starts_of(Part part, int64_t num_parts) {
   return starts;
 }
 
+/* How many lists there are with these offsets. */
+static int64_t num_lists(Part offsets, int offset_width) { return offsets.size / offset_width - num_offsets(0, offset_width); }
+
 static void gathered(Part* of, const uint8_t* head, int kernel, int width, int offset_width, char* out, int64_t out_bytes) {
   const int is_list = kernel != GATHER, other_width = head[VALUE_BIT_BYTE] & 2 ? 12 - offset_width : offset_width;
-  const int64_t num_values = of[VALUES].size / width;
-  const int64_t num_found = is_list ? of[OFFSETS].size / offset_width - 1 : num_values;
-  const int64_t num_in_other = is_list ? of[OFFSETS].size / other_width - 1 : num_values / 2;
+  /* Of ranges, and of ages, whose values take more bytes than what is written. */
+  if (is_list && head[VALUE_BIT_BYTE] & 4) offset_width = width == AGE_BYTES && head[VALUE_BIT_BYTE] & 8 ? AGE_WIDTH : RANGE_WIDTH;
+  const int64_t num_values = of[VALUES].size / (offset_width == AGE_WIDTH ? TIME_BYTES : width);
+  const int64_t num_found = is_list ? num_lists(of[OFFSETS], offset_width) : num_values;
+  const int64_t num_in_other = is_list ? num_lists(of[OFFSETS], other_width) : num_values / 2;
   if (num_found < 0 || num_in_other < 0) return;
   /* Two pieces: all values, and those of the first half. */
   const Piece pieces[] = {{(const char*)of[VALUES].at, num_values, of[OFFSETS].at, num_found, offset_width},

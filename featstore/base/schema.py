@@ -28,6 +28,7 @@ MEANING = b"featstore.meaning"
 NUM_INDICES = b"featstore.num_indices"
 SHARE_SLOT = b"featstore.share_slot"
 TRUNCATE = b"featstore.truncate"
+HISTORY = b"featstore.history"  # of a column with ranges: how the history is stored
 FIELD_ID = b"PARQUET:field_id"  # of a column in a data file
 BY_ID = b"featstore.by_id"  # only in memory: of a column that is found in data files by its id
 # Delta's key: the name that data files have for a column, or for a member of a struct.
@@ -46,13 +47,16 @@ class SlotKind(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """The role of a column. All roles share one namespace of column names in a table."""
+    """The role of a column. All roles share one namespace of column names in a table. Columns of
+    histories are in data files only.
+    """
 
     SLOT = "slot"
     LABEL = "label"
     WEIGHT = "weight"
     KEPT = "kept"
     PARTITION = "partition"
+    HISTORY = "history"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,8 +444,9 @@ class SlotSchema:
 
 
 def _with_role(column: pa.Field, role: Role) -> pa.Field:
-    by_id = {key: text for key, text in (column.metadata or {}).items() if key == BY_ID}
-    return column.with_nullable(True).with_metadata({ROLE: role.encode(), **by_id})
+    metadata = column.metadata or {}
+    own = {key: text for key, text in metadata.items() if key in (BY_ID, HISTORY)}
+    return column.with_nullable(True).with_metadata({ROLE: role.encode(), **own})
 
 
 def _role(column: pa.Field, partition_keys: set[str]) -> Role:

@@ -302,7 +302,7 @@ static const char NOT_GATHERED[] =
     "expected rows that there are, rising cuts from 0 to all rows, and room (of offsets aligned) for each part";
 
 /* Numbers of a column in a piece: the buffer and the byte of its values, and how many there are; those of its offsets, the bytes of
-   one (0 where a row is not a list), and its rows. */
+   one (0 where a row is not a list; 16 and 32 as of `Piece`), and its rows. */
 enum {
   PIECE_VALUES_IN,
   PIECE_VALUES_AT,
@@ -374,6 +374,11 @@ static const char* part_of(const HeldPieces* held, Py_ssize_t piece, int64_t buf
   return at > of->len || count > (of->len - at) / width ? NULL : (const char*)begin_of(of) + at;
 }
 
+/* Whether a piece of lists, whose values have `width` bytes in the output, may have offsets as wide as these. */
+static int is_list_width(int64_t offset_width, int64_t width) {
+  return is_width(offset_width) || offset_width == RANGE_WIDTH || (offset_width == AGE_WIDTH && width == AGE_BYTES);
+}
+
 /* A column in each piece; 0 where it does not lie in the piece's buffers. */
 static int pieces_of_column(const HeldPieces* held, const int64_t* column, Piece* pieces) {
   const int64_t width = column[GATHERED_WIDTH], of_row = column[GATHERED_OF_ROW];
@@ -385,7 +390,8 @@ static int pieces_of_column(const HeldPieces* held, const int64_t* column, Piece
     piece->num_values = of[PIECE_NUM_VALUES];
     piece->num_rows = of[PIECE_ROWS];
     piece->offset_width = (int)of[PIECE_OFFSET_WIDTH];
-    piece->values = part_of(held, i, of[PIECE_VALUES_IN], of[PIECE_VALUES_AT], piece->num_values, width);
+    const int64_t stored = of_row ? width : stored_width(piece, width);
+    piece->values = part_of(held, i, of[PIECE_VALUES_IN], of[PIECE_VALUES_AT], piece->num_values, stored);
     piece->offsets = NULL;
     if (!piece->values || piece->num_rows < 0) return 0;
     if (of_row && piece->num_rows > piece->num_values / of_row) return 0;
@@ -393,8 +399,9 @@ static int pieces_of_column(const HeldPieces* held, const int64_t* column, Piece
       piece->num_values = piece->num_rows;
       continue;
     }
-    if (!is_width(of[PIECE_OFFSET_WIDTH]) || piece->num_rows == INT64_MAX) return 0;
-    piece->offsets = part_of(held, i, of[PIECE_OFFSETS_IN], of[PIECE_OFFSETS_AT], piece->num_rows + 1, piece->offset_width);
+    if (!is_list_width(of[PIECE_OFFSET_WIDTH], width) || piece->num_rows == INT64_MAX) return 0;
+    const int64_t num_entries = num_offsets(piece->num_rows, piece->offset_width);
+    piece->offsets = part_of(held, i, of[PIECE_OFFSETS_IN], of[PIECE_OFFSETS_AT], num_entries, piece->offset_width);
     if (!piece->offsets) return 0;
   }
   return 1;

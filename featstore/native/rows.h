@@ -19,6 +19,7 @@
 #define BLOCK 64 /* bytes */
 #define LIST_HEAD 96 /* bytes that are copied of each list, whose length is not looked at: most are no longer */
 #define LIST_STEP 32 /* bytes */
+#define LARGE_LIST 1024 /* bytes; of more, a call of memcpy costs less than steps */
 #define AHEAD 24 /* rows that are fetched into the cache before they are copied */
 #define ORDERED_STEP (1 << 16) /* rows between looks at whether to stop */
 
@@ -275,6 +276,11 @@ static int pack_parts(const PackedPart* parts, int64_t count, char* out, int64_t
   return 1;
 }
 
+/* The bytes that a row has among what is called offsets. Of 4 and 8 they are that, one more than there are rows. Otherwise lists are
+   ranges that may overlap: int64 of where a row's list begins and where it ends; and of ages, whose values are times (int64), the
+   row's own time and the unit: each becomes a float, (time of the row - value) / unit. */
+enum { RANGE_WIDTH = 16, AGE_WIDTH = 32, AGE_BYTES = 4, TIME_BYTES = 8 };
+
 /* Rows that lie in pieces, as columns of several row groups and of several files do. */
 typedef struct {
   const char* values;
@@ -283,6 +289,33 @@ typedef struct {
   int64_t num_rows;
   int offset_width;
 } Piece;
+
+static inline int are_ranges(int offset_width) { return offset_width >= RANGE_WIDTH; }
+
+static inline int64_t begin_of_list(const void* offsets, int width, int64_t row) {
+  return are_ranges(width) ? int64_at(offsets, row * (width / 8)) : offset_at(offsets, width, row);
+}
+
+static inline int64_t end_of_list(const void* offsets, int width, int64_t row) {
+  return are_ranges(width) ? int64_at(offsets, row * (width / 8) + 1) : offset_at(offsets, width, row + 1);
+}
+
+/* How many entries as wide as an offset a piece of lists has. */
+static inline int64_t num_offsets(int64_t num_rows, int width) { return num_rows + !are_ranges(width); }
+
+/* The bytes of a value in a piece of lists, which have `width` bytes in the output. */
+static inline int64_t stored_width(const Piece* piece, int64_t width) {
+  return piece->offset_width == AGE_WIDTH ? TIME_BYTES : width;
+}
+
+/* The ages of the times `from`, of which there are `count`. */
+static inline void ages_to(char* to, const char* from, int64_t count, int64_t time, int64_t unit) {
+  const double by = (double)unit;
+  for (int64_t i = 0; i < count; i++) {
+    const float age = (float)((double)distance(int64_at(from, i), time) / by);
+    memcpy(to + i * AGE_BYTES, &age, AGE_BYTES);
+  }
+}
 
 typedef struct {
   const Piece* pieces;
@@ -406,8 +439,8 @@ static inline int offsets_of_lists(const Gather* gather, int is_fetched, const i
         __builtin_prefetch((const char*)((uintptr_t)ahead.piece->offsets + ahead.row * (uintptr_t)width));
       }
       const int width = offset_width ? offset_width : piece->offset_width;
-      const int64_t first = offset_at(piece->offsets, width, row);
-      const int64_t last = offset_at(piece->offsets, width, row + 1);
+      const int64_t first = begin_of_list(piece->offsets, width, row);
+      const int64_t last = end_of_list(piece->offsets, width, row);
       fits &= (first >= 0) & (last >= first) & (last <= piece->num_values);
       firsts[i] = first;
       *to++ = (int64_t)(at += (uint64_t)distance(first, last));
@@ -430,7 +463,8 @@ static int offset_width_of(const Gather* gather) {
 static int gather_offsets(const Gather* gather, int64_t* firsts, int64_t* offsets) {
   const int is_fetched = gather->ascends || is_dense(gather), width = offset_width_of(gather);
   for (int64_t i = 0; is_fetched && !gather->ascends && i < gather->num_pieces; i++)
-    fetch(gather->pieces[i].offsets, (gather->pieces[i].num_rows + 1) * gather->pieces[i].offset_width);
+    fetch(gather->pieces[i].offsets,
+          num_offsets(gather->pieces[i].num_rows, gather->pieces[i].offset_width) * gather->pieces[i].offset_width);
   return width == 4   ? offsets_of_lists(gather, is_fetched, 4, firsts, offsets)
          : width == 8 ? offsets_of_lists(gather, is_fetched, 8, firsts, offsets)
                       : offsets_of_lists(gather, is_fetched, 0, firsts, offsets);
@@ -454,7 +488,7 @@ static inline int lists_to(
     if (last || room < 0 || room > (out_bytes - start) / width) return 0;
     const int64_t end = start + room * width;
     for (int64_t i = first_row; i < last_row; i++) {
-      const uint32_t number = (uint32_t)int32_at(rows, i) >> row_bits;
+      const uint32_t wanted = (uint32_t)int32_at(rows, i), number = wanted >> row_bits;
       if (number >= num_pieces) return 0;
       const Piece* const piece = pieces + number;
       if (i + AHEAD < num_rows) {
@@ -469,8 +503,17 @@ static inline int lists_to(
       const int64_t count = distance(begin, last);
       if (count < 0 || last > room || first < 0 || first > piece->num_values - count) return 0;
       char* const to = out + start + begin * width;
+      if (piece->offset_width == AGE_WIDTH) {
+        const int64_t row = (int64_t)(wanted ^ number << row_bits);
+        if (row >= piece->num_rows) return 0;
+        const int64_t time = int64_at(piece->offsets, row * 4 + 2), unit = int64_at(piece->offsets, row * 4 + 3);
+        ages_to(to, piece->values + first * TIME_BYTES, count, time, unit);
+        continue;
+      }
       const char* const from = piece->values + first * width;
-      if (((first + count) * width + LIST_HEAD > piece->num_values * width) | (start + last * width + LIST_HEAD > end))
+      if (count * width > LARGE_LIST)
+        memcpy(to, from, (size_t)(count * width));
+      else if (((first + count) * width + LIST_HEAD > piece->num_values * width) | (start + last * width + LIST_HEAD > end))
         memcpy(to, from, (size_t)(count * width));
       else
         copy_in_steps(to, from, count * width);

@@ -44,6 +44,35 @@ class Ragged:
 Values = Array | Ragged
 
 
+@dataclass(frozen=True, slots=True)
+class SharedLists:
+    """Lists that are ranges of values, which rows share. Gathered, they are `Ragged`.
+
+    Attributes:
+        values: (num_values,).
+        ranges: int64 (num_rows, 2): where each list begins and ends in `values`. Of ages (num_rows,
+            4), also the time of the row, and the unit, both in microseconds: `values` are int64
+            times then, and each becomes (time of the row - value) / unit as float32.
+    """
+
+    values: Array
+    ranges: Array
+
+    def __len__(self) -> int:
+        return len(self.ranges)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the values once they are gathered."""
+        return self.values.dtype if self.ranges.shape[1] == 2 else np.dtype(np.float32)
+
+    @property
+    def lengths(self) -> Array:
+        """int64 (num_rows,)."""
+        lengths: Array = self.ranges[:, 1] - self.ranges[:, 0]
+        return lengths
+
+
 def rows_left(deleted: Array | None, first: int, end: int) -> Array:
     """Which rows of a file, from the first to the end, are not deleted: bool (end - first,).
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from featstore.native import kernels
-from featstore.reading.buffers import Array, Ragged, Values
+from featstore.reading.buffers import Array, Ragged, SharedLists, Values
 
 # Memory is what they wait for, which few of them use up. As many as decode at most.
 _MOST_THREADS = 16
@@ -209,8 +209,10 @@ class ColumnKind(NamedTuple):
         return 0 if self.is_list else prod(self.row_shape)
 
 
-def kind_of(key: Any, values: Values) -> ColumnKind:
+def kind_of(key: Any, values: Values | SharedLists) -> ColumnKind:
     """The kind of a column with these values."""
+    if isinstance(values, SharedLists):
+        return ColumnKind(key, values.dtype, (), True)
     if isinstance(values, Ragged):
         return ColumnKind(key, values.values.dtype, (), True)
     return ColumnKind(key, values.dtype, values.shape[1:], False)
@@ -225,7 +227,7 @@ class ColumnBuffers(NamedTuple):
         buffers: The memory in which they lie.
         numbers: Where they lie in it: int64 (num_columns, 7). The buffer and the byte of a column's
             values, and how many they are; those of its offsets, and the bytes of one (0 where rows
-            are no lists); and its rows.
+            are no lists; of `SharedLists` the bytes of what they have of a row); and its rows.
         num_rows: How many rows each column has.
     """
 
@@ -246,11 +248,15 @@ def buffers_of(columns: Mapping[Any, Values], num_rows: int) -> ColumnBuffers:
 
 
 def add_column(
-    values: Values, num_rows: int, buffers: list[Any], numbers: list[tuple[int, ...]]
+    values: Values | SharedLists, num_rows: int, buffers: list[Any], numbers: list[tuple[int, ...]]
 ) -> None:
     """Appends a column's memory to buffers, and where it lies to numbers; see `ColumnBuffers`."""
     number = len(buffers)
-    if isinstance(values, Ragged):
+    if isinstance(values, SharedLists):
+        buffers += np.ascontiguousarray(values.values), np.ascontiguousarray(values.ranges)
+        width = 8 * values.ranges.shape[1]
+        numbers.append((number, 0, len(values.values), number + 1, 0, width, num_rows))
+    elif isinstance(values, Ragged):
         buffers += np.ascontiguousarray(values.values), np.ascontiguousarray(values.offsets)
         width = values.offsets.itemsize
         numbers.append((number, 0, len(values.values), number + 1, 0, width, num_rows))

@@ -1,6 +1,6 @@
 """Reads row groups of one open data file as Arrow columns under the names of the table."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +15,7 @@ from featstore.native.damage import damage_as
 from featstore.ops.arrays import array_of
 from featstore.reading.buffers import (
     Array,
+    SharedLists,
     Values,
     as_type,
     chosen_rows,
@@ -50,6 +51,7 @@ class Rows:
         columns: Which of them is which selected column.
         decoded: Further columns, which the kernels have decoded. Then each column, also of those
             above, is one contiguous array.
+        histories: The slots of histories, by name.
     """
 
     file_name: str
@@ -57,6 +59,7 @@ class Rows:
     arrow: pa.Table
     columns: FileColumns
     decoded: DecodedColumns = field(default_factory=lambda: NOTHING_DECODED)
+    histories: "Histories" = field(default_factory=dict)
 
     @cached_property
     def table(self) -> pa.Table:
@@ -72,6 +75,13 @@ class Rows:
     @property
     def size_bytes(self) -> int:
         return int(self.table.nbytes)
+
+    @cached_property
+    def history_bytes(self) -> int:
+        """The memory of the lists of all rows, once they are gathered."""
+        counts = {id(each.ranges): int(each.lengths.sum()) for each in self.histories.values()}
+        lists = self.histories.values()
+        return sum(counts[id(each.ranges)] * each.dtype.itemsize for each in lists)
 
     def slot(self, slot: Slot) -> Values:
         """The slot's values, views of Arrow's buffers where possible; missing marks, or the table's
@@ -116,16 +126,37 @@ class Rows:
     def take(self, chosen: np.ndarray) -> "Rows":
         """The chosen rows, as of `RowGroupReader.read`."""
         table = self.table.take(array_of(chosen_rows(chosen)))
-        return replace(self, num_rows=num_chosen(chosen), arrow=table, decoded=NOTHING_DECODED)
+        return replace(
+            self,
+            num_rows=num_chosen(chosen),
+            arrow=table,
+            decoded=NOTHING_DECODED,
+            histories=chosen_lists(self.histories, chosen),
+        )
 
     def pieces(self) -> list["Rows"]:
         """The same rows in pieces, in each of which every column is one contiguous Arrow array."""
         if self.decoded or not self.arrow.num_columns:
             return [self]
         tables = [pa.Table.from_batches([batch]) for batch in self.arrow.to_batches()]
-        return [
-            replace(self, num_rows=table.num_rows, arrow=table) for table in tables or [self.arrow]
-        ]
+        found, end = [], 0
+        for table in tables or [self.arrow]:
+            rows, end = slice(end, end + table.num_rows), end + table.num_rows
+            of_piece = chosen_lists(self.histories, rows)
+            found.append(replace(self, num_rows=table.num_rows, arrow=table, histories=of_piece))
+        return found
+
+
+Histories = Mapping[str, SharedLists]
+
+
+def chosen_lists(histories: Histories, chosen: Array | slice) -> dict[str, SharedLists]:
+    """The lists of rows that are chosen as numpy indexes arrays. Shared ranges stay shared."""
+    known = {id(each.ranges): each.ranges for each in histories.values()}
+    found = {number: ranges[chosen] for number, ranges in known.items()}
+    return {
+        name: SharedLists(each.values, found[id(each.ranges)]) for name, each in histories.items()
+    }
 
 
 class RowGroupReader:

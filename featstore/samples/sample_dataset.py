@@ -121,6 +121,7 @@ class SampleDataset(Dataset[Batch], Closing):
                 "where": where,
             }
             snapshot, request = resolved(table, columns, stale_groups)
+            request.require_no_histories("SampleDataset")
             self._named_errors = NamedErrors(snapshot.url)
             self._plan = SamplePlan(
                 request=request,

@@ -1,5 +1,6 @@
 """The kernels for rows compared with numpy on random input, and the arguments they refuse."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from featstore.loader.request.decode import bucketed
 from featstore.native import kernels
 from featstore.ops.lists import ranges_of
 from featstore.reading import gather
-from featstore.reading.buffers import Ragged, Values, slot_values
+from featstore.reading.buffers import Ragged, SharedLists, Values, slot_values
 from featstore.reading.gather import ColumnBuffers, RowGathering, buffers_of, places_of, rebased
+from featstore.tensors.buffer_pool import BufferPool
+from featstore.tensors.gathering import gather_batches
 from tests.native.gather_calls import (
     GATHERED,
     LISTS,
@@ -62,6 +65,14 @@ def column_of(kind: Any, num_rows: int, number: int, draw: np.random.Generator) 
     return Ragged(draw.integers(0, 99, int(offsets[-1]) + number).astype(dtype), offsets)
 
 
+def as_given(values: Values, draw: np.random.Generator) -> Values | SharedLists:
+    """The values, or lists as ranges of them."""
+    if isinstance(values, Ragged) and draw.integers(2):
+        offsets = values.offsets.astype(np.int64)
+        return SharedLists(values.values, np.stack([offsets[:-1], offsets[1:]], axis=1))
+    return values
+
+
 def in_one_buffer(piece: ColumnBuffers) -> ColumnBuffers:
     """The same columns one after the other in one buffer, at any address."""
     memory, numbers = bytearray(1), piece.numbers.copy()
@@ -102,7 +113,9 @@ def test_columns_of_any_kind_are_gathered_as_by_numpy(
         for kind in kinds
     ]
     pieces = [
-        buffers_of({key: column[number] for key, column in enumerate(columns)}, rows)
+        buffers_of(
+            {key: as_given(column[number], draw) for key, column in enumerate(columns)}, rows
+        )
         for number, rows in enumerate(piece_rows)
     ]
     if is_packed:
@@ -127,6 +140,53 @@ def test_columns_of_any_kind_are_gathered_as_by_numpy(
     written = tuple(np.full(len(each), FILL, np.uint8) for each in expected)
     gathering.gather(starts, written, data.draw(st.integers(1, 3)))
     assert [each.tobytes() for each in written] == [each.tobytes() for each in expected]
+
+
+@given(st.data(), st.integers(0, 2**32), st.booleans())
+def test_ranges_that_rows_share_and_ages_are_gathered_beside_lists(
+    data: st.DataObject, seed: int, is_age: bool
+) -> None:
+    draw, unit = np.random.default_rng(seed), 60_000_000
+    piece_rows = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    pieces, expected = [], list[list[Any]]()
+    for num_rows in piece_rows:
+        times = draw.integers(-(2**60), 2**60, int(draw.integers(0, 400)))
+        ranges = np.sort(draw.integers(0, len(times) + 1, (num_rows, 2)), axis=1)
+        own = draw.integers(-(2**60), 2**60, num_rows)
+        lists = [times[begin:end] for begin, end in ranges.tolist()]
+        if is_age:
+            ranges = np.column_stack([ranges, own, np.full(num_rows, unit)])
+            lists = [
+                ((time - each) / unit).astype(np.float32)
+                for time, each in zip(own.tolist(), lists, strict=True)
+            ]
+        given: Values | SharedLists = SharedLists(times, ranges)
+        if draw.integers(2):  # As rows that were gathered before.
+            empty = np.zeros(0, np.float32 if is_age else np.int64)
+            given = Ragged(np.concatenate([empty, *lists]), np.cumsum([0, *map(len, lists)]))
+        expected += [each.tolist() for each in lists]
+        pieces.append(buffers_of({"of": given}, num_rows))
+    order = data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=30)) if expected else []
+    places = places_of(np.array(order, np.int64), piece_rows, np.array([0, len(order)]))
+    [packed] = gather_batches(pieces, places, BufferPool(), BufferPool())
+    found = packed.arrays()["of"]
+    assert isinstance(found, Ragged)
+    pairs = pairwise(found.offsets.tolist())
+    assert [found.values[begin:end].tolist() for begin, end in pairs] == [
+        expected[row] for row in order
+    ]
+
+
+@pytest.mark.parametrize(
+    "ranges", [[[-1, 2]], [[2, 1]], [[0, 11]], [[2**62, 2**62 + 1]], [[-(2**63), 2**63 - 1]]]
+)
+@pytest.mark.parametrize("of_age", [[], [0, 1]])
+def test_ranges_beyond_the_values_are_refused(ranges: Any, of_age: list[int]) -> None:
+    of_rows = np.array([[*each, *of_age] for each in ranges])
+    piece = buffers_of({"of": SharedLists(np.arange(10), of_rows)}, 1)
+    places = places_of(np.arange(1), [1], np.array([0, 1]))
+    with pytest.raises(ValueError, match="expected rows that there are"):
+        gather_batches([piece], places, BufferPool(), BufferPool())
 
 
 @given(st.integers(1, 70), st.integers(0, 20))

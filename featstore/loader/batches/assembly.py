@@ -292,7 +292,7 @@ class Assembler:
         of them take, since they share memory, which is free only after the last.
         """
         needed_bytes = sum(
-            share.window.held_bytes * (share.end - share.begin) // max(1, share.window.num_rows)
+            share.window.gathered_bytes * (share.end - share.begin) // max(1, share.window.num_rows)
             for share in shares
         )
         with self._budget.held(needed_bytes) as held_bytes:

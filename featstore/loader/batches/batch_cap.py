@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from featstore.base.errors import ConfigError, require_integer
 from featstore.base.intervals import capped_cuts, fitting_end
 from featstore.loader.batches.blocks import Block
+from featstore.loader.request.decode import WindowColumns
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.tensors.column_arrays import SLOT, Key
 
@@ -66,10 +65,9 @@ class BatchCap:
                 raise self._error(block.slice(first, first + 1))
             first, missing, room = end, batch_size, self.max_values
 
-    def lengths(self, columns: Mapping[Key, Values]) -> Array:
+    def lengths(self, columns: WindowColumns) -> Array:
         """The length of each list."""
-        lengths: Array = np.diff(self._lists(columns).offsets)
-        return lengths
+        return columns.lengths((SLOT, self.of))
 
     def cuts(self, lengths: Array, batch_size: int) -> list[int]:
         """Where batches begin and end, from 0 to the number of rows. A row above the cap is alone;

@@ -21,11 +21,12 @@ from featstore.ops.arrays import array_of
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.buffers import Array, rows_left
 from featstore.reading.file_columns import FileColumns
+from featstore.reading.histories import HistoryReader
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
 from featstore.reading.reader import Rows
 
-_Reader = RowsReader | DecodedReader
+_Reader = RowsReader | HistoryReader | DecodedReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,16 @@ class FilteredReader:
                 most_room_bytes=most_room_bytes,
             )
             self._filter = None if first is None else reader(first)
-            self._rest = reader(rest, as_values=True, take=take)
+            self._rest = of_rows = reader(rest, as_values=True, take=take)
+            if request.histories:
+                self._rest = HistoryReader(
+                    of_rows,
+                    file,
+                    request.histories,
+                    num_threads=num_threads,
+                    most_room_bytes=most_room_bytes,
+                    take=take,
+                )
         self._readers = [found for found in (self._filter, self._rest) if found is not None]
         # A reader of decoded columns counts all of them, whichever it reads.
         self._sized = [self._rest] if isinstance(file, DecodedFile) else self._readers

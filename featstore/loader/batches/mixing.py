@@ -3,6 +3,7 @@ splits, mixed.
 """
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ class MixTerms:
         batch_rows: Rows of a batch. A mixture of fewer is not handed on while the next split can be
             read at once, since its batch waits for those rows. Of more, a slow worker would claim
             small splits that others could deliver.
+        most_bytes: What is gathered at a time at most, however large the memory budget is, unless
+            it is a single row.
     """
 
     order: RowOrder
@@ -46,6 +49,7 @@ class MixTerms:
     section_of: Callable[[int], range]
     num_sharing: int = 1
     batch_rows: int = 1
+    most_bytes: int = sys.maxsize
 
 
 def read_mixed(
@@ -93,7 +97,7 @@ class _Mixer:
 
     def _gathered(self, num_rows: int) -> int:
         """As many of these rows as can be gathered from the open windows at a time."""
-        most_bytes = self._budget.most_gathered_bytes
+        most_bytes = min(self._budget.most_gathered_bytes, self._terms.most_bytes)
         return max(1, min(num_rows, int(most_bytes / self._streams.row_bytes)))
 
     def fill(self) -> bool:

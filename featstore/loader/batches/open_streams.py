@@ -154,7 +154,7 @@ class OpenStreams:
         first = at * _NUMBERS
         self._numbers[first + _POSITION] = window.first_row + num_drawn
         self._numbers[first + _NUM_LEFT] = window.num_rows - num_drawn
-        self._row_bytes[at] = window.held_bytes / window.num_rows
+        self._row_bytes[at] = window.gathered_bytes / window.num_rows
         self.row_bytes = max(self.row_bytes, self._row_bytes[at])
         self.num_rows += window.num_rows
         self.waiting.remove(stream)

@@ -87,7 +87,7 @@ class Window:
         first_row: The row of the split's stream at which the window begins.
         end_row: The row of the stream at which it ends.
         is_last: Whether the claim ends with this window.
-        held_bytes: What the window takes of the memory budget, kept if the loader shuffles.
+        held_bytes: What the window takes of the memory budget, kept if its rows are gathered.
         group_rows: How many rows each of several row groups has, which are in the file's order.
     """
 
@@ -105,6 +105,11 @@ class Window:
     def num_rows(self) -> int:
         """Rows of the stream, whether they are delivered or left out."""
         return self.end_row - self.first_row
+
+    @property
+    def gathered_bytes(self) -> int:
+        """About what the rows take once they are gathered, each with a history of its own."""
+        return self.held_bytes + self.rows.history_bytes
 
     def by_row_group(self) -> "Iterator[Window]":
         """The rows of each of several row groups, as far as the window goes, without those that
@@ -169,6 +174,8 @@ class SplitReader:
     ) -> None:
         self._window_cache, self._budget = window_cache, budget or Budget()
         self._work, self._order, self._stats = work, order, stats
+        # Whether windows are kept until all their rows are gathered; otherwise batches are views.
+        self._is_gathered = order.shuffle is not None or request.is_gathered
         self._next, self._row, self._has_ended = 0, 0, False
         self._known: tuple[range | None, tuple[int, int]] = None, (0, 0)
         self.claim, self._through = work.claim, work.claim.start_row
@@ -290,8 +297,8 @@ class SplitReader:
         self._next += 1
         self._row += self._num_rows(row_groups)
         size_bytes, room_bytes = self._bytes_of(row_groups)
-        is_shuffled = self._order.shuffle is not None
-        num_slices = 1 if is_shuffled else self._budget.num_slices(size_bytes)
+        is_gathered = self._is_gathered
+        num_slices = 1 if is_gathered else self._budget.num_slices(size_bytes)
         if num_slices > 1 and (slices := self._slices(row_groups, num_slices)) is not None:
             if self._stats.is_first("row_groups_sliced"):
                 _LOG.warning(
@@ -306,7 +313,7 @@ class SplitReader:
         self._warn_of_room(row_groups, room_bytes)
         holding = (
             self._budget.held_window(size_bytes, room_bytes)
-            if is_shuffled
+            if is_gathered
             else self._budget.held(size_bytes + room_bytes)
         )
         try:
@@ -319,7 +326,7 @@ class SplitReader:
                 else:
                     rows, mask = self._rows(row_groups, None)
         except DataFileError:
-            if is_shuffled or len(row_groups) == 1:
+            if self._order.shuffle is not None or len(row_groups) == 1:
                 raise
             # One by one: those before the one that cannot be read are delivered.
             self._windows[number : number + 1] = [range(i, i + 1) for i in row_groups]
@@ -328,10 +335,10 @@ class SplitReader:
             yield from self._read(self._windows[self._next])
             return
         held_bytes = self._budget.exchange(held_bytes, size_bytes)
-        if is_shuffled:
+        if is_gathered:
             self._budget.keep(held_bytes)
         window = self._window(rows, mask, order, first_row, self._row, held_bytes)
-        if not is_shuffled and len(row_groups) > 1:
+        if not is_gathered and len(row_groups) > 1:
             group_rows = tuple(self._file.row_group_rows[index] for index in row_groups)
             window = replace(window, group_rows=group_rows)
         yield window

@@ -1,6 +1,7 @@
 """What a loader reads and how, as one immutable value that all of its workers share."""
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,6 +30,7 @@ from featstore.loader.request.request import Request
 from featstore.table.snapshot import DataFile
 
 _FEW_ROWS = 32  # that are worth a claim
+_MOST_HISTORY_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +206,18 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
         """How many splits are open at once."""
         wanted = self.shuffle.interleave if self.shuffle else 1
         return wanted if self.most_open is None else min(wanted, self.most_open)
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether batches are gathered; otherwise they are views of rows in the file's order."""
+        return self.shuffle is not None or self.request.is_gathered
+
+    @property
+    def most_gathered_bytes(self) -> int:
+        """What is gathered at a time at most. Of histories, which are much larger once they are
+        gathered, no more than makes calls few: more was no faster.
+        """
+        return _MOST_HISTORY_BYTES if self.request.histories else sys.maxsize
 
     @cached_property
     def most_parts(self) -> int:

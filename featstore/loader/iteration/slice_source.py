@@ -190,13 +190,13 @@ class SliceSource:
             window_cache=None if job.ordering.is_dynamic else WindowCache(),
             budget=budget,
             column_cache=column_cache,
-            # Batches of rows in the file's order are views of the columns, each of which may be
-            # kept without the others.
-            take=None if job.shuffle is None else self._pools.of_window,
+            # Batches that are not gathered are views of the columns, each of which may be kept
+            # without the others.
+            take=self._pools.of_window if job.is_gathered else None,
         )
         work, is_ready = self._work_on(job, claims, budget)
         splits = Splits(work=work, open_split=open_split, skip=skip, is_ready=is_ready)
-        if job.shuffle is None:
+        if not job.is_gathered:
             return read_in_order(splits, job.batch_size, budget)
         terms = MixTerms(
             order=order,
@@ -204,6 +204,7 @@ class SliceSource:
             section_of=job.section_of(epoch),
             num_sharing=self._num_sharing,
             batch_rows=job.batch_size,
+            most_bytes=job.most_gathered_bytes,
         )
         return read_mixed(splits, terms, budget, self._stats)
 
@@ -381,16 +382,24 @@ def rows_in_place(job: Job, splits: Iterable[Split]) -> Generator[BatchSlice, No
                 deleted_rows=file.deleted_rows,
             )
 
+    order = RowOrder(seed=job.seed, epoch=0, shuffle=None)
     open_split = partial(
         SplitReader,
         request=job.request,
-        order=RowOrder(seed=job.seed, epoch=0, shuffle=None),
+        order=order,
         stats=stats,
         num_threads=share.num_threads,
         budget=budget,
     )
     assembler = Assembler(job.request, job.batch_size, stats, skip, budget, cap=job.cap)
-    with closing(read_in_order(Splits(work=work(), open_split=open_split, skip=skip))) as mixtures:
+    to_read = Splits(work=work(), open_split=open_split, skip=skip)
+    terms = MixTerms(order=order, width=1, section_of=lambda index: range(index, index + 1))
+    in_order = (
+        read_mixed(to_read, terms, budget, stats)
+        if job.request.is_gathered
+        else read_in_order(to_read)
+    )
+    with closing(in_order) as mixtures:
         blocks = assembler.all_blocks(mixtures)
         slices = slice_batches(blocks, job.batch_size, drop_last=False, cap=job.cap)
         if job.transform is not None:

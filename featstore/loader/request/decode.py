@@ -24,7 +24,7 @@ from featstore.loader.request.request import (
 )
 from featstore.native import kernels
 from featstore.ops import hashing
-from featstore.reading.buffers import Array, Ragged, Values, scalar_floats, truncate
+from featstore.reading.buffers import Array, Ragged, SharedLists, Values, scalar_floats, truncate
 from featstore.reading.gather import ColumnBuffers, ColumnKind, add_column, kind_of
 from featstore.reading.pages import DecodedColumns
 from featstore.reading.reader import Rows
@@ -107,7 +107,7 @@ class WindowColumns(Mapping[Key, Values]):
         self,
         decoded: DecodedColumns,
         delivery: _Delivery,
-        made: Mapping[Key, Values],
+        made: Mapping[Key, Any],
         num_rows: int,
     ) -> None:
         self._decoded, self._delivery, self._made = decoded, delivery, made
@@ -122,6 +122,14 @@ class WindowColumns(Mapping[Key, Values]):
 
     def __len__(self) -> int:
         return len(self._delivery.columns)
+
+    def lengths(self, key: Key) -> Array:
+        """The lengths of a column's lists: int64 (num_rows,)."""
+        values = self._made.get(key)
+        found = values if isinstance(values, SharedLists) else self[key]
+        assert isinstance(found, SharedLists | Ragged)
+        lengths: Array = found.lengths if isinstance(found, SharedLists) else np.diff(found.offsets)
+        return lengths
 
     @property
     def size_bytes(self) -> int:
@@ -177,7 +185,11 @@ def block_columns(
     columns, now = dict[Key, Any](), time.perf_counter()
     filled = Counter[str](rows_decoded=rows.num_rows)
     for item in delivery.converted:
-        columns[SLOT, item.slot.name] = writable(shaped(rows.slot(item.slot), item))
+        columns[SLOT, item.slot.name] = (
+            _shaped_shared(rows.histories[item.slot.name], item)
+            if item.history
+            else writable(shaped(rows.slot(item.slot), item))
+        )
         before, now = now, time.perf_counter()
         seconds[item.slot.name] += now - before
     for label in request.labels:
@@ -209,7 +221,7 @@ def _delivery(rows: Rows, request: Request) -> _Delivery:
         return known
     found, converted = dict[Key, str | None](), list[SlotRequest]()
     for item in request.slots:
-        name = rows.columns.slots[item.slot.name]
+        name = None if item.history else rows.columns.slots[item.slot.name]
         is_decoded = name is not None and item.is_as_stored and name in decoded
         found[SLOT, item.slot.name] = name if is_decoded else None
         converted += [] if is_decoded else [item]
@@ -329,6 +341,14 @@ def _where_table(rows: Rows, request: Request, partition: Partition) -> pa.Table
 
 def _constant(field: pa.Field, partition: Partition, num_rows: int) -> pa.ChunkedArray:
     return pa.chunked_array([pa.repeat(partition_value(field, partition), num_rows)])
+
+
+def _shaped_shared(ranges: SharedLists, item: SlotRequest) -> SharedLists:
+    """With the options of the request applied, once to each value that rows share."""
+    if item.is_as_stored:
+        return ranges
+    values = ranges.values if item.buckets is None else bucketed(ranges.values, item.buckets)
+    return SharedLists(_converted(values, item.dtype), ranges.ranges)
 
 
 def shaped(values: Values, item: SlotRequest) -> Values:

@@ -4,12 +4,13 @@ selected slot: which there are, and which slots allow them. `decode.py` applies 
 
 import importlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from featstore.base.errors import ConfigError, nearest, require_integer
 from featstore.base.redaction import shown
 from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.histories.file_format import StoredHistory
 from featstore.selection.slot_names import select
 
 SLOT_KEYS = ("name", "buckets", "max_len", "pad", "keep", "pad_side", "dtype")
@@ -33,6 +34,7 @@ class SlotRequest:
         keep: Which elements of lists that are cut stay, `first` or `last`.
         pad_side: Where lists are filled up, `right` or `left`.
         dtype: int32 for ids below 2^31, float16 or bfloat16 for floats; None is int64 or float32.
+        history: The name of the history that the slot is of, if any.
     """
 
     slot: Slot
@@ -42,6 +44,7 @@ class SlotRequest:
     keep: str = FIRST
     pad_side: str = RIGHT
     dtype: str | None = None
+    history: str | None = None
 
     @property
     def is_as_stored(self) -> bool:
@@ -79,13 +82,16 @@ class SlotRequest:
         return [self.slot.name, self.buckets, self.max_len, *([later] if later else [])]
 
 
-def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotRequest, ...]:
+def requested_slots(
+    schema: SlotSchema, items: Sequence[Any], histories: Sequence[StoredHistory] = ()
+) -> tuple[SlotRequest, ...]:
     """Each selected slot once, in the order of first mention. The options of a mapping also apply
     to a slot that a glob selects.
 
     Args:
         schema: The table's slots.
         items: Names, globs, or mappings of a `name` and options.
+        histories: The table's histories, the slots of which come after the others.
 
     Raises:
         ConfigError: An unknown option, one that the slot's kind, shape or values do not allow, two
@@ -94,6 +100,9 @@ def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotReque
     """
     options: dict[str, Mapping[str, Any]] = {}
     patterns = []
+    owners = {slot.name: history for history in histories for slot in history.slots}
+    more = tuple(slot for history in histories for slot in history.slots)
+    schema = SlotSchema(slots=(*schema.slots, *more))
     for item in items:
         if isinstance(item, Mapping):
             name = require_keys("slots", item, SLOT_KEYS)
@@ -112,7 +121,10 @@ def requested_slots(schema: SlotSchema, items: Sequence[Any]) -> tuple[SlotReque
                 f"slots: expected a name or {{name: ..., buckets: ...}}, found {item!r}"
             )
     requested = tuple(
-        _slot(schema[name], options.get(name, {})) for name in select(patterns, schema.names)
+        _slot(schema[name], options.get(name, {}))
+        if name not in owners
+        else _slot_of_history(schema[name], options.get(name, {}), owners[name])
+        for name in select(patterns, schema.names)
     )
     _require_shared_buckets(requested)
     return requested
@@ -173,6 +185,24 @@ def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
         pad_side=_one_of(slot, options, "pad_side", PAD_SIDES, "pad", pad is not None) or RIGHT,
         dtype=_dtype(slot, options, buckets),
     )
+
+
+def _slot_of_history(slot: Slot, options: Mapping[str, Any], history: StoredHistory) -> SlotRequest:
+    """A slot of a history, all of which have one length in each row."""
+    for key in ("pad", "max_len"):
+        if options.get(key) is not None:
+            raise ConfigError(
+                f"slots: {slot.name!r}: {key}: expected none, as the slot is of the history "
+                f"{history.name!r}, the lists of which are as long as each other: pad lists in "
+                "`transform`"
+            )
+    found = _slot(slot, options)
+    if slot in [age for age, _ in history.ages] and found.dtype is not None:
+        raise ConfigError(
+            f"slots: {slot.name!r}: expected dtype float32 of what is made while reading, found "
+            f"{found.dtype}: convert it in `transform`"
+        )
+    return replace(found, history=history.name)
 
 
 def _one_of(

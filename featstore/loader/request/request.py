@@ -11,9 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.base.errors import ConfigError, SelectionError, nearest, require_text
+from featstore.base.errors import (
+    ConfigError,
+    DataFileError,
+    SelectionError,
+    nearest,
+    require_text,
+)
 from featstore.base.processes import cached_property
 from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.histories.file_format import StoredHistory, histories_of
 from featstore.loader.request.options import (
     SlotRequest,
     as_list,
@@ -24,6 +31,7 @@ from featstore.loader.request.options import (
 from featstore.ops import hashing
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import Selection
+from featstore.reading.histories import SelectedHistory, joined
 from featstore.selection.where import Where, parse_where
 
 RAISE, DROP = "raise", "drop"
@@ -133,6 +141,7 @@ class Request:
         extras: Columns that are delivered as Arrow.
         where: The condition on rows.
         negatives: How negatives are downsampled.
+        histories: The histories that selected slots are of.
         schema: The table's schema.
     """
 
@@ -142,12 +151,27 @@ class Request:
     extras: tuple[pa.Field, ...] = ()
     where: Where | None = None
     negatives: Negatives | None = None
+    histories: tuple[SelectedHistory, ...] = ()
     schema: SlotSchema
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether rows are gathered even in the file's order, since they share what they have."""
+        return bool(self.histories)
 
     @property
     def numbers(self) -> tuple[LabelRequest, ...]:
         """The labels, and the weight if there is one."""
         return self.labels if self.weight is None else (*self.labels, self.weight)
+
+    def require_no_histories(self, what: str) -> None:
+        """ConfigError if slots of histories are selected, which `what` does not have."""
+        if self.histories:
+            name = next(item.slot.name for item in self.slots if item.history)
+            raise ConfigError(
+                f"{what}: expected no slots of histories, which only a loader that decodes files "
+                f"gives, found {name!r}: leave it out of `slots`"
+            )
 
     def list_slot(self, what: str, name: str) -> SlotRequest:
         """The slot of this name, which is delivered as lists.
@@ -182,7 +206,7 @@ class Request:
 
     def reads(self, *, is_decided: bool) -> tuple[Selection | None, Selection]:
         """The columns that are read first, to decide which rows are delivered (None: all rows are),
-        and the remaining columns.
+        and the remaining columns, without those of histories.
 
         Args:
             is_decided: Whether `where` is true for all rows of the file.
@@ -194,8 +218,7 @@ class Request:
         """For `is_decided` false and true. Looked up for every file, so computed only once."""
         first = [self._filter_selection(is_decided=is_decided) for is_decided in (False, True)]
         return tuple(
-            (each, self.selection if each is None else self.selection.without(each))
-            for each in first
+            (each, self._of_rows if each is None else self._of_rows.without(each)) for each in first
         )
 
     def _filter_selection(self, *, is_decided: bool) -> Selection | None:
@@ -218,8 +241,14 @@ class Request:
     @cached_property
     def selection(self) -> Selection:
         """All columns to read from data files."""
+        return joined([self._of_rows, *(each.selection for each in self.histories)])
+
+    @cached_property
+    def _of_rows(self) -> Selection:
+        """Without those of histories."""
         names = self.negatives.columns if self.negatives else ()
-        chosen = (*(item.slot for item in self.slots), *self.where_slots, *self._slots_of(names))
+        own = (item.slot for item in self.slots if item.history is None)
+        chosen = (*own, *self.where_slots, *self._slots_of(names))
         slots = {slot.name: slot for slot in chosen}
         fields = (
             *(item.field for item in self.numbers),
@@ -261,7 +290,8 @@ def resolve(
         ConfigError: An argument is malformed, or does not fit the column's type.
         SelectionError: The table has no such column, or `where` cannot be parsed.
     """
-    chosen = requested_slots(schema, as_list("slots", slots))
+    stored = histories_of(schema)
+    chosen = requested_slots(schema, as_list("slots", slots), stored)
     numbers = tuple(_label(schema, item) for item in as_list("labels", labels))
     if not chosen:
         raise ConfigError(
@@ -277,8 +307,26 @@ def resolve(
         extras=tuple(_extra(schema, name) for name in as_list("extras", extras)),
         where=None if where is None else parse_where(where, _types(schema)),
         negatives=_checked_negatives(schema, negatives, [label.name for label in numbers]),
+        histories=tuple(
+            _selected_history(schema, each, names)
+            for each in stored
+            if (names := [item.slot.name for item in chosen if item.history == each.name])
+        ),
         schema=schema,
     )
+
+
+def _selected_history(
+    schema: SlotSchema, history: StoredHistory, names: Sequence[str]
+) -> SelectedHistory:
+    fields = {field.name: field for field in schema.kept}
+    for name in (history.as_of, *(field.name for field in history.row_fields)):
+        if name not in fields:
+            raise DataFileError(
+                f"history {history.name!r}: expected a kept column {name!r} in the table, found "
+                "none; extract the table again"
+            )
+    return SelectedHistory(history=history, names=frozenset(names), fields=fields)
 
 
 def _label(schema: SlotSchema, item: Any) -> LabelRequest:

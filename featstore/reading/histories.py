@@ -1,0 +1,371 @@
+"""Reads histories: the lists of row groups, each stored once for all rows with one key, and the
+range of it that each row has. These are gathered as other lists are (gather.py), for the rows of
+batches only.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.base.errors import DataFileError
+from featstore.base.processes import cached_property
+from featstore.base.schema import Slot
+from featstore.histories.file_format import StoredHistory
+from featstore.ops.arrays import values_of
+from featstore.ops.lists import positions_of
+from featstore.ops.timestamps import UNITS
+from featstore.reading.aligned import RowsReader
+from featstore.reading.buffers import Array, Ragged, SharedLists, one_array
+from featstore.reading.file_columns import FileColumns, Selection
+from featstore.reading.open_file import OpenFile
+from featstore.reading.pages import Take
+from featstore.reading.reader import RowGroupReader, Rows, chosen_lists
+
+_TIME = pa.timestamp("us", "UTC")
+# Times of which each difference is an int64, 146,000 years before and after 1970.
+_MOST_US = 2**62
+# How many events are looked at at once where single ones may be too old. Chosen, not measured.
+_EVENTS_AT_ONCE = 1 << 20
+# Of each row: its range, that of ages with time and unit, and the columns of which they are made.
+_ROW_BYTES = 16 + 32 + 3 * 4 + 2 * 8
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SelectedHistory:
+    """What is read of a history.
+
+    Attributes:
+        history: The history.
+        names: The slots that are delivered.
+        fields: The table's columns of rows, by name: the ranges, and the time.
+    """
+
+    history: StoredHistory
+    names: frozenset[str]
+    fields: Mapping[str, pa.Field]
+
+    @cached_property
+    def lists(self) -> tuple[Slot, ...]:
+        """The stored lists that are read."""
+        history = self.history
+        found = [slot for slot in history.lists if slot.name in self.names]
+        return (*found, history.times) if self.needs_times else tuple(found)
+
+    @cached_property
+    def ages(self) -> tuple[tuple[Slot, str], ...]:
+        return tuple(each for each in self.history.ages if each[0].name in self.names)
+
+    @property
+    def needs_times(self) -> bool:
+        return bool(self.ages) or self.may_have_old
+
+    @property
+    def may_have_old(self) -> bool:
+        """Whether an event in a range may be before the window: it is where it became known, and
+        that may be long after it happened.
+        """
+        return self.history.window_us is not None and self.history.logged_at is not None
+
+    @cached_property
+    def selection(self) -> Selection:
+        """The columns of data files that are read."""
+        history = self.history
+        key = next(each for each in history.hidden_fields if each.name == history.key_column)
+        others = [self.fields[each.name] for each in history.row_fields]
+        times = [self.time_of_row] if self.needs_times else []
+        return Selection(slots=self.lists, others=(*others, key, *times))
+
+    @property
+    def time_of_row(self) -> pa.Field:
+        return self.fields[self.history.as_of].with_type(_TIME)
+
+
+class HistoryReader:
+    """Reads rows with their histories. Not thread-safe.
+
+    Args:
+        reader: Reads the other columns.
+        file: The data file, which has the histories.
+        histories: What is read of each.
+        num_threads: As of `RowGroupReader`.
+        most_room_bytes: As of `RowGroupReader`.
+        take: As of `RowGroupReader`.
+
+    Raises:
+        DataFileError: A column cannot be what was selected, or a history lacks columns.
+    """
+
+    def __init__(
+        self,
+        reader: RowsReader,
+        file: OpenFile,
+        histories: Sequence[SelectedHistory],
+        *,
+        num_threads: int | None = None,
+        most_room_bytes: int | None = None,
+        take: Take | None = None,
+    ) -> None:
+        self._reader, self._file, self._histories = reader, file, histories
+        self._lists = RowGroupReader(
+            file,
+            joined([each.selection for each in histories]),
+            num_threads=num_threads,
+            as_values=True,
+            most_room_bytes=most_room_bytes,
+            take=take,
+        )
+        for each in histories:
+            _require_whole(each, self._lists.columns, file.name)
+
+    @property
+    def columns(self) -> FileColumns:
+        """The other columns."""
+        return self._reader.columns
+
+    @property
+    def parts(self) -> list[tuple[OpenFile, FileColumns]]:
+        """As of `RowGroupReader`."""
+        return [*self._reader.parts, *self._lists.parts]
+
+    def read(self, row_groups: Iterable[int], chosen: Array | None = None) -> Rows:
+        """The rows of these row groups, as of `RowGroupReader`, with their histories.
+
+        Raises:
+            DataFileError: Also where a row's range is not one of its own key's list.
+        """
+        row_groups = list(row_groups)
+        rows = self._reader.read(row_groups, chosen)
+        # All rows of whole row groups: a row that is left out may hold the list of others.
+        lists = self._lists.read(row_groups)
+        sizes = [self._file.row_group_rows[index] for index in row_groups]
+        found = dict[str, SharedLists]()
+        for each in self._histories:
+            found |= _Lists(each, lists, row_groups, sizes).ranges()
+        return replace(rows, histories=found if chosen is None else chosen_lists(found, chosen))
+
+    def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
+        """None: lists are read whole."""
+        return None
+
+    def size_bytes(self, row_groups: Iterable[int]) -> int:
+        """As of `RowGroupReader`: the lists as they are stored, not those of all rows."""
+        row_groups = list(row_groups)
+        num_rows = sum(self._file.row_group_rows[index] for index in row_groups)
+        own_bytes = _ROW_BYTES * num_rows * len(self._histories)
+        return own_bytes + sum(each.size_bytes(row_groups) for each in self._readers)
+
+    def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int:
+        """As of `RowGroupReader`."""
+        row_groups = list(row_groups)
+        own_bytes = self._lists.room_bytes(row_groups)
+        return max(own_bytes, self._reader.room_bytes(row_groups, in_order=in_order))
+
+    @property
+    def _readers(self) -> tuple[RowsReader, RowGroupReader]:
+        return self._reader, self._lists
+
+
+def joined(selections: Iterable[Selection]) -> Selection:
+    """The columns of all selections, each once."""
+    slots, others = dict[str, Slot](), dict[str, pa.Field]()
+    for each in selections:
+        slots |= {slot.name: slot for slot in each.slots if slot.name not in slots}
+        others |= {field.name: field for field in each.others if field.name not in others}
+    return Selection(slots=tuple(slots.values()), others=tuple(others.values()))
+
+
+def _require_whole(selected: SelectedHistory, columns: FileColumns, file_name: str) -> None:
+    """DataFileError if a file has the ranges of a history and not its lists: another engine wrote
+    it again. A file from before the history has neither.
+    """
+    found = {**columns.slots, **columns.others}
+    own = (*selected.selection.slots, *selected.selection.others)
+    names = [each.name for each in own if each.name != selected.history.as_of]
+    has = [name for name in names if found[name] is not None]
+    if has and len(has) < len(names):
+        lacks = next(name for name in names if found[name] is None)
+        raise DataFileError(
+            f"{file_name}: history {selected.history.name!r}: expected a column {lacks!r} beside "
+            f"{has[0]!r}, found none: another program wrote the file again; extract its partition "
+            "again"
+        )
+
+
+class _Lists:
+    """One history of some row groups.
+
+    Args:
+        selected: What is read of it.
+        rows: All rows of the row groups, with the history's columns.
+        row_groups: The row groups.
+        sizes: How many rows each has.
+    """
+
+    def __init__(
+        self, selected: SelectedHistory, rows: Rows, row_groups: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        self._selected, self._history, self._rows = selected, selected.history, rows
+        self._row_groups, self._firsts = row_groups, np.cumsum([0, *sizes])[:-1]
+        self._sizes = sizes
+
+    def ranges(self) -> dict[str, SharedLists]:
+        """The ranges of all rows, by slot.
+
+        Raises:
+            DataFileError: One is not of its own key's list.
+        """
+        selected, history = self._selected, self._history
+        if self._rows.columns.others[history.end] is None:
+            lists = {slot.name: _no_lists(slot, self._rows.num_rows) for slot in selected.lists}
+            begins = ends = np.zeros(self._rows.num_rows, np.int64)
+        else:
+            lists, begins, ends = self._checked()
+        found = dict[str, SharedLists]()
+        of_rows = np.stack([begins, ends], axis=1)
+        if selected.needs_times:
+            as_of = self._times_of_rows()
+            self._require_before(as_of, lists[history.times.name].values, begins, ends)
+            if selected.may_have_old and history.window_us is not None:
+                lists, of_rows = without_old(lists, of_rows, history, as_of - history.window_us)
+            of_ages = dict[str, Array]()
+            for slot, unit in selected.ages:
+                if unit not in of_ages:
+                    units = np.full(len(of_rows), UNITS[unit])
+                    of_ages[unit] = np.column_stack([of_rows, as_of, units])
+                found[slot.name] = SharedLists(lists[history.times.name].values, of_ages[unit])
+        for slot in history.lists:
+            if slot.name in selected.names:
+                found[slot.name] = SharedLists(lists[slot.name].values, of_rows)
+        return found
+
+    def _checked(self) -> tuple[dict[str, Ragged], Array, Array]:
+        """The lists of all holders, and where in them each row's range begins and ends."""
+        history = self._history
+        end, length, back, key = (
+            self._numbers(name)
+            for name in (history.end, history.length, history.back, history.key_column)
+        )
+        rows = np.arange(self._rows.num_rows)
+        in_group = rows - np.repeat(self._firsts, self._sizes)
+        self._require(history.back, back, (back >= 0) & (back <= in_group), "a row before it, or 0")
+        holders = rows - back
+        self._require(
+            history.key_column,
+            key,
+            key == key[holders],
+            f"the key of the row that {history.back} names",
+        )
+        lists = {slot.name: self._list(slot) for slot in self._selected.lists}
+        [first, *others] = lists.items()
+        offsets = first[1].offsets.astype(np.int64)
+        for name, other in others:
+            lengths = np.diff(other.offsets)
+            is_same = lengths == np.diff(offsets)
+            self._require(name, lengths, is_same, f"as many events as {first[0]}")
+        begins = offsets[holders]
+        is_within = (end >= 0) & (end <= offsets[holders + 1] - begins)
+        self._require(history.end, end, is_within, "at most as many events as the key's list")
+        is_range = (length >= 0) & (length <= end) & ((key != 0) | (length == 0))
+        self._require(history.length, length, is_range, f"0 to {history.end}, and 0 without a key")
+        ends = begins + end
+        return lists, ends - length, ends
+
+    def _numbers(self, name: str) -> Array:
+        """A column as int64; DataFileError at a null."""
+        field = next(each for each in self._selected.selection.others if each.name == name)
+        column = one_array(self._rows.other(field))
+        if column.null_count:
+            is_there = np.asarray(column.is_valid())
+            self._require(name, is_there, is_there, "a number")
+        return values_of(column).astype(np.int64)
+
+    def _list(self, slot: Slot) -> Ragged:
+        """The lists of a slot, whose offsets begin with 0."""
+        lists = self._rows.slot(slot)
+        assert isinstance(lists, Ragged)
+        first, last = int(lists.offsets[0]), int(lists.offsets[-1])
+        return Ragged(lists.values[first:last], lists.offsets - first) if first else lists
+
+    def _times_of_rows(self) -> Array:
+        """The time of each row in microseconds; any where it is null, and the row has no events."""
+        column = one_array(self._rows.other(self._selected.time_of_row))
+        return values_of(column.cast(pa.int64()).fill_null(0))
+
+    def _require_before(self, as_of: Array, at: Array, begins: Array, ends: Array) -> None:
+        """DataFileError if the newest event of a row is not before it, or a time is so far from
+        others that a difference overflows.
+        """
+        has_events = begins < ends
+        newest = np.zeros(len(as_of), np.int64)
+        newest[has_events] = at[ends[has_events] - 1]
+        is_time = (np.abs(as_of) < _MOST_US) & ((newest < as_of) | ~has_events)
+        self._require(self._history.end, newest, is_time, "events before the row's time")
+        if len(at) and not -_MOST_US < int(at.min()) <= int(at.max()) < _MOST_US:
+            raise DataFileError(
+                f"{self._rows.file_name}: column {self._history.times.name!r}: expected times "
+                "within 146,000 years of 1970, found others; write the file again"
+            )
+
+    def _require(self, column: str, found: Array, is_right: Array, expected: str) -> None:
+        """DataFileError for the first row that is not right."""
+        if is_right.all():
+            return
+        row = int(np.flatnonzero(~is_right)[0])
+        group = int(np.searchsorted(self._firsts, row, side="right")) - 1
+        raise DataFileError(
+            f"{self._rows.file_name}: column {column!r}: row group {self._row_groups[group]}: row "
+            f"{row - int(self._firsts[group])}: expected {expected}, found {found[row]}: the "
+            "ranges of the history do not fit its lists; extract the partition again"
+        )
+
+
+def _no_lists(slot: Slot, num_rows: int) -> Ragged:
+    dtype = slot.arrow_type().value_type.to_pandas_dtype()
+    return Ragged(np.empty(0, dtype), np.zeros(num_rows + 1, np.int64))
+
+
+def without_old(
+    lists: Mapping[str, Ragged], of_rows: Array, history: StoredHistory, oldest: Array
+) -> tuple[dict[str, Ragged], Array]:
+    """SharedLists without the events that happened before `oldest`. Rows that have such events get
+    lists of their own, after those of all keys.
+
+    Args:
+        lists: The lists, those of times among them.
+        of_rows: As of `SharedLists.ranges`: int64 (num_rows, 2).
+        history: The history.
+        oldest: In microseconds: int64 (num_rows,).
+    """
+    at, kept, kept_rows = lists[history.times.name].values, list[Array](), list[Array]()
+    lengths = of_rows[:, 1] - of_rows[:, 0]
+    ends = np.cumsum(lengths)
+    first = 0
+    while first < len(of_rows):
+        before = int(ends[first - 1]) if first else 0
+        end = max(first + 1, int(np.searchsorted(ends, before + _EVENTS_AT_ONCE, side="right")))
+        counts = lengths[first:end]
+        rows = np.repeat(np.arange(first, end), counts)
+        places = positions_of(of_rows[first:end, 0], counts)
+        is_kept = at[places] >= oldest[rows]
+        has_old = np.zeros(end - first, bool)
+        has_old[rows[~is_kept] - first] = True
+        is_moved = is_kept & has_old[rows - first]
+        kept.append(places[is_moved])
+        kept_rows.append(np.stack([
+            np.flatnonzero(has_old) + first,
+            np.bincount(rows[is_moved] - first, minlength=end - first)[has_old],
+        ]))  # fmt: skip
+        first = end
+    moved, counts = np.concatenate(kept_rows, axis=1) if kept_rows else np.zeros((2, 0), np.int64)
+    if not len(moved):
+        return dict(lists), of_rows
+    places, of_rows = np.concatenate(kept), of_rows.copy()
+    of_rows[moved, 1] = len(at) + np.cumsum(counts)
+    of_rows[moved, 0] = of_rows[moved, 1] - counts
+    found = {
+        name: replace(each, values=np.concatenate([each.values, each.values[places]]))
+        for name, each in lists.items()
+    }
+    return found, of_rows

@@ -1,0 +1,261 @@
+"""Histories in batches: every row of any loader has what a row of its own would hold."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from featstore.base.errors import ConfigError, DataFileError
+from featstore.loader.feature_loader import FeatureLoader
+from featstore.loader.train_check import check
+from featstore.samples.sample_dataset import SampleDataset
+from featstore.table.delta import commit
+from featstore.table.open import open_snapshot
+from featstore.tensors.batch import Batch
+from tests.history_tables import HISTORY, US, FatRows, change, make_table, write_files
+from tests.masked_tables import with_deleted
+
+FILES = [[40, 25, 7], [30], [0, 33]]
+NUM_ROWS = sum(map(sum, FILES))
+ALL = ["clicks_item", "clicks_price", "clicks_age"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, FatRows]:
+    root = tmp_path_factory.mktemp("histories") / "table"
+    return str(root), make_table(root, 7, FILES)
+
+
+def make(url: Any, **options: Any) -> FeatureLoader:
+    known = {"slots": ["row", "clicks_*", "tags"], "labels": ["click"], "batch_size": 16, "seed": 3}
+    return FeatureLoader(url, **known | options)
+
+
+def lists_of(batch: Batch, name: str) -> list[list[Any]]:
+    values, offsets = batch[name].values.tolist(), batch[name].offsets.tolist()
+    return [values[a:b] for a, b in pairwise(offsets)]
+
+
+def rows_checked(batches: Iterable[Batch], fat: FatRows) -> list[int]:
+    """The rows in the order of delivery; each has its history."""
+    found = []
+    for batch in batches:
+        rows = batch["row"].tolist()
+        for name, column in fat.columns().items():
+            assert lists_of(batch, name) == [column[row] for row in rows]
+        assert lists_of(batch, "tags") == [[row + 1] * (row % 3) for row in rows]
+        found += rows
+    return found
+
+
+MIXED = {"shuffle": {"window_rows": 60, "interleave": 3}}
+
+
+@pytest.mark.parametrize("batch_size", [1, 16, 500])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"order": "static"},
+        {"shuffle": True},
+        MIXED,
+        {"where": "clicks_length > 3"},
+        {**MIXED, "where": "row % 3 = 1"},
+        {"memory_budget": 40_000},
+        {**MIXED, "memory_budget": 40_000},
+        {"staging": {"mode": "ranges"}},
+        {"decode_threads": 2, "extras": ["clicks_length"]},
+    ],
+    ids=str,
+)
+def test_every_row_has_its_own_history(
+    tmp_path: Path, table: tuple[str, FatRows], options: dict[str, Any], batch_size: int
+) -> None:
+    url, fat = table
+    if "staging" in options:
+        options = {"staging": {"directory": str(tmp_path / "cache"), **options["staging"]}}
+    with make(url, batch_size=batch_size, **options) as loader:
+        rows = rows_checked(loader, fat)
+    expected = list(range(NUM_ROWS))
+    if "where" in options:
+        expected = [row for row in expected if row % 3 == 1 or "row" not in options["where"]]
+        if "clicks_length" in options["where"]:
+            expected = [row for row in expected if len(fat.item[row]) > 3]
+    assert sorted(rows) == expected
+    if "shuffle" not in options and "order" in options:
+        assert rows == expected
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_random_tables_give_their_rows(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    sizes = st.lists(st.integers(0, 50), min_size=1, max_size=3)
+    files = data.draw(st.lists(sizes, min_size=1, max_size=3))
+    root = tmp_path_factory.mktemp("random") / "table"
+    window = data.draw(st.none() | st.integers(1, 5_000))
+    history = replace(
+        HISTORY,
+        max_len=data.draw(st.integers(1, 70)),
+        window_us=None if window is None else window * US,
+        logged_at=data.draw(st.sampled_from([None, "arrived"])),
+    )
+    fat = make_table(root, data.draw(st.integers(0, 1 << 30)), files, history)
+    shuffle = data.draw(st.sampled_from([False, True, MIXED["shuffle"]]))
+    with make(root, batch_size=data.draw(st.integers(1, 60)), shuffle=shuffle) as loader:
+        rows = rows_checked(loader, fat)
+    assert sorted(rows) == list(range(sum(map(sum, files))))
+
+
+@pytest.mark.parametrize("options", [{}, MIXED, {"order": "static"}], ids=str)
+def test_a_loader_resumed_at_any_batch_gives_the_rest(
+    table: tuple[str, FatRows], options: dict[str, Any]
+) -> None:
+    url, fat = table
+    with make(url, **options) as loader:
+        states, batches = [loader.state_dict()], []
+        for batch in loader:
+            batches.append(batch.clone())
+            loader.ack()
+            states.append(json.loads(json.dumps(loader.state_dict())))
+    for step, state in enumerate(states[:-1]):
+        with make(url, **options) as resumed:
+            resumed.load_state_dict(state)
+            rest = [batch.clone() for batch in resumed]
+        assert rows_checked(rest, fat) == rows_checked(batches[step:], fat)
+        assert [len(batch) for batch in rest] == [len(batch) for batch in batches[step:]]
+
+
+@pytest.mark.parametrize("options", [{}, MIXED], ids=str)
+def test_batches_by_cost_end_before_the_row_that_exceeds_the_cap(
+    table: tuple[str, FatRows], options: dict[str, Any]
+) -> None:
+    url, fat = table
+    batch = {"max_values": 150, "of": "clicks_item"}
+    with make(url, batch=batch, **options) as loader:
+        batches = [each.clone() for each in loader]
+    assert sorted(rows_checked(batches, fat)) == list(range(NUM_ROWS))
+    sizes = [len(each["clicks_item"].values) for each in batches]
+    assert max(sizes) <= 150
+    for size, batch, after in zip(sizes, batches, batches[1:], strict=False):
+        assert len(batch) == 16 or size + len(fat.item[after["row"][0]]) > 150
+
+
+def test_lists_of_one_history_share_their_offsets_and_combine_as_nested(
+    table: tuple[str, FatRows],
+) -> None:
+    with make(table[0]) as loader:
+        batch = next(iter(loader))
+        items, ages = batch["clicks_item"], batch["clicks_age"]
+        assert items.offsets is ages.offsets
+        combined = items.to_nested().float() + ages.to_nested()
+        assert combined.values().shape == items.values.shape
+
+
+def test_rows_from_worker_processes_have_their_histories(
+    table: tuple[str, FatRows],
+) -> None:
+    url, fat = table
+    with make(url) as loader:
+        batches = [batch.clone() for batch in DataLoader(loader, batch_size=None, num_workers=2)]
+    assert sorted(rows_checked(batches, fat)) == list(range(NUM_ROWS))
+
+
+def test_rows_of_deleted_holders_keep_their_histories(table: tuple[str, FatRows]) -> None:
+    url, fat = table
+    snapshot = open_snapshot(url)
+    gone = {next(iter(snapshot.data_files)).path: [0, 1, 2, 40]}
+    with make(with_deleted(snapshot, gone)) as loader:
+        rows = rows_checked(loader, fat)
+    assert len(rows) == NUM_ROWS - 4
+
+
+def test_values_are_made_smaller_once_for_all_rows_that_share_them(
+    table: tuple[str, FatRows],
+) -> None:
+    url, fat = table
+    slots = ["row", {"name": "clicks_item", "buckets": 50, "dtype": "int32"}]
+    slots += [{"name": "clicks_price", "dtype": "float16"}, "clicks_age"]
+    with make(url, slots=slots) as loader:
+        for batch in loader:
+            rows = batch["row"].tolist()
+            assert batch["clicks_item"].values.dtype == torch.int32
+            assert lists_of(batch, "clicks_item") == [
+                [1 + item % 49 for item in fat.item[row]] for row in rows
+            ]
+            assert lists_of(batch, "clicks_price") == [
+                np.array(fat.price[row], np.float16).tolist() for row in rows
+            ]
+
+
+@pytest.mark.parametrize("name", ["clicks_item", "clicks_age"])
+def test_one_slot_alone_is_read(table: tuple[str, FatRows], name: str) -> None:
+    url, fat = table
+    with make(url, slots=["row", name], labels=[]) as loader:
+        for batch in loader:
+            expected = [fat.columns()[name][row] for row in batch["row"].tolist()]
+            assert lists_of(batch, name) == expected
+
+
+def test_only_histories_may_be_selected(table: tuple[str, FatRows]) -> None:
+    url, fat = table
+    with make(url, slots=["clicks_item"], labels=[]) as loader:
+        items = [each for batch in loader for each in lists_of(batch, "clicks_item")]
+    assert sorted(items) == sorted(fat.item)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slots": [{"name": "clicks_item", "pad": 5}]}, "'clicks_item': pad: expected none"),
+        ({"slots": [{"name": "clicks_age", "dtype": "float16"}]}, "expected dtype float32 of what"),
+        ({"staging": {"decoded": True}}, "staging.decoded: expected no slots of histories"),
+        ({"batch": {"max_values": 1, "of": "clicks_item"}}, "found .* in a row of"),
+    ],
+)
+def test_what_histories_do_not_have_is_refused(
+    table: tuple[str, FatRows], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message), make(table[0], **options) as loader:
+        list(loader)
+
+
+def test_samples_by_index_refuse_histories(table: tuple[str, FatRows]) -> None:
+    with pytest.raises(ConfigError, match="SampleDataset: expected no slots of histories"):
+        SampleDataset(table[0], slots=["row", "clicks_item"])
+
+
+def test_a_config_with_histories_is_checked(tmp_path: Path, table: tuple[str, FatRows]) -> None:
+    config = {"table": table[0], "slots": ["row", "clicks_*"], "batch_size": 8}
+    (tmp_path / "train.yaml").write_text(json.dumps(config))
+    found = check(str(tmp_path / "train.yaml"))
+    names = [column.name for column in found.columns]
+    assert names == ["row", *ALL]
+
+
+@pytest.mark.parametrize("options", [{}, MIXED], ids=str)
+def test_a_range_of_another_key_ends_the_epoch_or_leaves_its_file_out(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    def damage(number: int, columns: dict[str, Any]) -> None:
+        if number == 1:
+            columns["clicks_back"][3] = 9
+
+    root = tmp_path / "table"
+    fat, files = write_files(root, 7, [[20, 20], [30]], damage=damage)
+    commit(str(root), change(HISTORY, files))
+    with pytest.raises(DataFileError, match="row group 1: row 3"), make(root, **options) as loader:
+        list(loader)
+    with make(root, on_bad_file="skip", **options) as loader:
+        rows = rows_checked(loader, fat)
+    assert set(range(40, 70)) <= set(rows) <= {*range(20), *range(40, 70)}
