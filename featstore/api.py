@@ -56,6 +56,7 @@ def extract(
     progress: Progress = ignore_progress,
     group: str | None = None,
     key: str | None = None,
+    events: Mapping[str, str | Path] | None = None,
     retry_s: float = 120.0,
 ) -> ExtractReport: ...
 
@@ -95,6 +96,7 @@ def extract(
     progress: Progress = ignore_progress,
     group: str | None = None,
     key: str | None = None,
+    events: Mapping[str, str | Path] | None = None,
     retry_s: float = 120.0,
 ) -> ExtractReport | DaysReport:
     """Extracts raw rows into the table, in one commit that replaces the partitions written.
@@ -131,6 +133,7 @@ def extract(
         key: With `group`: the kept column that matches raw rows with rows of the base files. A
             partition's keys and new columns are held in memory, in this process or in the
             partition's one Spark task.
+        events: By history of the spec, its log of events: raw rows, as of `input_url`.
         retry_s: How many seconds a request to a store is made again after failures that may pass,
             such as a store or name node that fails over.
 
@@ -139,7 +142,8 @@ def extract(
 
     Raises:
         SpecError: The spec is invalid.
-        ConfigError: It has histories, which no table can hold yet.
+        ConfigError: The events of a history are missing, or it has histories and rows are extracted
+            on Spark, with `days` or with `group`, which cannot make them yet.
         InputError: The input cannot be extracted, or arguments contradict each other.
         OperatorError: An operator failed on a row.
         CommitConflictError: Another writer committed the same partition first.
@@ -147,7 +151,7 @@ def extract(
     _check_extract(input_url, dataframe, days, group, key, allow_missing or dry_run)
     with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
         where = (partition, partition_from_path, no_partition)
-        job = _job(spec, input_url, table_url, *where, run_id)
+        job = _job(spec, input_url, table_url, *where, run_id, events)
         report: ExtractReport | DaysReport
         runner = None if spark is None else SparkRunner(spark)
         if dataframe is not None:
@@ -176,6 +180,7 @@ def _job(
     partition_from_path: Sequence[str],
     no_partition: bool,
     run_id: str | None,
+    events: Mapping[str, str | Path] | None = None,
 ) -> ExtractJob:
     return ExtractJob(
         spec=spec if isinstance(spec, Spec) else load_spec(spec),
@@ -185,6 +190,7 @@ def _job(
         partition_from_path=partition_from_path,
         no_partition=no_partition,
         run_id=run_id or new_run_id(),
+        events={name: str(url) for name, url in (events or {}).items()},
     )
 
 

@@ -19,7 +19,7 @@ from featstore.explore.profile import Profile, numeric_labels, result_schema, sh
 from featstore.explore.profiling import profile_rows
 from featstore.explore.table import Table, open_table
 from featstore.explore.whatis import named_profile
-from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor, check_no_histories
 from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.units.stand_ins import SlotTexts
 from featstore.extraction.units.unit import extract_range
@@ -246,6 +246,7 @@ def preview(
     """
     parsed = spec if isinstance(spec, Spec) else load_spec(spec)
     parsed = parsed if with_labels else replace(parsed, labels={}, weight=None, checks=())
+    check_no_histories(parsed, "a preview")
     extractor = Extractor(parsed)
     slots = _wanted(extractor, slot)
     raw: list[pa.RecordBatch] = []

@@ -12,7 +12,7 @@ import pyarrow as pa
 from featstore.base.errors import InputError
 from featstore.base.redaction import redact
 from featstore.explore.table import Table, open_table
-from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor, check_no_histories
 from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.units.unit import extract_unit
 from featstore.reading.tables import marks_to_nulls, nan_to_null
@@ -168,6 +168,7 @@ def replay(
         StaleGroupError: A slot group with slots of the spec is stale in these partitions.
     """
     parsed = spec if isinstance(spec, Spec) else load_spec(spec)
+    check_no_histories(parsed, "a replay")
     extractor = Extractor(parsed)
     files = find_raw_files(raw_url, partition or {}, partition_from_path, parsed.inputs)
     units = plan_units(files, _WHOLE_FILES)

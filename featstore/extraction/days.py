@@ -17,7 +17,7 @@ from featstore.base.errors import EmptyInputError, InputError
 from featstore.base.redaction import redact
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.replaced import Holding, KnownHoldings
-from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor, check_no_histories
 from featstore.extraction.units.part import is_made_by
 from featstore.extraction.units.raw import input_digest, list_input
 from featstore.extraction.units.unit import Progress, Runner, ignore_progress
@@ -359,6 +359,7 @@ def extract_days(
 
 
 def _plan(job: ExtractJob, days: str, opened: OpenedTables) -> tuple[DayReport, ...]:
+    check_no_histories(job.spec, "--days (days=...)")
     if job.partition_from_path:
         raise InputError(
             "days: partition_from_path and days cannot be combined; put {dt} in place of the "

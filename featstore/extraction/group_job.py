@@ -32,7 +32,7 @@ from featstore.extraction.job import (
     write_and_commit,
 )
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor, check_no_histories
 from featstore.extraction.units.part import GroupTask, Part, Target, labels_part, slots_part
 from featstore.extraction.units.raw import RawFile, Unit, files_part, plan_units
 from featstore.extraction.units.unit import Progress, Runner, UnitReport, ignore_progress
@@ -123,6 +123,7 @@ def extract_group(
         CommitConflictError: The base was replaced in the meantime.
     """
     started_s, job = time.monotonic(), group.job
+    check_no_histories(job.spec, f"the slot group {group.name!r}")
     check_apart(job.input_url, job.table_url)
     expected = f"one to add slot group {group.name!r} to"
     base = open_existing(job.table_url, "add a slot group", expected)

@@ -6,6 +6,8 @@ commit no snapshot names any of its files, so a run that dies at any point leave
 unchanged.
 """
 
+import hashlib
+import itertools
 import logging
 import time
 import uuid
@@ -15,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.base.errors import EmptyInputError, InputError
+from featstore.base.errors import ConfigError, EmptyInputError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.local import LocalRunner
@@ -43,6 +45,7 @@ from featstore.extraction.units.unit_values import merge_partition_values
 from featstore.extraction.written import WrittenFiles
 from featstore.files.listings import list_own
 from featstore.files.storage import join, lies_within
+from featstore.histories.stored import with_ranges
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
@@ -90,9 +93,9 @@ class ExtractJob:
         no_partition: The table has no partitions. Without it, an input in `key=value/` directories
             needs a partition.
         run_id: Identifies the run. A repeated id is recognised as the same run.
+        events: By history of the spec, its log of events: raw input, as of `input_url`.
 
     Raises:
-        ConfigError: The spec has histories.
         InputError: The partition is not valid, or a key is given twice.
         SpecError: The spec is not valid, or its slots differ from those in its lock file.
     """
@@ -104,10 +107,10 @@ class ExtractJob:
     partition_from_path: Sequence[str] = ()
     no_partition: bool = False
     run_id: str = field(default_factory=new_run_id)
+    events: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         check_lock(self.spec)
-        check_no_histories(self.spec)
         if isinstance(self.partition_from_path, str):
             raise InputError(
                 f"partition_from_path: expected a list of keys, found the text "
@@ -251,13 +254,18 @@ def extract_files(
         opened: As of `open_input`.
 
     Raises:
+        ConfigError: The job lacks the events of a history, or has others.
         InputError: The raw files do not fit the spec, the partition or the table.
         OperatorError: An operator failed; names the slot and the raw row.
         CheckFailedError: A check of the spec failed.
         CommitConflictError: Another writer changed the table in the meantime.
     """
     started_s = time.monotonic()
-    check_apart(job.input_url, job.table_url)
+    check_events(job)
+    if not runs_here(runner):
+        check_no_histories(job.spec, "Spark")
+    for url in (job.input_url, *job.events.values()):
+        check_apart(url, job.table_url)
     base = open_for_writing(job.table_url, "extract")
     files = raw_files_of(job, base, with_text=runs_here(runner), opened=opened)
     check_raw_schemas(job.spec, files)
@@ -266,15 +274,65 @@ def extract_files(
     partitions = tuple(found[0].partition for found in with_rows.values())
     digest = digest_of(files, [*Extractor(job.spec).input_columns, *job.partition_from_path])
     num_raw_files = tuple(len(listed[key]) for key in with_rows)
+    logs = _event_files(job, opened)
+    digest = _digest_with_events(job.spec, digest, logs)
     run = begin_run(job, base, partitions, digest, started_s, num_raw_files)
-    input_bytes = sum(file.listed.size_bytes for file in files)
+    input_bytes = sum(file.listed.size_bytes for file in itertools.chain(files, *logs.values()))
     earlier = earlier_report(run, input_bytes)
     if earlier is not None:
         return earlier
-    units = plan_units(files, job.spec.output.rows_per_file)
+    most = job.spec.output.rows_per_file
+    units = plan_units(files, most)
+    events = {name: plan_units(of_log, most) for name, of_log in logs.items()}
+    run = replace(run, task=replace(run.task, events=events))
     return write_and_commit(
         run, lambda: (runner or LocalRunner())(run.task, units, progress), commit, input_bytes
     )
+
+
+def check_events(job: ExtractJob) -> None:
+    """Raises ConfigError unless the job names the events of each history, and no others; or if the
+    histories have several keys.
+    """
+    names = [history.name for history in job.spec.histories]
+    known = f"those of {', '.join(names)}" if names else "none, as the spec has no histories"
+    for name in names:
+        if name not in job.events:
+            raise ConfigError(
+                f"events: expected {known}, found none of {name}: give --events {name}=URL "
+                f"(events={{{name!r}: URL}}), where its raw events are"
+            )
+    for name in job.events:
+        if name not in names:
+            raise ConfigError(f"events: expected {known}, found {name!r}; leave it out")
+    for history in job.spec.histories:
+        if history.key != job.spec.cluster_by:
+            raise ConfigError(
+                f"{history.where}.key: expected {job.spec.cluster_by!r}, the key of the first "
+                f"history, by which rows are put side by side, found {history.key!r}; extract it "
+                f"into a table of its own"
+            )
+
+
+def _event_files(job: ExtractJob, opened: OpenedTables | None) -> dict[str, list[RawFile]]:
+    """The files of each history's log, which fit the history. Errors as of `raw_files_of`."""
+    logs = dict[str, list[RawFile]]()
+    for history in job.spec.histories:
+        url, declared = job.events[history.name], history.inputs
+        logs[history.name] = find_raw_files(url, {}, (), declared, opened)
+        check_raw_schemas(history.events, logs[history.name])
+    return logs
+
+
+def _digest_with_events(spec: Spec, digest: str, logs: Mapping[str, Sequence[RawFile]]) -> str:
+    """The `input_digest` of rows and events: the SHA-256 (hex) of the JSON of those of both."""
+    if not logs:
+        return digest
+    of_logs = {
+        history.name: digest_of(logs[history.name], Extractor(history.events).input_columns)
+        for history in spec.histories
+    }
+    return hashlib.sha256(to_json({"rows": digest, "events": of_logs}).encode()).hexdigest()
 
 
 def digest_of(files: Iterable[RawFile], columns: Iterable[str]) -> str:
@@ -347,7 +405,8 @@ def begin_run(
     if not partitions:
         raise EmptyInputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
     keys = tuple(pa.field(key, pa.string()) for key in partitions[0])
-    schema = replace(Extractor(job.spec).schema, partition_keys=keys)
+    rows = replace(Extractor(job.spec).schema, partition_keys=keys)
+    schema = with_ranges(rows, job.spec)
     _check_target(job.table_url, schema, base, partitions)
     task = UnitTask(
         spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id)

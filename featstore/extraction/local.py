@@ -13,12 +13,13 @@ from featstore.base.host import num_cores
 from featstore.extraction.units.blocks import Blocks
 from featstore.extraction.units.buckets import (
     Bucket,
+    block_schema,
     cut_unit,
     plan_buckets,
     require_all,
     write_bucket,
 )
-from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.history_rows import cut_events, event_schema
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import OnRows, Progress, UnitReport, UnitTask, run_unit
 from featstore.files.retry import thread_pool
@@ -41,7 +42,7 @@ class LocalRunner:
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
         with kept_memory():
-            if task.spec.output.cluster_by is not None:
+            if task.spec.cluster_by is not None:
                 return self._run_by_key(task, units, progress)
             counting = _Counting(progress, len(units))
 
@@ -53,10 +54,18 @@ class LocalRunner:
     def _run_by_key(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
-        """Runs the passes of `cluster_by`, of which the first counts rows, the second files."""
+        """Runs the passes of `cluster_by`, of which the first counts rows, the second files; and
+        before them reads the events of histories.
+        """
         cuts, buckets = plan_buckets(units, task.spec.output.rows_per_file)
         counting = _Counting(progress, len(buckets))
-        with Blocks(Extractor(task.spec).schema.to_arrow()) as blocks:
+        histories = {history.name: history for history in task.spec.histories}
+        with contextlib.ExitStack() as stack:
+            blocks = stack.enter_context(Blocks(block_schema(task.spec)))
+            events = {
+                name: stack.enter_context(Blocks(event_schema(history)))
+                for name, history in histories.items()
+            }
 
             def cut(item: tuple[Unit, range], on_rows: OnRows) -> list[UnitReport]:
                 unit, numbers = item
@@ -66,10 +75,16 @@ class LocalRunner:
                     on_rows(block.rows.num_rows)
                 return [rows.report(unit.partition)]
 
-            def write(bucket: Bucket, on_rows: OnRows) -> list[UnitReport]:
-                return write_bucket(task, bucket, blocks, on_rows=on_rows)
+            def cut_log(item: tuple[str, Unit], on_rows: OnRows) -> list[UnitReport]:
+                name, unit = item
+                return [cut_events(histories[name], unit, events[name], on_rows)]
 
-            found = self._run(cuts, cut, counting.rows)
+            def write(bucket: Bucket, on_rows: OnRows) -> list[UnitReport]:
+                return write_bucket(task, bucket, blocks, on_rows=on_rows, events=events)
+
+            logs = [(name, unit) for name, units in task.events.items() for unit in units]
+            found = self._run(logs, cut_log)
+            found += self._run(cuts, cut, counting.rows)
             return require_all([*found, *self._run(buckets, write, on_item=counting.file)])
 
     def _run(

@@ -76,13 +76,9 @@ def ordered(history: EventHistory, columns: Mapping[str, pa.Array]) -> Events:
             them: the key, the times and those that slots read, all of one length.
     """
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    keys = values_of(key_signs(columns[history.key]))
+    keys, rows = complete(history, columns)
     at, *logged_at = (values_of(columns[name]) for name in history.times)
     known = np.maximum(at, *logged_at) if logged_at else at
-    missing = keys == MISSING
-    for name in history.times:
-        missing = either(missing, nulls_of(columns[name]))
-    rows = np.flatnonzero(~missing)
     order = rows[_by_key_and_time(keys[rows], known[rows])]
     keys, known = keys[order], known[order]
     is_first = np.diff(keys, prepend=MISSING) != 0  # no event has the sign 0
@@ -99,6 +95,17 @@ def ordered(history: EventHistory, columns: Mapping[str, pa.Array]) -> Events:
         known=known,
         at=at[order],
     )
+
+
+def complete(history: EventHistory, columns: Mapping[str, pa.Array]) -> tuple[Integers, Integers]:
+    """The signs of all events' keys, int64 `(num_events,)`, and the rows of those events that have
+    key and times; arguments as of `ordered`.
+    """
+    keys = values_of(key_signs(columns[history.key]))
+    missing = keys == MISSING
+    for name in history.times:
+        missing = either(missing, nulls_of(columns[name]))
+    return keys, np.flatnonzero(~missing)
 
 
 def keys_of_rows(keys: pa.Array, as_of: pa.Array) -> Integers:

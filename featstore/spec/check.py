@@ -207,6 +207,10 @@ def cluster_errors(spec: Spec) -> Iterator[SpecError]:
     if name is None:
         return
     read = inputs_read(spec)
+    if spec.histories and name != spec.histories[0].key:
+        key = spec.histories[0].key
+        yield wrong(where, f"{key!r}, the key of the first history, or nothing", name)
+        return
     if name not in read:
         yield wrong(where, "an input that a slot, label or kept column reads", name, read)
         return

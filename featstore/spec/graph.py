@@ -264,7 +264,7 @@ class Builder:
             kind=SlotKind.FLOAT if is_float else SlotKind.ID,
             shape=(None,) if lists.is_list(arrow_type) else (),
             number=node.slot,
-            op=_op_text(node),
+            op=op_text(node),
             op_path=self._paths[node.name],
             meaning=meaning.stored_hash(self._spec, node, self._meanings)[:MEANING_DIGITS],
             num_indices=num_indices,
@@ -488,7 +488,7 @@ def _check_index(node: Node, operator: Operator) -> None:
         )
 
 
-def _op_text(node: Node) -> str:
+def op_text(node: Node) -> str:
     """The operator as a slot's metadata shows it: `hash(tags, max_len=20)`, without long params."""
     params = [
         f"{name}={value}"

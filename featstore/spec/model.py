@@ -307,7 +307,7 @@ class OutputOptions:
         compression: `snappy` or `zstd`.
         statistics: Whether statistics are collected during extraction.
         cluster_by: The input whose equal values have their rows side by side (see
-            docs/extract.md); None for the order of the raw rows.
+            docs/extract.md); None for the order of the raw rows. Histories have it by themselves.
     """
 
     rows_per_row_group: Annotated[int, _AT_LEAST_1] = 65_536
@@ -515,6 +515,13 @@ class Spec:
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes, then those of the histories, whose slot numbers are of one space."""
         return (*self.nodes, *(node for history in self.histories for node in history.nodes))
+
+    @property
+    def cluster_by(self) -> str | None:
+        """The input whose equal values have their rows side by side: `output.cluster_by`, or the
+        key of the first history.
+        """
+        return self.histories[0].key if self.histories else self.output.cluster_by
 
     @property
     def keys(self) -> frozenset[str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from featstore.base.errors import InputError
-from featstore.base.schema import Slot, SlotSchema
+from featstore.base.schema import HISTORY, Slot, SlotSchema
 
 
 def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
@@ -21,7 +21,7 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
 
     Raises:
         InputError: A slot number is reused for another feature, a name changes its meaning, or
-            weight or partition keys differ.
+            weight, partition keys or a history differ.
     """
     others = {column.name for column in new.others}
     # A column of another writer that the new files write as its type says, is what they say it is.
@@ -49,6 +49,7 @@ def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
             f"and a table has one: name it {old.weight.name!r}, or keep it as a label or in keep"
         )
     _check_names(old, new, where)
+    _check_histories(old, new, where)
     check_case(merged, where)
     return merged
 
@@ -174,6 +175,24 @@ def _check_names(old: SlotSchema, new: SlotSchema, where: str) -> None:
                 f"column {name!r} is a {before[name]} in {where}, and would become a "
                 f"{after[name]}; take another name"
             )
+
+
+def _check_histories(old: SlotSchema, new: SlotSchema, where: str) -> None:
+    """The table's columns say how all of its files are read."""
+    known = {column.name: _history(column) for column in old.kept}
+    for column in new.kept:
+        if (found := _history(column)) != known.get(column.name, found):
+            raise InputError(
+                f"column {column.name!r} has a history that is stored in another way than in "
+                f"{where}, whose files would be read wrongly: expected "
+                f"{known[column.name] or 'none'}, found {found or 'none'}; rename the history, or "
+                f"extract into a new table"
+            )
+
+
+def _history(column: pa.Field) -> str:
+    found: bytes = (column.metadata or {}).get(HISTORY, b"")
+    return found.decode()
 
 
 def _meanings(schema: SlotSchema) -> dict[str, str]:

@@ -5,7 +5,7 @@ Both carry a format version. Reading refuses versions that are newer than this c
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -14,7 +14,9 @@ from featstore.base.errors import DataFileError, InputError
 KEY = "featstore"
 COMMIT_FORMAT = 1
 # In files of format 1 the slots alone have field ids: their numbers.
-FILE_FORMAT = 2
+FILE_FORMAT = 3
+# Of files without histories, which earlier versions may write again.
+_PLAIN_FORMAT = 2
 _Metadata = TypeVar("_Metadata", "FileMetadata", "CommitMetadata")
 
 
@@ -33,6 +35,7 @@ class FileMetadata:
             `key {column}`), and a digest of the `rows` of both.
         cluster_by: The raw column whose equal values have their rows side by side; None for rows
             in the order of the raw rows.
+        histories: The names of the histories whose lists the file has; None if it has none.
     """
 
     spec_hash: str
@@ -40,10 +43,12 @@ class FileMetadata:
     missing: Mapping[str, str] = field(default_factory=lambda: {"float": "NaN", "id": "0"})
     base: Mapping[str, str] | None = None
     cluster_by: str | None = None
+    histories: Sequence[str] | None = None
 
     def to_json(self) -> str:
         """The JSON text that the footer stores."""
-        mapping = {"format": FILE_FORMAT, **vars(self), "missing": dict(self.missing)}
+        number = FILE_FORMAT if self.histories else _PLAIN_FORMAT
+        mapping = {"format": number, **vars(self), "missing": dict(self.missing)}
         return to_json({key: value for key, value in mapping.items() if value is not None})
 
     @classmethod
@@ -171,6 +176,15 @@ class CommitMetadata:
         )
         found = {**mapping, **lists, "origins": origins, "folded": folded}
         return _from_mapping(cls, found, where, COMMIT_FORMAT)
+
+
+def has_field_ids(text: bytes | None, where: str) -> bool:
+    """Whether all columns of a data file have field ids, by its footer's text.
+
+    Raises:
+        DataFileError: The text is not featstore's.
+    """
+    return file_format(text, where) >= _PLAIN_FORMAT
 
 
 def file_format(text: bytes | None, where: str) -> int:

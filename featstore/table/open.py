@@ -10,6 +10,7 @@ from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.files.retry import thread_pool
 from featstore.files.store_errors import as_store_errors
+from featstore.histories.file_format import histories_of
 from featstore.table.delta import (
     Commit,
     files_at,
@@ -334,14 +335,21 @@ def open_for_writing(url: str, what: str) -> Snapshot | None:
 
 
 def open_existing(url: str, what: str, expected: str = "a Delta table") -> Snapshot:
-    """As `open_for_writing`, of a table that must be there.
+    """As `open_for_writing`, of a table that must be there, to be changed in place.
 
     Raises:
         TableNotFoundError: It is not; the error says what was expected.
+        InputError: Also where it has histories, whose lists would be lost.
     """
     found = open_for_writing(url, what)
     if found is None:
         raise TableNotFoundError(f"no table at {redact(url)}: expected {expected}")
+    if histories := histories_of(found.schema):
+        names = ", ".join(history.name for history in histories)
+        raise InputError(
+            f"{redact(url)}: {what}: expected a table without histories, whose lists this release "
+            f"cannot write again, found {names}; nothing was done: extract the partitions again"
+        )
     return found
 
 

@@ -19,7 +19,7 @@ from featstore.native.column_types import is_of_kind
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import CheckedFooter, read_checked
 from featstore.table.layout import is_delta_scheme, parse_partition
-from featstore.table.metadata import FILE_FORMAT, KEY, FileMetadata, file_format
+from featstore.table.metadata import KEY, FileMetadata, has_field_ids
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 # A footer takes one or two round trips to the store and little CPU time, so with fewer threads a
@@ -167,7 +167,7 @@ def without_ids(files: Sequence[DataFile]) -> list[DataFile]:
     Raises:
         DataFileError: As of `each_footer`.
     """
-    return [file for file, text in texts_of(files) if file_format(text, file.path) < FILE_FORMAT]
+    return [file for file, text in texts_of(files) if not has_field_ids(text, file.path)]
 
 
 def texts_of(files: Sequence[DataFile]) -> Iterator[tuple[DataFile, bytes | None]]:

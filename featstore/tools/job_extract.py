@@ -34,7 +34,7 @@ from featstore.tools.programs import (
     table_option,
 )
 
-_NOT_OF_RELABEL = {"days", "allow_missing", "dry_run", "group"}
+_NOT_OF_RELABEL = {"days", "allow_missing", "dry_run", "group", "events"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -123,6 +123,13 @@ extract_options = several(
         metavar="COLUMN",
         help="With --group: the kept column that identifies each row, if the raw files changed.",
     ),
+    click.option(
+        "--events",
+        multiple=True,
+        callback=key_values("NAME=URL"),
+        metavar="NAME=URL",
+        help="The log of events of a history of the spec: raw rows, as of --input.",
+    ),
     retry_option,
 )
 

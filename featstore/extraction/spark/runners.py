@@ -43,7 +43,7 @@ from featstore.extraction.units.buckets import (
     require_all,
     write_bucket,
 )
-from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.extractor import Extractor, check_no_histories
 from featstore.extraction.units.findings import BatchOrigin
 from featstore.extraction.units.part import GroupTask
 from featstore.extraction.units.raw import Unit
@@ -154,7 +154,7 @@ class SparkRunner:
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
-        if task.spec.output.cluster_by is None:
+        if task.spec.cluster_by is None:
             return self._run(task, units, run_unit, progress, lambda unit: 1)
         check_workers(self._context)
         cuts, buckets = plan_buckets(units, task.spec.output.rows_per_file)
@@ -223,11 +223,13 @@ def extract_dataframe(
         commit: Makes the commit; a parameter so that tests can inject faults.
 
     Raises:
+        ConfigError: The spec has histories.
         InputError: The rows do not fit the spec, the partition or the table.
         OperatorError: An operator failed.
         CommitConflictError: Another writer changed the table in the meantime.
     """
     started_s = time.monotonic()
+    check_no_histories(job.spec, "a DataFrame or Spark")
     if job.partition_from_path:
         raise InputError(
             "a DataFrame has no paths to take a partition from; give its partition as key=value"
@@ -259,7 +261,7 @@ def extract_dataframe(
         # Unpickling is safe here: the bytes come from our own tasks.
         return [pickle.loads(row["report"]) for row in rows]
 
-    is_clustered = run.task.spec.output.cluster_by is not None
+    is_clustered = run.task.spec.cluster_by is not None
     return write_and_commit(run, write_buckets if is_clustered else write_files, commit, None)
 
 

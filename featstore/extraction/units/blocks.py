@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from featstore.base.closing import Closing
 from featstore.base.named_errors import system_error
-from featstore.ops.arrays import Integers
+from featstore.ops.arrays import Integers, values_of
 
 KEY = "_key"
+ROW = "_row"  # Where rows were in the input, if that decides their order.
 # More rows take more memory, fewer more time: each batch has some of nearly each block.
 BATCH_ROWS = 16_384
 _ALIGNMENT = 64  # of Arrow's buffers
@@ -159,6 +160,27 @@ class Blocks(Closing):
             message = pa.py_buffer(self._map).slice(block.at, block.size)
         return pa.ipc.read_record_batch(message, self._schema)
 
+    def num_of_keys(self, low: int, high: int) -> int:
+        """How many rows have a key of `low ... high`; as of `of_keys`."""
+        return sum(last - first for _, first, last in self._ranges(low, high))
+
+    def of_keys(self, low: int, high: int) -> pa.Table:
+        """The rows whose key is one of `low ... high`, without `KEY`; in order of their blocks.
+        The rows of each block must be in the order of their keys alone.
+        """
+        rows = [batch.slice(first, last - first) for batch, first, last in self._ranges(low, high)]
+        return pa.Table.from_batches(rows, self._schema).drop_columns([KEY])
+
+    def _ranges(self, low: int, high: int) -> Iterator[tuple[pa.RecordBatch, int, int]]:
+        with self._lock:
+            stored = sorted(self._stored, key=lambda block: block.place)
+        for block in stored:
+            batch = self.read(block)
+            keys = values_of(batch.column(KEY))
+            first, last = np.searchsorted(keys, low, "left"), np.searchsorted(keys, high, "right")
+            if first < last:
+                yield batch, int(first), int(last)
+
     def let_go(self) -> None:
         """Takes the pages that were read out of the process's memory; the file still has them."""
         with self._lock:
@@ -183,14 +205,19 @@ class BucketRows:
 
         Memory holds 24 bytes for each row of the bucket, and twice a batch.
         """
+        for rows in self.tables(batch_rows):
+            yield from rows.drop_columns([KEY]).to_batches()
+
+    def tables(self, batch_rows: int) -> Iterator[pa.Table]:
+        """The same as `batches`, with the column `KEY`."""
         keys = [np.asarray(self._read(part).column(KEY)).copy() for part in self._parts]
         firsts = np.array([first for _, first, _ in self._parts])
         for counts in cut_groups(keys, batch_rows):
-            yield from self._joined(firsts.tolist(), counts.tolist())
+            yield self._joined(firsts.tolist(), counts.tolist())
             firsts += counts
             self._blocks.let_go()
 
-    def _joined(self, firsts: Sequence[int], counts: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    def _joined(self, firsts: Sequence[int], counts: Sequence[int]) -> pa.Table:
         parts = zip(self._parts, firsts, counts, strict=True)
         rows = pa.Table.from_batches(
             self._read((block, first, num_rows))
@@ -198,7 +225,7 @@ class BucketRows:
             if num_rows
         )
         order = np.argsort(rows.column(KEY).to_numpy(), kind="stable")
-        yield from rows.drop_columns([KEY]).take(pa.array(order)).to_batches()
+        return rows.take(pa.array(order))
 
     def _read(self, part: tuple[_Stored, int, int]) -> pa.RecordBatch:
         block, first, num_rows = part

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import InputError
-from featstore.extraction.units.blocks import KEY, Block, Blocks
+from featstore.extraction.units.blocks import KEY, ROW, Block, Blocks, BucketRows
 from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.history_rows import HistoryRows
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import (
     OnRows,
@@ -24,6 +25,9 @@ from featstore.extraction.units.unit import (
     extract_unit,
     write_files,
 )
+from featstore.extraction.units.writer import DataFileWriter, open_data_file
+from featstore.files.storage import join
+from featstore.histories.stored import with_ranges
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.columns import clean, read_column
 from featstore.ops.hashing import sign, value_hash
@@ -31,6 +35,7 @@ from featstore.spec.model import Spec
 from featstore.table.metadata import FileMetadata
 from featstore.table.snapshot import by_partition
 
+_ROW_BITS = 40  # for the rows of a unit; its number is before them
 _KEY_SLOT = 0  # No slot has this number, so signs of keys are those of no slot.
 # The share of `rows_per_file` that buckets are planned to have, as no two have equally many rows
 # and the next row would begin another file.
@@ -60,8 +65,18 @@ class BucketTask(UnitTask):
         num_groups = -(-self.num_rows // group_rows)
         return group_rows * _evenly(num_groups, self.spec.output.rows_per_file // group_rows)
 
+    def has_room(self, writer: DataFileWriter, num_groups: int, num_rows: int) -> bool:
+        """Whether a file with so many row groups takes one more, of so many rows. As of
+        `rows_left`, of row groups that differ.
+        """
+        size_bytes = writer.size_bytes
+        return not num_groups or (
+            writer.num_rows + num_rows <= self.rows_per_file
+            and 2 * size_bytes + size_bytes // num_groups < 2 * self.spec.output.bytes_per_file
+        )
+
     def file_metadata(self, unit: int = 0, part: int = 0) -> FileMetadata:
-        return replace(super().file_metadata(), cluster_by=self.spec.output.cluster_by)
+        return replace(super().file_metadata(), cluster_by=self.spec.cluster_by)
 
 
 def plan_buckets(
@@ -103,7 +118,7 @@ class _Keys:
 
     def __init__(self, spec: Spec) -> None:
         self.signs = np.zeros(0, np.int64)
-        self._name = str(spec.output.cluster_by)
+        self._name = str(spec.cluster_by)
         self._declared = spec.inputs[self._name]
 
     def see(self, raw: pa.RecordBatch) -> None:
@@ -140,9 +155,13 @@ class CutRows:
 
     def __iter__(self) -> Iterator[Block]:
         """The blocks, to be taken once."""
-        number = 0
+        number = first_row = 0
         for batch in self._rows:
             self._num_bytes += batch.nbytes
+            if self._task.spec.histories:
+                rows = np.arange(first_row, first_row + batch.num_rows) + (self._index << _ROW_BITS)
+                batch = batch.append_column(ROW, pa.array(rows))
+            first_row += batch.num_rows
             keys, most = self._keys.signs, batch.num_rows
             if self._block_bytes is not None:
                 most = max(self._block_bytes * most // batch.nbytes, 1)
@@ -187,8 +206,16 @@ def bucket_of(keys: Integers, num_buckets: int, unit: int) -> Integers:
     Rows without a key go where the unit's number says, so that those of all units are spread, and
     a repeated attempt, which may get its rows in another order, gives the same rows.
     """
-    buckets: Integers = np.where(keys == 0, unit, keys) % num_buckets
+    # By ranges of keys, so that events in order of their keys serve any number of buckets.
+    of_keys = ((keys >> 32) * num_buckets) >> 31
+    buckets: Integers = np.where(keys == 0, unit % num_buckets, of_keys)
     return buckets
+
+
+def block_schema(spec: Spec) -> pa.Schema:
+    """The columns of rows on their way to buckets."""
+    schema = Extractor(spec).schema.to_arrow()
+    return schema.append(pa.field(ROW, pa.int64())) if spec.histories else schema
 
 
 def write_bucket(
@@ -197,6 +224,7 @@ def write_bucket(
     blocks: Blocks,
     attempt: int = 0,
     on_rows: OnRows = lambda num_rows: None,
+    events: Mapping[str, Blocks] | None = None,
 ) -> list[UnitReport]:
     """Writes the data files of a bucket; returns a report of each.
 
@@ -206,11 +234,15 @@ def write_bucket(
         blocks: All that was given to it, and maybe to others.
         attempt: Number of this attempt.
         on_rows: As for `run_unit`.
+        events: By history, the events of all keys.
     """
     rows = blocks.of_bucket(bucket.index)
     if not rows.num_rows:
         return []
     own = BucketTask(**vars(task), num_rows=rows.num_rows)
+    if events:
+        groups = HistoryRows(task.spec, events)
+        return _write_row_groups(own, bucket, rows, groups, attempt, on_rows)
     return write_files(
         own,
         bucket.partition,
@@ -220,6 +252,40 @@ def write_bucket(
         attempt=attempt,
         on_rows=on_rows,
     )
+
+
+def _write_row_groups(
+    task: BucketTask,
+    bucket: Bucket,
+    rows: BucketRows,
+    histories: HistoryRows,
+    attempt: int,
+    on_rows: OnRows,
+) -> list[UnitReport]:
+    """Writes rows with their histories; arguments as of `write_bucket`."""
+    schema = with_ranges(Extractor(task.spec).schema, task.spec)
+    stored, metadata = histories.stored, task.file_metadata()
+    metadata = replace(metadata, histories=[history.name for history in stored])
+    compression, reports = task.spec.output.compression, list[UnitReport]()
+    most = task.rows_per_row_group()
+    groups = histories.row_groups(rows.tables(most))
+    group = next(groups, None)
+    while group is not None:
+        path = task.path(bucket.partition, bucket.index, attempt, len(reports))
+        url = join(task.table_url, path)
+        with open_data_file(url, schema, metadata, most, compression, stored) as writer:
+            num_groups = 0
+            while group is not None and task.has_room(writer, num_groups, group.num_rows):
+                writer.write_row_group(group.select(writer.columns.names).cast(writer.columns))
+                on_rows(group.num_rows)
+                num_groups += 1
+                group = next(groups, None)
+            written = writer.close()
+        report = UnitReport(path=path, partition=bucket.partition, **vars(written), counts={})
+        reports.append(report)
+    counts, examples = histories.findings()
+    reports[-1] = replace(reports[-1], counts=counts, examples=examples)
+    return reports
 
 
 def require_all(reports: Iterable[UnitReport]) -> list[UnitReport]:

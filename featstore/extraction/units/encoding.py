@@ -114,22 +114,29 @@ def num_in_dictionary(values: pa.ChunkedArray) -> int:
     return num_distinct if pays else 0
 
 
-def parquet_options(row_group: pa.Table, compression: str = COMPRESSION) -> dict[str, Any]:
+def parquet_options(
+    row_group: pa.Table, compression: str = COMPRESSION, given: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """How a data file is written whose first row group is this one.
 
     Elements of lists have no statistics: no reader prunes by them, and in wide files they make up
     much of the footer.
 
+    Args:
+        row_group: The first row group.
+        compression: The codec of the columns that are compressed.
+        given: The encodings of leaf columns that are not to be chosen.
+
     Returns:
         Arguments of `pyarrow.parquet.ParquetWriter`.
     """
-    encodings = choose_encodings(row_group, compression)
+    encodings, given = choose_encodings(row_group, compression), given or {}
     codecs = dict.fromkeys(_leaf_paths(pa.struct(row_group.schema)), compression)
     return {
         # Columns that a dict of codecs does not name would not be compressed.
         "compression": codecs | dict.fromkeys(encodings.uncompressed, "NONE"),
-        "use_dictionary": list(encodings.dictionary),
-        "column_encoding": dict(encodings.others),
+        "use_dictionary": [path for path in encodings.dictionary if path not in given],
+        "column_encoding": {**encodings.others, **given},
         "dictionary_pagesize_limit": DICTIONARY_LIMIT_BYTES,
         "data_page_version": DATA_PAGE_VERSION,
         "write_page_checksum": True,

@@ -16,11 +16,12 @@ from featstore.extraction.units.findings import (
     Attribution,
     BatchOrigin,
     Findings,
+    Malformed,
 )
 from featstore.extraction.units.intake import Intake, Taken, missing_columns
 from featstore.extraction.units.values import several, single
-from featstore.histories.visibility import Events, ages, keys_of_rows, ordered, visible
-from featstore.ops.arrays import Mask, array_of, nulls_of, values_of
+from featstore.histories.visibility import Events, ages, complete, keys_of_rows, ordered, visible
+from featstore.ops.arrays import Integers, Mask, array_of, nulls_of, values_of
 from featstore.ops.columns import clean, read_column
 from featstore.ops.lists import align
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
@@ -31,6 +32,7 @@ from featstore.spec.model import EventHistory, Spec
 # What a step counted: its position, the counts, and its inputs, for examples of malformed values.
 _StepCounts = tuple[int, Counter[str], list[pa.Array]]
 INCOMPLETE = "events without key or time"
+SKIPPED = "skipped events"
 _Rows: TypeAlias = Sequence[Mapping[str, object]]
 _EXPLAINED = (pa.ArrowException, MemoryError, TypeError, ValueError)
 
@@ -110,7 +112,8 @@ class Extractor:
         self._bound = raw
 
     def __call__(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> pa.RecordBatch:
-        """Extracts one batch; histories are only made for single rows (see `one`).
+        """Extracts one batch, of a spec without histories: `one` and extraction into tables know
+        the events.
 
         Args:
             batch: Raw rows; must hold all but the optional columns.
@@ -124,7 +127,11 @@ class Extractor:
             InputError: As for `bind`, or a value is malformed and its `on_error` is `fail`.
             OperatorError: An operator failed; names the slot, the operator and the row.
         """
-        check_no_histories(self.spec)
+        check_no_histories(self.spec, "a batch of rows")
+        return self.rows(batch, origin)
+
+    def rows(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> pa.RecordBatch:
+        """As calling it, of a spec with histories without these: a bucket adds them."""
         return self._extract(batch, origin)[0]
 
     def one(
@@ -158,8 +165,7 @@ class Extractor:
         values = dict(batch.to_pylist()[0])
         for (name, extractor), key in zip(self._events.items(), keys, strict=True):
             values |= extractor.of_row(given[name], key, batch.column(extractor.history.as_of))
-            counts = extractor.findings.counts.items()
-            self.counts.update({f"{name}.{what}": number for what, number in counts})
+            self.counts.update(extractor.named_findings()[0])
             extractor.findings = Findings()
         return values
 
@@ -344,6 +350,29 @@ class EventExtractor(Extractor):
         """
         return self._ordered([self._cleaned(batch, origin)])
 
+    def keyed(
+        self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH
+    ) -> tuple[pa.RecordBatch, Integers]:
+        """Raw events in their declared types, and the signs of their keys, int64 (num_events,).
+        Those without key or time are left out and counted, as in `take_events`.
+        """
+        columns = dict(zip(self.graph.columns, self._cleaned(batch, origin), strict=True))
+        keys, rows = complete(self.history, columns)
+        cleaned = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        if num_incomplete := len(keys) - len(rows):
+            self.counts[INCOMPLETE] += num_incomplete
+            cleaned, keys = cleaned.take(array_of(rows)), keys[rows]
+        return cleaned, keys
+
+    def named_findings(self) -> tuple[dict[str, int], tuple[Malformed, ...]]:
+        """What was counted, and malformed values, with the history's name before columns."""
+        name, found = self.history.name, self.findings
+        counts = {f"{name}.{what}": number for what, number in found.counts.items()}
+        if found.num_rows_skipped:
+            counts[f"{name}.{SKIPPED}"] = found.num_rows_skipped
+        examples = (replace(one, column=f"{name}.{one.column}") for one in found.examples)
+        return counts, tuple(examples)
+
     def of_row(self, events: _Rows, key: pa.Array, as_of: pa.Array) -> dict[str, list[Any]]:
         """The slots of the history in one row.
 
@@ -400,13 +429,14 @@ class EventExtractor(Extractor):
         return found
 
 
-def check_no_histories(spec: Spec) -> None:
-    """Raises ConfigError if a spec has histories, which no table can hold yet."""
+def check_no_histories(spec: Spec, what: str) -> None:
+    """Raises ConfigError if a spec has histories, which `what` cannot have yet."""
     if spec.histories:
         names = ", ".join(history.name for history in spec.histories)
         raise ConfigError(
-            f"histories: expected none, since this release cannot yet extract them into tables, "
-            f"found {names}; remove them from the spec, or compute those of single rows by "
+            f"histories: expected none for {what}, which this release cannot make with them, found "
+            f"{names}; extract whole partitions into a table, without Spark, with `--events "
+            f"{spec.histories[0].name}=URL` (events={{...}}), or those of single rows by "
             f"`Extractor.one`"
         )
 

@@ -72,6 +72,7 @@ class UnitTask:
         tag: Part of the names of the files that are written. Unique to this start of the run, even
             if another process uses the same run id.
         retry: How the clients of stores retry, wherever the units run.
+        events: By history, the units of its log of events.
     """
 
     spec: Spec
@@ -79,6 +80,7 @@ class UnitTask:
     run_id: str
     tag: str
     retry: RetryPolicy = field(default_factory=current_policy)
+    events: Mapping[str, Sequence[Unit]] = field(default_factory=dict)
 
     def stored(self, schema: SlotSchema) -> SlotSchema:
         """Returns the part of the extractor's schema that is written."""
@@ -314,7 +316,7 @@ def extract_batches(
     for batch in batches:
         if batch.num_rows:
             check_constant(batch, partition, origin.rows(0, batch.num_rows - 1))
-            yield extractor(batch, origin)
+            yield extractor.rows(batch, origin)
             origin = origin.after(batch.num_rows)
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -15,6 +15,7 @@ from featstore.base.schema import SlotSchema
 from featstore.extraction.units.encoding import COMPRESSION, parquet_options
 from featstore.extraction.units.row_group_buffer import RowGroupBuffer
 from featstore.files.storage import open_write
+from featstore.histories.file_format import StoredHistory
 from featstore.table.metadata import KEY, FileMetadata
 
 
@@ -41,6 +42,7 @@ def open_data_file(
     metadata: FileMetadata,
     rows_per_row_group: int,
     compression: str = COMPRESSION,
+    histories: Sequence[StoredHistory] = (),
 ) -> Iterator["DataFileWriter"]:
     """Opens a writer of a data file. The file appears whole at the end of the block, or not at all
     if the block raises.
@@ -51,10 +53,11 @@ def open_data_file(
         metadata: Stored in the footer.
         rows_per_row_group: The number of rows of each row group except the last.
         compression: `snappy` or `zstd`, for the columns that it shrinks.
+        histories: Those whose lists the batches have, after the columns of the schema.
     """
     with open_write(url) as file:
         sink = _ChecksumSink(file)
-        writer = DataFileWriter(sink, schema, metadata, rows_per_row_group, compression)
+        writer = DataFileWriter(sink, schema, metadata, rows_per_row_group, compression, histories)
         try:
             yield writer
             writer.close()
@@ -67,6 +70,9 @@ class DataFileWriter:
 
     Every row group but the last has exactly `rows_per_row_group` rows, whatever the sizes of the
     batches, unless it is written by `write_row_group`. Memory holds one row group. Not thread-safe.
+
+    Attributes:
+        columns: The columns of the batches.
     """
 
     def __init__(
@@ -76,10 +82,16 @@ class DataFileWriter:
         metadata: FileMetadata,
         rows_per_row_group: int,
         compression: str = COMPRESSION,
+        histories: Sequence[StoredHistory] = (),
     ) -> None:
         self._sink = sink
         self._compression = compression
+        self._encodings = dict[str, str]()
         columns = schema.to_arrow()
+        for history in histories:
+            self._encodings |= history.encodings
+            columns = pa.schema([*columns, *history.hidden_fields])
+        self.columns = columns
         self._stored = stored_schema(columns).with_metadata({KEY: metadata.to_json()})
         self._rows_per_row_group = rows_per_row_group
         self._buffer = RowGroupBuffer(columns, rows_per_row_group)
@@ -134,7 +146,7 @@ class DataFileWriter:
         group = pa.Table.from_arrays(self._buffer.columns(self._stored.types), schema=self._stored)
         # Encodings are chosen from the first row group, so the file is opened with it.
         if self._parquet is None:
-            options = parquet_options(group, self._compression)
+            options = parquet_options(group, self._compression, self._encodings)
             self._parquet = pq.ParquetWriter(self._sink, self._stored, **options)
         self._parquet.write_table(group, row_group_size=max(group.num_rows, 1))
         self._num_rows += group.num_rows

@@ -1,0 +1,281 @@
+"""Rows with the events that they see: each key's events once in a row group."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from featstore.base.redaction import redact
+from featstore.extraction.units.blocks import KEY, ROW, Block, Blocks
+from featstore.extraction.units.extractor import EventExtractor
+from featstore.extraction.units.findings import BatchOrigin, Malformed, first_examples
+from featstore.extraction.units.raw import Unit, open_range, read_batches
+from featstore.extraction.units.unit import OnRows, UnitReport, bind
+from featstore.histories.file_format import StoredHistory, list_columns
+from featstore.histories.stored import stored_histories
+from featstore.histories.trimming import trim
+from featstore.histories.visibility import keys_of_rows, ordered, visible
+from featstore.ops.arrays import Integers, array_of, values_of
+from featstore.ops.lists import offsets_from, positions_of
+from featstore.spec.model import EventHistory, Spec
+
+# The events that are put in order at once, unless a single key has more: with 50 bytes each they
+# and their order take 400 MB at most.
+_MOST_EVENTS = 1 << 22
+# The lists of a row group, in memory, unless a single key has more. Half a file's most bytes would
+# be 2 GB while they are joined and written.
+_LIST_BYTES = 128 << 20
+_HASHED_AT_ONCE = 1 << 18
+_BLOCK_BYTES = 32 << 20
+
+
+def event_schema(history: EventHistory) -> pa.Schema:
+    """The columns of events on their way to buckets."""
+    return pa.schema(list(EventExtractor(history).graph.columns.items()))
+
+
+def cut_events(history: EventHistory, unit: Unit, blocks: Blocks, on_rows: OnRows) -> UnitReport:
+    """Adds the events of a unit to blocks, each in the order of keys.
+
+    Args:
+        history: Their history.
+        unit: The unit of the log.
+        blocks: Where they go.
+        on_rows: Called with 0 before each batch; may raise to stop the unit.
+
+    Returns:
+        What was counted, in a report without a file.
+
+    Raises:
+        InputError: An event is not valid; names the file and the row.
+    """
+    extractor, number = EventExtractor(history), 0
+    waiting, waiting_keys = list[pa.RecordBatch](), list[Integers]()
+
+    def flush() -> None:
+        nonlocal number
+        if not waiting:
+            return
+        keys, events = np.concatenate(waiting_keys), pa.Table.from_batches(waiting)
+        order = np.argsort(keys, kind="stable")
+        rows = events.take(pa.array(order)).combine_chunks().cast(event_schema(history))
+        [batch] = rows.append_column(KEY, pa.array(keys[order])).to_batches()
+        place, ends = (unit.index, number), np.array([len(keys)])
+        blocks.add(Block(place=place, rows=batch, first_bucket=0, ends=ends))
+        number += 1
+        waiting.clear()
+        waiting_keys.clear()
+
+    for raw in unit.ranges:
+        origin = BatchOrigin(source=redact(raw.url), first_row=raw.first_row)
+        with open_range(raw) as file:
+            bind(raw.url, extractor, file.schema_arrow)
+            columns = extractor.columns_in(file.schema_arrow.names)
+            for batch in read_batches(file, raw, columns):
+                on_rows(0)
+                if not batch.num_rows:
+                    continue
+                events, keys = extractor.keyed(batch, origin)
+                origin = origin.after(batch.num_rows)
+                if len(keys):
+                    waiting.append(events)
+                    waiting_keys.append(keys)
+                if sum(each.nbytes for each in waiting) >= _BLOCK_BYTES:
+                    flush()
+    flush()
+    counts, examples = extractor.named_findings()
+    return UnitReport(
+        path=f"{history.name}/{unit.index}",
+        partition={},
+        num_rows=0,
+        size_bytes=0,
+        crc32=0,
+        counts=counts,
+        examples=examples,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """What some rows see of one history.
+
+    Attributes:
+        keys: The signs of the rows' keys, int64 (num_rows,); 0 where there is no key or time.
+        begin: Where each row's range begins in the values, int64 (num_rows,).
+        end: Where it ends, int64 (num_rows,).
+        values: The events of one key after the other, of each list and the times, by the names of
+            the columns: int64 or float32 (num_events,).
+    """
+
+    keys: Integers
+    begin: Integers
+    end: Integers
+    values: Mapping[str, NDArray[Any]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(values.nbytes for values in self.values.values())
+
+
+class _Log:
+    """The events of one history, of all keys. Not thread-safe."""
+
+    def __init__(self, history: EventHistory, stored: StoredHistory, blocks: Blocks) -> None:
+        self.blocks, self.stored = blocks, stored
+        self.extractor = EventExtractor(history)
+        self._history = history
+
+    def seen(self, signs: Integers, as_of: pa.Array) -> _Seen:
+        """What rows see, given the signs of their keys and their times."""
+        history, given = self._history, signs[signs != 0]
+        low, high = (int(given.min()), int(given.max())) if len(given) else (0, 0)
+        events = self.blocks.of_keys(low, high).combine_chunks()
+        columns = {name: _joined(events.column(name)) for name in events.column_names}
+        found = ordered(history, columns)
+        keys = keys_of_rows(array_of(signs), as_of)
+        ranges = visible(found, history, keys, values_of(as_of))
+        trimmed = trim(keys, ranges.begin, ranges.end)
+        positions = positions_of(trimmed.starts, trimmed.counts)
+        holders = np.arange(len(keys)) - trimmed.back
+        end = offsets_from(trimmed.counts)[holders] + trimmed.end
+        parts = list[pa.RecordBatch]()
+        for first in range(0, len(positions), _HASHED_AT_ONCE):
+            parts.append(self.extractor(found.take(positions[first : first + _HASHED_AT_ONCE])))
+        lists = pa.Table.from_batches(parts, self.extractor.graph.arrow_schema)
+        values = {name: values_of(_joined(lists.column(name))) for name in lists.column_names}
+        values[self.stored.times.name] = found.at[positions]
+        return _Seen(keys=keys, begin=end - trimmed.length, end=end, values=values)
+
+
+class HistoryRows:
+    """Adds histories to the rows of buckets. Not thread-safe.
+
+    Args:
+        spec: A spec with histories, all of one key.
+        events: By history, the events of all keys.
+
+    Attributes:
+        stored: How data files hold the histories.
+    """
+
+    def __init__(self, spec: Spec, events: Mapping[str, Blocks]) -> None:
+        self.stored = stored_histories(spec)
+        pairs = zip(spec.histories, self.stored, strict=True)
+        self._logs = [_Log(history, stored, events[history.name]) for history, stored in pairs]
+        self._list_bytes = min(_LIST_BYTES, spec.output.bytes_per_file)
+
+    def row_groups(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Yields row groups, which have the columns of the data file, and others.
+
+        Each has the rows of one table, or some of its keys where all of them have too many events.
+        Its rows are in the order of the first history's `as_of`, then of the input.
+
+        Args:
+            tables: Extracted rows with `KEY`, in whose order they are, and `ROW`.
+        """
+        for table in tables:
+            parts, num_bytes = list[tuple[pa.Table, list[_Seen]]](), 0
+            for rows in self._split(table):
+                keys = values_of(_joined(rows.column(KEY)))
+                seen = [log.seen(keys, self._times(rows, log)) for log in self._logs]
+                of_part = sum(each.nbytes for each in seen)
+                if parts and num_bytes + of_part > self._list_bytes:
+                    yield self._row_group(parts)
+                    parts, num_bytes = [], 0
+                parts.append((rows, seen))
+                num_bytes += of_part
+            yield self._row_group(parts)
+            for log in self._logs:
+                log.blocks.let_go()
+
+    def findings(self) -> tuple[dict[str, int], tuple[Malformed, ...]]:
+        """What was counted while the events that rows see were extracted, and examples."""
+        counts, examples = Counter[str](), list[Malformed]()
+        for log in self._logs:
+            of_log, some = log.extractor.named_findings()
+            counts.update(of_log)
+            examples += some
+        return dict(counts), first_examples(examples)
+
+    def _split(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """Cuts rows between keys, as often as they have too many events together."""
+        keys = values_of(_joined(rows.column(KEY)))
+        given = keys[keys != 0]
+        between = np.flatnonzero(np.diff(keys)) + 1
+        if len(given) and len(between):
+            num_events = sum(log.blocks.num_of_keys(given[0], given[-1]) for log in self._logs)
+            if num_events > _MOST_EVENTS or self._may_be_long(num_events):
+                middle = int(between[np.abs(between - len(keys) // 2).argmin()])
+                yield from self._split(rows.slice(0, middle))
+                yield from self._split(rows.slice(middle))
+                return
+        yield rows
+
+    def _may_be_long(self, num_events: int) -> bool:
+        """Whether the lists of so many events may be more than a row group takes."""
+        event_bytes = max(8 * (len(log.stored.lists) + 1) for log in self._logs)
+        return num_events * event_bytes > self._list_bytes
+
+    def _row_group(self, parts: Sequence[tuple[pa.Table, list[_Seen]]]) -> pa.Table:
+        rows = pa.concat_tables([rows for rows, _ in parts]).combine_chunks()
+        as_of = self._times(rows, self._logs[0]).cast(pa.int64())
+        first = pa.scalar(np.iinfo(np.int64).min, pa.int64())
+        times = values_of(pc.fill_null(as_of, first))
+        order = np.lexsort((values_of(_joined(rows.column(ROW))), times))
+        rows = rows.take(pa.array(order))
+        for i, stored in enumerate(self.stored):
+            rows = _with_history(rows, stored, [seen[i] for _, seen in parts], order)
+        return rows
+
+    @staticmethod
+    def _times(rows: pa.Table, log: _Log) -> pa.Array:
+        return _joined(rows.column(log.stored.as_of))
+
+
+def _with_history(
+    rows: pa.Table, stored: StoredHistory, parts: Sequence[_Seen], order: Integers
+) -> pa.Table:
+    """The rows of a row group with the columns of a history.
+
+    Args:
+        rows: The rows in their order.
+        stored: The history.
+        parts: What all rows see, in the order of keys.
+        order: The position in `parts` of each row, int64 (num_rows,).
+    """
+    lengths = [len(part.values[stored.times.name]) for part in parts]
+    firsts = np.repeat(offsets_from(np.array(lengths))[:-1], [len(part.keys) for part in parts])
+    keys, begin, end = (
+        np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in ("keys", "begin", "end")
+    )
+    trimmed = trim(keys, begin + firsts[order], end + firsts[order])
+    positions = positions_of(trimmed.starts, trimmed.counts)
+    names = [slot.name for slot in (*stored.lists, stored.times)]
+    values = {
+        name: np.concatenate([part.values[name] for part in parts])[positions] for name in names
+    }
+    holders = np.flatnonzero(trimmed.counts)
+    lists = list_columns(stored, holders, trimmed.counts[holders], values, len(keys))
+    found = {
+        stored.end: array_of(trimmed.end),
+        stored.length: array_of(trimmed.length),
+        stored.back: array_of(trimmed.back),
+        stored.key_column: array_of(keys),
+        **lists,
+    }
+    for name, column in found.items():
+        rows = rows.append_column(name, column)
+    return rows
+
+
+def _joined(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
