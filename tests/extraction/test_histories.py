@@ -1,27 +1,48 @@
 """Tables with histories: each row that a loader gives has what `Extractor.one` says of it."""
 
 import datetime
+import gc
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
+from featstore import api
+from featstore.base.errors import ConfigError, InputError, SpecError
+from featstore.explore.preview import preview
+from featstore.explore.replay import replay
+from featstore.explore.table import open_table
+from featstore.extraction.days import extract_days
+from featstore.extraction.deletion import delete_rows
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.local import LocalRunner
+from featstore.extraction.rewriting import compact
+from featstore.extraction.spark.runners import extract_dataframe
 from featstore.extraction.units.extractor import Extractor
+from featstore.histories.stored import stored_histories
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
-from featstore.table.delta import open_delta
+from featstore.table.delta import history, open_delta, open_delta_or_none
+from featstore.table.layout import unit_and_part
+from featstore.table.metadata import KEY
+from featstore.tools.cli.program import cli
 from tests.histories import oracle
 from tests.parquet_files import put_parquet
+from tests.process import num_descriptors, our_files
+from tests.programs import run_python
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 US = pa.timestamp("us", tz="UTC")
@@ -111,10 +132,17 @@ def read(url: str) -> pa.Table:
     return pa.concat_tables([pq.read_table(each) for each in sorted(Path(url).glob("*.parquet"))])
 
 
+def events_by_user(job: ExtractJob) -> dict[str | None, list[_Row]]:
+    found: dict[str | None, list[_Row]] = {}
+    for event in read(job.events["clicks"]).to_pylist():
+        found.setdefault(event["user"], []).append(event)
+    return found
+
+
 def check_rows(job: ExtractJob, **options: Any) -> int:
     """Each row of a loader is that of `Extractor.one`. Returns the number of events of all rows."""
     rows = {row["row"]: row for row in read(job.input_url).to_pylist()}
-    events = read(job.events["clicks"]).to_pylist()
+    events = events_by_user(job)
     extractor = Extractor(job.spec)
     slots, num_events = ["item", "clicks_*"], 0
     given = {"slots": slots, "extras": ["row"], "batch_size": 64} | options
@@ -127,7 +155,8 @@ def check_rows(job: ExtractJob, **options: Any) -> int:
                 values, offsets = batch[name].values.tolist(), batch[name].offsets.tolist()
                 found[name] = [values[a:b] for a, b in pairwise(offsets)]
             for i, number in enumerate(numbers):
-                expected = extractor.one(rows[number], {"clicks": events})
+                own = events.get(rows[number]["user"], [])
+                expected = extractor.one(rows[number], {"clicks": own})
                 assert batch["item"].tolist()[i] == expected["item"]
                 for name, lists in found.items():
                     assert str(lists[i]) == str(expected[name]), (number, name)
@@ -137,10 +166,522 @@ def check_rows(job: ExtractJob, **options: Any) -> int:
     return num_events
 
 
-def test_each_row_has_its_events(job: ExtractJob) -> None:
-    report = extract_files(job)
-    print(report, report.counts)
+@pytest.mark.parametrize(
+    ("changes", "output"),
+    [
+        ({}, {}),
+        ({"max_len": 1_000}, {"rows_per_row_group": 17, "rows_per_file": 60}),
+        ({"logged_at": "arrived", "window": "90s", "max_len": 50}, {"compression": "zstd"}),
+        ({"window": "3m", "max_len": 9}, {"bytes_per_file": 3_000}),
+        (
+            {"max_len": 400},
+            {"rows_per_row_group": 500, "rows_per_file": 500, "bytes_per_file": 20_000},
+        ),
+    ],
+    ids=str,
+)
+def test_each_row_has_its_events(
+    job: ExtractJob, changes: dict[str, Any], output: dict[str, Any]
+) -> None:
+    job = replace(job, spec=spec_of(output, **changes))
+    extract_files(job)
     assert check_rows(job) > 1_000
-    files = open_delta(job.table_url).data_files
-    assert len(files) > 3
-    print(len(files), [f.num_rows for f in files])
+    check_files(job)
+
+
+def check_files(job: ExtractJob) -> None:
+    """Row groups are as the spec says, their rows by time, and no list has what no row sees."""
+    output, [stored] = job.spec.output, stored_histories(job.spec)
+    widest = 8 * (len(stored.lists) + 1)
+    for path in files_of(job):
+        with pq.ParquetFile(path) as file:
+            assert file.metadata.num_rows <= output.rows_per_file
+            for i in range(file.num_row_groups):
+                rows = file.read_row_group(i).to_pylist()
+                assert 0 < len(rows) <= output.rows_per_row_group
+                times = [row["ts"] or START - datetime.timedelta(1) for row in rows]
+                assert times == sorted(times)
+                lists = [row["clicks_at"] for row in rows if row["clicks_at"]]
+                num_bytes = widest * sum(map(len, lists))
+                assert num_bytes <= output.bytes_per_file or len(lists) == 1
+                check_ranges(rows)
+
+
+def check_ranges(rows: Sequence[_Row]) -> None:
+    ends = dict[int, int]()
+    for number, row in enumerate(rows):
+        held = rows[number - row["clicks_back"]]
+        assert held["clicks_key"] == row["clicks_key"]
+        end, length = row["clicks_end"], row["clicks_length"]
+        seen = held["clicks_at"][end - length : end]
+        assert len(seen) == length
+        as_of = -math.inf if row["ts"] is None else row["ts"].timestamp() * 1e6
+        assert all(at < as_of for at in seen)
+        ends[number - row["clicks_back"]] = max(ends.get(number - row["clicks_back"], 0), end)
+    assert all(len(rows[holder]["clicks_at"]) == end for holder, end in ends.items())
+    assert all(row["clicks_at"] == [] for i, row in enumerate(rows) if i not in ends)
+
+
+def files_of(job: ExtractJob) -> list[Path]:
+    return [Path(file.url) for file in open_delta(job.table_url).data_files]
+
+
+def test_a_key_may_fill_row_groups_and_files(job: ExtractJob) -> None:
+    extract_files(job)
+    counted: dict[int, list[tuple[str, int]]] = {}
+    for path in files_of(job):
+        with pq.ParquetFile(path) as file:
+            for i in range(file.num_row_groups):
+                rows = file.read_row_group(i)
+                for key in set(rows["clicks_key"].to_pylist()) - {0}:
+                    counted.setdefault(key, []).append((path.name, i))
+    holders = max(counted.values(), key=len)
+    assert len(holders) > 3
+    assert len({name for name, _ in holders}) > 1
+    assert len({(unit_and_part(name) or (0, 0))[0] for name, _ in holders}) == 1
+
+
+def test_files_do_not_depend_on_threads_or_on_how_the_log_is_cut(
+    job: ExtractJob, tmp_path: Path
+) -> None:
+    extract_files(job, runner=LocalRunner(1))
+    expected = [path.read_bytes() for path in files_of(job)]
+    events = read(job.events["clicks"])
+    put_parquet(tmp_path / "other/x.parquet", events.take(list(range(899, -1, -1))))
+    other = replace(job, events={"clicks": str(tmp_path / "other")}, table_url=f"{job.table_url}2")
+    extract_files(other, runner=LocalRunner(3))
+    assert [path.read_bytes() for path in files_of(other)] == expected
+    assert history(other.table_url)[0].metadata.spec_hash == job.spec.hash
+
+
+def test_the_schema_has_ranges_and_files_have_lists(job: ExtractJob) -> None:
+    extract_files(job)
+    snapshot = open_delta(job.table_url)
+    kept = [column.name for column in snapshot.schema.kept]
+    assert kept == ["ts", "row", "clicks_end", "clicks_length", "clicks_back"]
+    hidden = ["clicks_key", "clicks_item", "clicks_price", "clicks_at"]
+    for path in files_of(job):
+        found = pq.read_schema(path)
+        assert found.names == ["item", *kept, *hidden]
+        metadata = json.loads(found.metadata[KEY.encode()])
+        assert [metadata[name] for name in ("format", "cluster_by", "histories")] == [
+            *(3, "user"),
+            ["clicks"],
+        ]
+        with pq.ParquetFile(path) as file:
+            column = file.metadata.row_group(0).column(len(found.names) - 1)
+            assert column.path_in_schema == "clicks_at.list.element"
+            assert "DELTA_BINARY_PACKED" in column.encodings
+    rows = open_table(job.table_url).to_arrow()
+    assert set(rows.column_names) == {"item", *kept}
+    assert rows.num_rows == 500
+
+
+def test_what_is_left_out_is_counted(job: ExtractJob) -> None:
+    events = read(job.events["clicks"]).to_pylist()
+    num_incomplete = sum(None in (event["user"], event["at"]) for event in events)
+    num_nan = sum(event["price"] is not None and math.isnan(event["price"]) for event in events)
+    assert min(num_incomplete, num_nan) > 10
+    report = extract_files(job)
+    assert report.counts == {
+        "clicks.events without key or time": num_incomplete,
+        "clicks.price: nan": num_nan,
+    }
+
+
+def test_events_that_the_spec_skips_are_counted_and_shown(job: ExtractJob, tmp_path: Path) -> None:
+    inputs = oracle.document_of()["histories"][0]["inputs"]
+    inputs |= {"price": {"type": "long", "on_error": "skip"}}
+    spec = spec_of(inputs=inputs)
+    events = read(job.events["clicks"]).slice(0, 3)
+    prices = pa.array([1.5, 2.0, 1e30])
+    put_parquet(tmp_path / "c/x.parquet", events.set_column(4, "price", prices))
+    report = extract_files(replace(job, spec=spec, events={"clicks": str(tmp_path / "c")}))
+    assert report.counts["clicks.skipped events"] == 2
+    assert report.num_rows_skipped == 0
+    assert {example.column for example in report.examples} == {"clicks.price"}
+
+
+def test_a_table_without_any_event_or_any_key_is_whole(job: ExtractJob, tmp_path: Path) -> None:
+    put_parquet(tmp_path / "none/x.parquet", EVENTS.empty_table())
+    nothing = replace(job, events={"clicks": str(tmp_path / "none")})
+    extract_files(nothing)
+    assert check_rows(nothing) == 0
+    rows = read(job.input_url)
+    unknown = rows.set_column(1, "user", pa.nulls(len(rows), pa.string()))
+    put_parquet(tmp_path / "unknown/x.parquet", unknown)
+    without = replace(
+        job, input_url=str(tmp_path / "unknown"), table_url=f"{job.table_url}2", run_id="b"
+    )
+    extract_files(without)
+    assert check_rows(without) == 0
+
+
+def test_each_partition_sees_the_whole_log(job: ExtractJob, tmp_path: Path) -> None:
+    rows = read(job.input_url)
+    for day in range(3):
+        of_day = rows.filter(pa.array([row % 3 == day for row in rows["row"].to_pylist()]))
+        put_parquet(tmp_path / f"days/day={day}/x.parquet", of_day, row_group_size=50)
+    days = replace(
+        job,
+        input_url=str(tmp_path / "days"),
+        partition_from_path=("day",),
+        no_partition=False,
+    )
+    extract_files(days)
+    assert len({str(file.partition) for file in open_delta(days.table_url).data_files}) == 3
+    for day in range(3):
+        of_day = replace(days, input_url=str(tmp_path / f"days/day={day}"))
+        assert check_rows(of_day, where=f"day = '{day}'") > 300
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "delta"])
+def test_the_log_may_be_any_raw_input(job: ExtractJob, tmp_path: Path, form: str) -> None:
+    extract_files(job)
+    events, place = read(job.events["clicks"]), tmp_path / form
+    url = str(place)
+    if form == "delta":
+        write_deltalake(url, events)
+        url = f"delta+{url}"
+    else:
+        place.mkdir()
+        plain = [{**event, "price": event["price"]} for event in events.to_pylist()]
+        if form == "csv":
+            pyarrow.csv.write_csv(events, place / "log.csv")
+        else:
+            lines = (json.dumps(without_none(event), default=str) for event in plain)
+            (place / "log.jsonl").write_text("\n".join(lines))
+    other = replace(job, events={"clicks": url}, table_url=f"{job.table_url}2")
+    extract_files(other)
+    assert (
+        open_table(other.table_url)
+        .to_arrow()
+        .sort_by("row")
+        .equals(open_table(job.table_url).to_arrow().sort_by("row"))
+    )
+
+
+def without_none(event: _Row) -> _Row:
+    return {
+        name: value
+        for name, value in event.items()
+        if value is not None and not (isinstance(value, float) and math.isnan(value))
+    }
+
+
+def test_an_equal_run_has_equal_events(job: ExtractJob, tmp_path: Path) -> None:
+    assert extract_files(job).committed
+    assert not extract_files(replace(job, run_id="again")).committed
+    put_parquet(tmp_path / "log/c.parquet", read(job.events["clicks"]).slice(0, 5))
+    assert extract_files(replace(job, run_id="more")).committed
+
+
+def test_events_of_all_histories_are_named_and_no_others(job: ExtractJob) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^events: expected those of clicks, found none of clicks: give --events"
+    ):
+        extract_files(replace(job, events={}))
+    both = {**job.events, "views": "log"}
+    with pytest.raises(ConfigError, match=r"^events: expected those of clicks, found 'views'"):
+        extract_files(replace(job, events=both))
+    plain = load_spec(oracle.document_of() | {"histories": []})
+    with pytest.raises(ConfigError, match=r"^events: expected none, as the spec .* found 'clicks'"):
+        extract_files(replace(job, spec=plain))
+    assert open_delta_or_none(job.table_url) is None
+
+
+def test_histories_have_one_key_by_which_rows_are_clustered(job: ExtractJob) -> None:
+    with pytest.raises(SpecError, match=r"^output.cluster_by: expected 'user', the key of the fir"):
+        Extractor(spec_of({"cluster_by": "item"}))
+    document = oracle.document_of()
+    [first] = document["histories"]
+    slots = [{"slot": 401, "name": "sold_price", "op": "identity", "of": "price"}]
+    second = first | {"name": "sold", "key": "item", "slots": slots}
+    spec = load_spec(document | {"histories": [first, second]})
+    events = job.events | {"sold": job.events["clicks"]}
+    with pytest.raises(ConfigError, match=r"^histories\[1\].key: expected 'user', .* found 'item'"):
+        extract_files(replace(job, spec=spec, events=events))
+
+
+def test_several_histories_of_one_key(job: ExtractJob) -> None:
+    document = oracle.document_of()
+    [first] = document["histories"]
+    slots = [{"slot": 401, "name": "seen_item", "op": "hash", "of": "item"}]
+    second = first | {"name": "seen", "slots": slots, "window": "2m", "max_len": 500}
+    document |= {"histories": [first, second], "keep": ["ts", "row"]}
+    document["inputs"] |= {"row": "long"}
+    two = replace(job, spec=load_spec(document), events=job.events | {"seen": job.events["clicks"]})
+    extract_files(two)
+    rows = {row["row"]: row for row in read(job.input_url).to_pylist()}
+    events = events_by_user(two)
+    num_found, extractor = 0, Extractor(two.spec)
+    slots = ["clicks_item", "seen_item"]
+    with FeatureLoader(two.table_url, slots=slots, extras=["row"], batch_size=100) as loader:
+        for batch in loader:
+            for name in slots:
+                values, offsets = batch[name].values.tolist(), batch[name].offsets.tolist()
+                for number, (a, b) in zip(
+                    batch.extras["row"].to_pylist(), pairwise(offsets), strict=True
+                ):
+                    given = dict.fromkeys(two.events, events.get(rows[number]["user"], []))
+                    assert values[a:b] == extractor.one(rows[number], given)[name]
+                    num_found += b - a
+    assert num_found > 2_000
+
+
+def test_events_that_do_not_fit_are_named_with_file_and_row(
+    job: ExtractJob, tmp_path: Path
+) -> None:
+    events = read(job.events["clicks"])
+    put_parquet(tmp_path / "c/x.parquet", events.drop_columns(["item"]))
+    wrong = replace(job, events={"clicks": str(tmp_path / "c")})
+    with pytest.raises(InputError, match=r"c/x.parquet: missing input column: expected 'item'"):
+        extract_files(wrong)
+    (tmp_path / "nowhere").mkdir()
+    with pytest.raises(InputError, match=r"^no raw files at .*nowhere"):
+        extract_files(replace(job, events={"clicks": str(tmp_path / "nowhere")}))
+    inside = replace(job, events={"clicks": str(tmp_path)})
+    with pytest.raises(InputError, match="lies within the input"):
+        extract_files(inside)
+    inputs = oracle.document_of()["histories"][0]["inputs"]
+    inputs |= {"item": {"type": "string", "on_error": "fail"}}
+    column = pa.array([b"ok"] * 80 + [b"\xff"] * (len(events) - 80))
+    put_parquet(tmp_path / "d/x.parquet", events.set_column(3, "item", column))
+    failing = replace(job, spec=spec_of(inputs=inputs), events={"clicks": str(tmp_path / "d")})
+    with pytest.raises(InputError, match=r"d/x.parquet.* row 80: column 'item'"):
+        extract_files(failing)
+    assert open_delta_or_none(job.table_url) is None
+
+
+def by_compact(job: ExtractJob) -> None:
+    compact(job.table_url, field_ids=True)
+
+
+def by_deletion(job: ExtractJob) -> None:
+    delete_rows(job.table_url, "row = 17")
+
+
+def by_group(job: ExtractJob) -> None:
+    plain = replace(job, spec=plain_spec(), events={})
+    extract_group(GroupJob(job=plain, name="more", key="row"))
+
+
+def by_relabel(job: ExtractJob) -> None:
+    api.relabel(plain_spec(), job.input_url, job.table_url, key="row", no_partition=True)
+
+
+def plain_spec() -> Spec:
+    document = oracle.document_of() | {"histories": []}
+    document["inputs"] |= {"row": "long"}
+    more = {"slot": 2, "name": "other", "op": "hash", "of": "user"}
+    return load_spec(
+        document
+        | {"keep": ["ts", "row"], "slots": [*document["slots"], more], "labels": {"click": "row"}}
+    )
+
+
+@pytest.mark.parametrize("change", [by_compact, by_deletion, by_group, by_relabel])
+def test_tools_that_would_lose_the_lists_refuse_the_table(
+    job: ExtractJob, change: Callable[[ExtractJob], None]
+) -> None:
+    extract_files(job)
+    files = {path: path.read_bytes() for path in files_of(job)}
+    with pytest.raises(InputError, match=r": expected a table without histories, .*found clicks;"):
+        change(job)
+    assert len(history(job.table_url)) == 1
+    assert {path: path.read_bytes() for path in files_of(job)} == files
+    assert not list(Path(job.table_url).rglob("_groups*"))
+
+
+def with_days(job: ExtractJob) -> None:
+    extract_days(replace(job, input_url=f"{job.input_url}/{{dt}}"), "2026-11-01")
+
+
+def with_a_group(job: ExtractJob) -> None:
+    extract_group(GroupJob(job=job, name="more", key="row"))
+
+
+def with_a_dataframe(job: ExtractJob) -> None:
+    extract_dataframe(job, None)  # type: ignore[arg-type]
+
+
+def on_spark(job: ExtractJob) -> None:
+    extract_files(job, runner=lambda task, units, progress: [])
+
+
+def in_a_preview(job: ExtractJob) -> None:
+    preview(job.spec, job.input_url)
+
+
+def in_a_replay(job: ExtractJob) -> None:
+    replay(job.spec, job.input_url, job.table_url)
+
+
+REFUSED = [with_days, with_a_group, with_a_dataframe, on_spark, in_a_preview, in_a_replay]
+
+
+@pytest.mark.parametrize("extract", REFUSED)
+def test_what_cannot_make_histories_says_so(
+    job: ExtractJob, extract: Callable[[ExtractJob], None]
+) -> None:
+    with pytest.raises(ConfigError, match=r"^histories: expected none for .*, found clicks; extr"):
+        extract(job)
+    assert open_delta_or_none(job.table_url) is None
+
+
+def test_a_history_of_a_table_keeps_its_meaning(job: ExtractJob, tmp_path: Path) -> None:
+    keyed = replace(job, no_partition=False, partition={"dt": "1"})
+    extract_files(keyed)
+    other = replace(keyed, partition={"dt": "2"}, run_id="b", spec=spec_of(max_len=7))
+    with pytest.raises(InputError, match=r"column 'clicks_end' has a history .*rename the hist"):
+        extract_files(other)
+    # Files without the history may join the table, and a table without it may get it.
+    plain = replace(keyed, partition={"dt": "2"}, run_id="c", spec=plain_spec(), events={})
+    extract_files(plain)
+    assert check_rows(keyed, where="dt = '1'") > 1_000
+    first = replace(plain, table_url=f"{job.table_url}2")
+    extract_files(first)
+    extract_files(replace(keyed, table_url=first.table_url))
+    assert check_rows(replace(keyed, table_url=first.table_url), where="dt = '1'") > 1_000
+    options = {"slots": ["clicks_item"], "where": "dt = '2'", "batch_size": 500}
+    with FeatureLoader(first.table_url, **options) as loader:
+        [batch] = [batch.clone() for batch in loader]
+    assert batch["clicks_item"].values.tolist() == []
+
+
+def test_the_command_line_takes_events(job: ExtractJob, tmp_path: Path, capsys: Any) -> None:
+    spec = tmp_path / "spec.yaml"
+    document = oracle.document_of()
+    document["inputs"] |= {"row": "long"}
+    spec.write_text(json.dumps(document | {"keep": ["ts", "row"]}))
+    options = ["--spec", str(spec), "--input", job.input_url, "--table", job.table_url]
+    cli.main(
+        ["extract", *options, "--events", f"clicks={job.events['clicks']}"], standalone_mode=False
+    )
+    assert "500 rows" in capsys.readouterr().out
+    assert check_rows(replace(job, spec=load_spec(str(spec)))) > 1_000
+    with pytest.raises(ConfigError, match="give --events clicks=URL"):
+        cli.main(["extract", *options], standalone_mode=False)
+
+
+@pytest.mark.parametrize("when", ["rows", "files"])
+def test_a_run_that_fails_leaves_nothing(job: ExtractJob, when: str) -> None:
+    descriptors, files = num_descriptors(), our_files()
+
+    def failing(num_files: int, num_files_total: int, num_rows: int) -> None:
+        if num_rows and (when == "rows" or num_files):
+            raise RuntimeError("stop here")
+
+    with pytest.raises(RuntimeError, match="stop here"):
+        extract_files(job, progress=failing)
+    assert open_delta_or_none(job.table_url) is None
+    assert [path for path in Path(job.table_url).rglob("*") if path.is_file()] == []
+    gc.collect()  # The error's trace has rows that lie in the file.
+    assert (num_descriptors(), our_files()) == (descriptors, files)
+
+
+KILLED = """
+import os, signal, sys
+import featstore
+
+def kill(num_files, num_files_total, num_rows):
+    if num_files == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    spec, raw, log, table = sys.argv[1:]
+    featstore.extract(spec, raw, table, events={"clicks": log}, progress=kill)
+"""
+
+
+def test_a_run_that_is_killed_between_files_leaves_no_version_and_no_temporary_file(
+    job: ExtractJob, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    spec = tmp_path / "spec.yaml"
+    document = oracle.document_of()
+    document["inputs"] |= {"row": "long"}
+    output = {"rows_per_row_group": 40, "rows_per_file": 120}
+    spec.write_text(json.dumps(document | {"keep": ["ts", "row"], "output": output}))
+    program = tmp_path / "program.py"
+    program.write_text(KILLED)
+    run_python(
+        program,
+        *(spec, job.input_url, job.events["clicks"], job.table_url),
+        status=-signal.SIGKILL,
+        variables={"TMPDIR": str(temporary)},
+    )
+    assert list(Path(job.table_url).rglob("part-*.parquet"))
+    assert open_delta_or_none(job.table_url) is None
+    assert list(temporary.iterdir()) == []
+    extract_files(job)
+    assert check_rows(job) > 1_000
+
+
+PEAK = """
+import re, sys
+import numpy as np, pyarrow as pa
+from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.local import LocalRunner
+from featstore.extraction.units import history_rows
+from featstore.spec.parse import load_spec
+from pathlib import Path
+from tests.parquet_files import put_parquet
+
+DOCUMENT = {
+    "spec": 1,
+    "inputs": {"user": "long", "ts": "timestamp"},
+    "keep": ["ts"],
+    "slots": [{"slot": 1, "name": "user", "op": "hash", "of": "user"}],
+    "output": {"rows_per_row_group": 2048, "rows_per_file": 8192},
+    "histories": [
+        {
+            "name": "clicks", "key": "user", "as_of": "ts", "at": "at", "max_len": 200,
+            "inputs": {"user": "long", "at": "timestamp", "item": "long", "note": "string"},
+            "slots": [
+                {"slot": 2, "name": "clicks_item", "op": "hash", "of": "item"},
+                {"slot": 3, "name": "clicks_note", "op": "hash", "of": "note"},
+            ],
+        }
+    ],
+}
+
+if __name__ == "__main__":
+    # As much smaller as the log is than one whose rows of a row group have more events.
+    history_rows._MOST_BYTES = history_rows._BLOCK_BYTES = 4 << 20
+    place, num_files = Path(sys.argv[1]), int(sys.argv[2])
+    random, us = np.random.default_rng(1), pa.timestamp("us", tz="UTC")
+
+    def columns(num_rows, time):
+        users = pa.array(random.integers(0, 5_000, num_rows))
+        return {"user": users, time: pa.array(random.integers(0, 10**9, num_rows), us)}
+
+    put_parquet(place / "raw/a.parquet", columns(16_384, "ts"), row_group_size=4096)
+    note = pa.array(["a text of thirty letters or so"] * 250_000)
+    for i in range(num_files):
+        items = pa.array(random.integers(0, 1 << 40, 250_000))
+        own = columns(250_000, "at") | {"item": items, "note": note}
+        put_parquet(place / f"log/{i:02d}.parquet", own, row_group_size=50_000)
+    extract_files(
+        ExtractJob(
+            spec=load_spec(DOCUMENT), no_partition=True, input_url=str(place / "raw"),
+            table_url=str(place / "table"), events={"clicks": str(place / "log")},
+        ),
+        runner=LocalRunner(1),
+    )
+    print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PEAK)
+    peaks = list[int]()
+    for num_files in (2, 18):
+        place = tmp_path / str(num_files)
+        path = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        peaks.append(int(run_python(program, place, num_files, variables=path).stdout))
+    # 16 files more are 232 MB of events, which would be in memory several times.
+    assert peaks[1] - peaks[0] < 100_000_000

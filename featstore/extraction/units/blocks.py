@@ -160,9 +160,13 @@ class Blocks(Closing):
             message = pa.py_buffer(self._map).slice(block.at, block.size)
         return pa.ipc.read_record_batch(message, self._schema)
 
-    def num_of_keys(self, low: int, high: int) -> int:
-        """How many rows have a key of `low ... high`; as of `of_keys`."""
-        return sum(last - first for _, first, last in self._ranges(low, high))
+    def size_of_keys(self, low: int, high: int) -> tuple[int, int]:
+        """The rows that have a key of `low ... high`, and about their bytes; as of `of_keys`."""
+        found = [
+            (last - first, batch.nbytes * (last - first) // batch.num_rows)
+            for batch, first, last in self._ranges(low, high)
+        ]
+        return sum(num_rows for num_rows, _ in found), sum(num_bytes for _, num_bytes in found)
 
     def of_keys(self, low: int, high: int) -> pa.Table:
         """The rows whose key is one of `low ... high`, without `KEY`; in order of their blocks.

@@ -24,9 +24,9 @@ from featstore.ops.arrays import Integers, array_of, values_of
 from featstore.ops.lists import offsets_from, positions_of
 from featstore.spec.model import EventHistory, Spec
 
-# The events that are put in order at once, unless a single key has more: with 50 bytes each they
-# and their order take 400 MB at most.
-_MOST_EVENTS = 1 << 22
+# The events that are put in order at once, unless a single key has more. Their order and what is
+# taken of them take as much three times.
+_MOST_BYTES = 64 << 20
 # The lists of a row group, in memory, unless a single key has more. Half a file's most bytes would
 # be 2 GB while they are joined and written.
 _LIST_BYTES = 128 << 20
@@ -189,9 +189,9 @@ class HistoryRows:
                     parts, num_bytes = [], 0
                 parts.append((rows, seen))
                 num_bytes += of_part
+                for log in self._logs:
+                    log.blocks.let_go()
             yield self._row_group(parts)
-            for log in self._logs:
-                log.blocks.let_go()
 
     def findings(self) -> tuple[dict[str, int], tuple[Malformed, ...]]:
         """What was counted while the events that rows see were extracted, and examples."""
@@ -208,18 +208,19 @@ class HistoryRows:
         given = keys[keys != 0]
         between = np.flatnonzero(np.diff(keys)) + 1
         if len(given) and len(between):
-            num_events = sum(log.blocks.num_of_keys(given[0], given[-1]) for log in self._logs)
-            if num_events > _MOST_EVENTS or self._may_be_long(num_events):
+            sizes = [log.blocks.size_of_keys(given[0], given[-1]) for log in self._logs]
+            if sum(num_bytes for _, num_bytes in sizes) > _MOST_BYTES or self._may_be_long(sizes):
                 middle = int(between[np.abs(between - len(keys) // 2).argmin()])
                 yield from self._split(rows.slice(0, middle))
                 yield from self._split(rows.slice(middle))
                 return
         yield rows
 
-    def _may_be_long(self, num_events: int) -> bool:
-        """Whether the lists of so many events may be more than a row group takes."""
-        event_bytes = max(8 * (len(log.stored.lists) + 1) for log in self._logs)
-        return num_events * event_bytes > self._list_bytes
+    def _may_be_long(self, sizes: Sequence[tuple[int, int]]) -> bool:
+        """Whether the lists of so many events of each log may be more than a row group takes."""
+        widths = [8 * (len(log.stored.lists) + 1) for log in self._logs]
+        pairs = zip(sizes, widths, strict=True)
+        return sum(num_events * width for (num_events, _), width in pairs) > self._list_bytes
 
     def _row_group(self, parts: Sequence[tuple[pa.Table, list[_Seen]]]) -> pa.Table:
         rows = pa.concat_tables([rows for rows, _ in parts]).combine_chunks()
