@@ -649,7 +649,7 @@ DOCUMENT = {
 
 if __name__ == "__main__":
     # As much smaller as the log is than one whose rows of a row group have more events.
-    history_rows._MOST_BYTES = history_rows._BLOCK_BYTES = 4 << 20
+    history_rows._MOST_BYTES = 4 << 20
     place, num_files = Path(sys.argv[1]), int(sys.argv[2])
     random, us = np.random.default_rng(1), pa.timestamp("us", tz="UTC")
 
@@ -662,7 +662,7 @@ if __name__ == "__main__":
     for i in range(num_files):
         items = pa.array(random.integers(0, 1 << 40, 250_000))
         own = columns(250_000, "at") | {"item": items, "note": note}
-        put_parquet(place / f"log/{i:02d}.parquet", own, row_group_size=50_000)
+        put_parquet(place / f"log/{i:02d}.parquet", own, row_group_size=250_000)
     extract_files(
         ExtractJob(
             spec=load_spec(DOCUMENT), no_partition=True, input_url=str(place / "raw"),
