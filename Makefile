@@ -5,8 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# Servers, a browser, strace, Graphviz, iproute2 and Maven, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
-DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz iproute2 maven default-jdk-headless
+# Servers, a browser, strace, Graphviz, iproute2, Maven and the client of Kerberos, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
+DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz iproute2 maven default-jdk-headless libgssapi-krb5-2
 NPM_SERVERS := s3rver azurite
 
 .PHONY: demo test test-all lint format ray hadoop hive faults faults-calls faults-epochs faults-hadoop faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
@@ -38,7 +38,7 @@ format: $(INSTALLED)
 ray: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group ray
 
-# A real HDFS and real Hive metastores, for tests that are skipped without them; their jars, 110 and 310 MB, come from Maven.
+# A real HDFS and real Hive metastores, for tests that are skipped without them; their jars, 124 and 310 MB, come from Maven.
 COPY_JARS = mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
 HADOOP := build/hadoop/jars
 HIVE := build/hive/3.1.3 build/hive/4.0.1
