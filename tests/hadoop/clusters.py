@@ -129,7 +129,7 @@ def secured_cluster(directory: Path) -> Iterator[HadoopCluster]:
         kdc.answer()
         kdc.do(kerberos / "short", 10)
         kdc.do(kerberos / "ticket", 3600)
-        properties: dict[str, object] = {
+        properties: dict[str, Any] = {
             "hadoop.security.authentication": "kerberos",
             "hadoop.http.authentication.type": "kerberos",
             "dfs.block.access.token.enable": "true",
