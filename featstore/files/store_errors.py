@@ -127,6 +127,17 @@ _ANSWERED = (
     ),
     _NO_CREDENTIALS,
     _rule(
+        r"types incompatible with the existing columns in their respective positions",
+        "the Hive metastore refuses other columns than the table has ({words})",
+        "set hive.metastore.disallow.incompatible.col.type.changes=false on the metastore, as "
+        "tables of Iceberg need it, which find columns by id",
+    ),
+    _rule(
+        r"Invalid method name: 'get_table'",
+        "the Hive metastore does not know the calls of pyiceberg's client ({words})",
+        "use a metastore of Hive 2 or 3, or the REST catalog of Hive 4",
+    ),
+    _rule(
         r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist",
         "there is no such bucket at {host}",
         "check the bucket in the URL, and {endpoint}",
