@@ -85,7 +85,7 @@ class InputTable:
 
     snapshot: Snapshot
     if_gone: str = ""
-    range_url: str = ""
+    range_url: str = field(default="", repr=False)
     appended: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -213,7 +213,7 @@ def _delta_input(url: str, opened: OpenedTables) -> InputTable:
         files = files.of_values(url, values, keys)
         return InputTable(
             snapshot=replace(found, data_files=files),
-            range_url=url if version is not None else f"{url}&{VERSION}={found.version}",
+            range_url=url if version is not None else url + f"&{VERSION}={found.version}",
             appended=appended,
         )
     gone = f"files of version {version} were vacuumed; take a newer version, or restore the file"

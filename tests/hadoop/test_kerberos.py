@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ import pytest
 from featstore.base.errors import AccessError, StoreError
 from featstore.files import listings, storage
 from tests.hadoop.clusters import PROTECTION, HadoopCluster, secured_cluster, write_site
+from tests.hadoop.test_hadoop_clients import DATA, read, write
 from tests.store_clients import clients_of
 
 pytestmark = pytest.mark.slow
-DATA = bytes(range(256)) * 20_000
 CORE = {"hadoop.security.authentication": "kerberos"}
 HAS_REST = importlib.util.find_spec("requests_kerberos") is not None
 SHORT_S = 10.0
@@ -37,16 +38,6 @@ def variables(
     for name, properties in (("core", core), ("hdfs", hdfs)):
         write_site(site / f"{name}-site.xml", properties)
     return cluster.environment | {"HADOOP_CONF_DIR": str(site)}
-
-
-def write(url: str, data: bytes = DATA) -> None:
-    with storage.open_write(url) as file:
-        file.write(data)
-
-
-def read(url: str) -> bytes:
-    with storage.open_read(url) as file:
-        return file.read()
 
 
 def lives(url: str) -> None:
@@ -93,7 +84,9 @@ def test_without_a_valid_ticket_the_error_says_so_and_what_to_do(
         read(url)
 
 
-@pytest.mark.parametrize(("core", "act"), [({}, read), (CORE, read), (CORE, write)])
+@pytest.mark.parametrize(
+    ("core", "act"), [({}, read), (CORE, read), (CORE, partial(write, data=b"x"))]
+)
 def test_a_client_that_is_configured_otherwise_than_the_cluster_is_told_where(
     secured: HadoopCluster, tmp_path: Path, core: Mapping[str, str], act: Callable[[str], object]
 ) -> None:

@@ -364,7 +364,8 @@ def _check_there(raw: RawRange) -> None:
     for url in rows.urls:
         if find_file(url) is None:
             what = "a data file" if url == raw.url else f"its deleted rows in {redact(url)}"
-            raise InputError(f"{_shown(raw)}: expected {what}, found none: {rows.advice()}")
+            advice = rows.advice()
+            raise InputError(f"{_shown(raw)}: expected {what}, found none: {advice}") from None
 
 
 def _check_unchanged(raw: RawRange) -> None:

@@ -3,7 +3,7 @@ file as the table's readers find them, and partition keys are columns too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ class RawTableRows:
     schema: pa.Schema
     file: DataFile
     if_gone: str
-    range_url: str
+    range_url: str = field(repr=False)
 
     @property
     def partition(self) -> Mapping[str, str | None]:
