@@ -11,6 +11,7 @@ import numpy as np
 from featstore.base.errors import ConfigError, require_integer
 from featstore.base.intervals import capped_cuts
 from featstore.base.processes import cached_property
+from featstore.ops.lists import offsets_from
 from featstore.samples.indices import Array
 from featstore.samples.order_batches import ORDER_ROWS, Order, OrderIteration, digest_of
 from featstore.samples.permutation import Permutation
@@ -137,7 +138,7 @@ class BatchesByCost(OrderIteration):
         if is_sorted:
             by_length = np.argsort(lengths, kind="stable")
             rows, lengths = rows[by_length], lengths[by_length]
-        return rows, capped_cuts(lengths, self.max_values, self.batch_size)
+        return rows, capped_cuts(offsets_from(lengths), self.max_values, self.batch_size)
 
 
 def _divided(batches: Sequence[Array], num_parts: int) -> list[Array]:
