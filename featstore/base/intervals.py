@@ -92,16 +92,23 @@ def capped_cuts(
         begun: The rows and values that the first batch has already. If no further row fits, it ends
             at 0, which then comes twice.
     """
-    cuts, at, num_rows, last = [0], 0, len(offsets) - 1, int(offsets[-1])
+    cuts, at, num_rows = [0], 0, len(offsets) - 1
     num_begun, num_values = begun
     while at < num_rows:
-        # Of the offsets' own type: numpy would convert all of them to that of another number.
-        limit = offsets.dtype.type(min(int(offsets[at]) + max_values - num_values, last))
-        fitting = int(offsets.searchsorted(limit, side="right")) - 1
+        fitting = fitting_end(offsets, at, max_values - num_values)
         at = max(min(fitting, at + batch_size - num_begun), at if num_begun else at + 1)
         cuts.append(at)
         num_begun = num_values = 0
     return cuts
+
+
+def fitting_end(offsets: "NDArray[Any]", first: int, max_values: int) -> int:
+    """The row after the last one whose values fit, together with those from row `first` on; below
+    `first` if even the values before it are too many.
+    """
+    # Of the offsets' own type: numpy would convert all of them to that of another number.
+    limit = offsets.dtype.type(min(int(offsets[first]) + max_values, int(offsets[-1])))
+    return int(offsets.searchsorted(limit, side="right")) - 1
 
 
 MOST_SAMPLED = 16  # files, or row groups, of which a sample reads some rows, if they have enough

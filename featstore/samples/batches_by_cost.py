@@ -49,7 +49,7 @@ class BatchesByCost(OrderIteration):
         self.window_rows = window_rows
         if window_rows is not None:
             require_integer("window_rows", window_rows)
-        self._lengths = _lengths_of(lengths, order.num_rows, max_values)
+        self._lengths = checked_lengths(lengths, order.num_rows, max_values)
 
     def __iter__(self) -> Iterator[Array]:
         for position, rows in self._steps(self._begun()):
@@ -152,7 +152,7 @@ def _divided(batches: Sequence[Array], num_parts: int) -> list[Array]:
     return parts
 
 
-def _lengths_of(lengths: Any, num_rows: int, max_values: int) -> Array:
+def checked_lengths(lengths: Any, num_rows: int, max_values: int) -> Array:
     """The lengths as an array of integers: (num_rows,).
 
     Raises:
