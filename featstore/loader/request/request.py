@@ -191,6 +191,15 @@ class Request:
             )
         return lists[name]
 
+    @cached_property
+    def sequences(self) -> tuple[tuple[Slot, ...], ...]:
+        """The selected slots that have lists of the events of one sequence, several of each."""
+        found = dict[str, list[Slot]]()
+        for item in self.slots:
+            if item.slot.sequence is not None:
+                found.setdefault(item.slot.sequence, []).append(item.slot)
+        return tuple(tuple(slots) for slots in found.values() if len(slots) > 1)
+
     @property
     def partition_keys(self) -> Mapping[str, pa.Field]:
         return {field.name: field for field in self.schema.partition_keys}
