@@ -1,6 +1,9 @@
-"""Operators on timestamps: hour, day_of_week and is_weekend in a time zone, and time_since."""
+"""Operators on timestamps: hour, day_of_week and is_weekend in a time zone, and time_since; and the
+texts of durations.
+"""
 
 import datetime
+import re
 import zoneinfo
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -44,6 +47,27 @@ UNITS = {
     "day": 86_400_000_000,
     "week": 604_800_000_000,
 }
+_LETTERS = {unit[0]: unit_us for unit, unit_us in UNITS.items()}
+DURATION_TEXT = rf"([1-9][0-9]*) ?([{''.join(_LETTERS)}])"
+
+
+def parse_duration(value: object) -> int:
+    """Microseconds of a text such as `90d`: seconds, minutes, hours, days or weeks.
+
+    Raises:
+        ValueError: The value is no such text, or exceeds int64.
+    """
+    match = re.fullmatch(DURATION_TEXT, value) if isinstance(value, str) else None
+    duration_us = int(match.group(1)) * _LETTERS[match.group(2)] if match else 0
+    if not 0 < duration_us < 2**63:
+        raise ValueError(value)
+    return duration_us
+
+
+def duration_text(duration_us: int) -> str:
+    """The text of a number of microseconds that `parse_duration` returned, in the largest unit."""
+    unit = next(unit for unit, us in reversed(_LETTERS.items()) if duration_us % us == 0)
+    return f"{duration_us // _LETTERS[unit]}{unit}"
 
 
 def time_zone(value: object) -> str:
