@@ -52,6 +52,11 @@ class SelectedHistory:
     window_us: int | None = None
 
     @property
+    def most_events(self) -> int:
+        """The most events of a row."""
+        return self.max_len or self.history.max_len
+
+    @property
     def key(self) -> list[int | None]:
         """What of the request's digest is the history's, besides its slots."""
         return [self.max_len, self.window_us]

@@ -279,7 +279,8 @@ class Request:
     @cached_property
     def selection(self) -> Selection:
         """All columns to read from data files."""
-        return joined([self._of_rows, *(each.selection for each in self.histories)])
+        own = [each.selection for each in self.histories]
+        return joined([self._of_rows, *own]) if own else self._of_rows
 
     @cached_property
     def _of_rows(self) -> Selection:
