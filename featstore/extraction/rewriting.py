@@ -21,6 +21,7 @@ from featstore.extraction.units.writer import open_data_file
 from featstore.extraction.written import WrittenFiles
 from featstore.files.retry import thread_pool
 from featstore.files.storage import join, open_read, open_write, source_of
+from featstore.histories.file_format import histories_of
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
@@ -298,9 +299,15 @@ def rewrite_file(
             filled up to the size of the first.
 
     Raises:
-        InputError: A slot holds nulls, as only files of other writers do.
+        InputError: A slot holds nulls, as only files of other writers do; or the table has
+            histories, the lists of which would be lost.
     """
     schema, url = snapshot.schema.with_foreign_kept(), join(snapshot.url, path)
+    for history in histories_of(schema):
+        raise InputError(
+            f"{redact(snapshot.url)}: expected files without histories, which this release cannot "
+            f"write again, found {history.name!r}: extract the partitions again"
+        )
     with ExitStack() as stack:
         footer, *groups = (stack.enter_context(open_part(part)) for part in file.parts)
         reader = aligned_reader(footer, groups, Selection(slots=schema.slots, others=schema.others))
