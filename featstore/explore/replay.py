@@ -14,11 +14,13 @@ from featstore.base.redaction import redact
 from featstore.explore.table import Table, open_table
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
-from featstore.extraction.units.unit import extract_range
+from featstore.extraction.units.unit import extract_unit
 from featstore.reading.tables import marks_to_nulls, nan_to_null
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.statistics.stale_groups import ERROR
+from featstore.table.metadata import require_input_order
+from featstore.table.parquet_dir import texts_of
 
 _MAX_EXAMPLES = 3
 _WHOLE_FILES = 2**62  # rows per unit: more than any file has, so that units are whole partitions
@@ -161,6 +163,7 @@ def replay(
 
     Raises:
         SpecError, InputError, OperatorError: As for `featstore.extract`.
+        InputError: Also where rows are clustered, so not in the order of the raw rows.
         TableNotFoundError: There is no table at the URL.
         StaleGroupError: A slot group with slots of the spec is stale in these partitions.
     """
@@ -194,18 +197,16 @@ def replay(
 
 def _replay_unit(extractor: Extractor, unit: Unit, table: Table, report: ReplayReport) -> None:
     schema = replace(extractor.schema, partition_keys=table.schema.partition_keys)
+    files = table.snapshot.in_partitions([unit.partition])
+    require_input_order(
+        ((file.path, text) for file, text in texts_of(files)),
+        "replay compares",
+        "replay a table that was extracted without it: its rows have the same values",
+    )
     # The table is read with the spec's schema, so that slots are matched by number.
-    stored = Table(
-        replace(
-            table.snapshot, schema=schema, data_files=table.snapshot.in_partitions([unit.partition])
-        )
-    )
+    stored = Table(replace(table.snapshot, schema=schema, data_files=files))
     fields = extractor.schema.to_arrow(nullable=True)
-    recomputed_batches = (
-        _with_nulls(extractor, batch)
-        for raw in unit.ranges
-        for batch in extract_range(raw, extractor, unit.partition)
-    )
+    recomputed_batches = (_with_nulls(extractor, batch) for batch in extract_unit(unit, extractor))
     stored_batches = (batch.select(fields.names) for batch in stored.to_batches())
     first_row = 0
     for recomputed, in_table in pair_slices(recomputed_batches, stored_batches):

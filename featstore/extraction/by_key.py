@@ -14,7 +14,7 @@ from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.findings import first_examples
 from featstore.extraction.units.part import GroupTask
 from featstore.extraction.units.raw import Unit, as_input_errors, open_raw
-from featstore.extraction.units.unit import Progress, UnitReport, extract_range
+from featstore.extraction.units.unit import Progress, UnitReport, extract_unit
 from featstore.extraction.units.unit_values import ValueGathering, store_values
 from featstore.extraction.units.writer import open_data_file
 from featstore.files.retry import thread_pool
@@ -139,10 +139,7 @@ def _raw_rows(
     def extract(unit: Unit) -> tuple[list[pa.RecordBatch], Extractor, ValueGathering]:
         extractor = Extractor(task.spec)
         gathering = ValueGathering(extractor, task.stored(extractor.schema).names)
-        batches = (
-            batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
-        )
-        return list(gathering.watch(batches)), extractor, gathering
+        return list(gathering.watch(extract_unit(unit, extractor))), extractor, gathering
 
     with thread_pool(num_cores(), "featstore-extract") as threads:
         of_units, extractors, gatherings = zip(*threads.map(extract, units), strict=True)

@@ -54,6 +54,7 @@ from featstore.table.layout import (
     partition_path,
     unit_and_part,
 )
+from featstore.table.metadata import KEY, require_input_order
 from featstore.table.open import open_existing
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
@@ -177,13 +178,14 @@ def _raw_files(job: ExtractJob, base: Snapshot, *, with_text: bool) -> list[RawF
 
 @dataclass(frozen=True, kw_only=True)
 class BaseFile:
-    """A base data file, the rows of each of its row groups, and the names of its columns that are
-    not filled with nulls.
+    """A base data file, the rows of each of its row groups, the names of its columns that are not
+    filled with nulls, and the text of featstore in its footer.
     """
 
     file: DataFile
     row_groups: tuple[int, ...]
     names: frozenset[str]
+    text: bytes | None = None
 
 
 def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list[BaseFile]:
@@ -205,11 +207,12 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
         lambda footer: (
             footer.row_group_rows,
             frozenset(name for name in footer.file_schema.by_name if holds(footer, name)),
+            footer.key_values.get(KEY.encode()),
         ),
     )
     return [
-        BaseFile(file=file, row_groups=row_groups, names=names)
-        for file, (row_groups, names) in zip(files, found, strict=True)
+        BaseFile(file=file, row_groups=row_groups, names=names, text=text)
+        for file, (row_groups, names, text) in zip(files, found, strict=True)
     ]
 
 
@@ -300,7 +303,14 @@ def _check_same_input(
     files: Sequence[RawFile],
     part: Part,
 ) -> None:
-    """Checks that the raw files made the base files, and that the same rows were skipped."""
+    """Checks that the raw files made the base files in their order, and that the same rows were
+    skipped.
+    """
+    require_input_order(
+        ((base_file.file.path, base_file.text) for base_file in base_files),
+        "its rows are matched",
+        "use --key with a kept column that names each row",
+    )
     raw, data = (
         files_part(run.input_digest or ""),
         files_digest(base_file.file for base_file in base_files),

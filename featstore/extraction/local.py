@@ -3,15 +3,27 @@
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
+from typing import TypeVar
 
 import pyarrow as pa
 
 from featstore.base.host import num_cores
+from featstore.extraction.units.blocks import Blocks
+from featstore.extraction.units.buckets import (
+    Bucket,
+    cut_unit,
+    plan_buckets,
+    require_all,
+    write_bucket,
+)
+from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit
-from featstore.extraction.units.unit import Progress, UnitReport, UnitTask, run_unit
+from featstore.extraction.units.unit import OnRows, Progress, UnitReport, UnitTask, run_unit
 from featstore.files.retry import thread_pool
+
+_Item = TypeVar("_Item")
 
 
 class LocalRunner:
@@ -28,33 +40,74 @@ class LocalRunner:
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
-        begin, stop, lock = threading.Event(), threading.Event(), threading.Lock()
-        done = Counter[str]()
+        with kept_memory():
+            if task.spec.output.cluster_by is not None:
+                return self._run_by_key(task, units, progress)
+            counting = _Counting(progress, len(units))
 
-        def count(**more: int) -> None:
-            # Progress is promised one call at a time, in order, so it is called under the lock.
-            with lock:
-                done.update(more)
-                progress(done["files"], len(units), done["rows"])
+            def write(unit: Unit, on_rows: OnRows) -> list[UnitReport]:
+                return run_unit(task, unit, on_rows=on_rows)
+
+            return self._run(units, write, counting.rows, counting.file)
+
+    def _run_by_key(
+        self, task: UnitTask, units: Sequence[Unit], progress: Progress
+    ) -> list[UnitReport]:
+        """Runs the passes of `cluster_by`, of which the first counts rows, the second files."""
+        cuts, buckets = plan_buckets(units, task.spec.output.rows_per_file)
+        counting = _Counting(progress, len(buckets))
+        with Blocks(Extractor(task.spec).schema.to_arrow()) as blocks:
+
+            def cut(item: tuple[Unit, range], on_rows: OnRows) -> list[UnitReport]:
+                unit, numbers = item
+                rows = cut_unit(task, unit, numbers)
+                for block in rows:
+                    blocks.add(block)
+                    on_rows(block.rows.num_rows)
+                return [rows.report(unit.partition)]
+
+            def write(bucket: Bucket, on_rows: OnRows) -> list[UnitReport]:
+                return write_bucket(task, bucket, blocks, on_rows=on_rows)
+
+            found = self._run(cuts, cut, counting.rows)
+            return require_all([*found, *self._run(buckets, write, on_item=counting.file)])
+
+    def _run(
+        self,
+        items: Sequence[_Item],
+        work: Callable[[_Item, OnRows], list[UnitReport]],
+        count_rows: OnRows = lambda num_rows: None,
+        on_item: Callable[[], None] = lambda: None,
+    ) -> list[UnitReport]:
+        """Does the work of each item in threads, and returns all reports.
+
+        Args:
+            items: What to work on.
+            work: Calls the function that it is given with the rows of each batch, which counts them
+                and ends it if another item failed.
+            count_rows: Counts rows.
+            on_item: Called after each item.
+        """
+        begin, stop = threading.Event(), threading.Event()
 
         def on_rows(num_rows: int) -> None:
             if stop.is_set():
                 raise _StoppedError
-            count(rows=num_rows)
+            count_rows(num_rows)
 
-        def run(unit: Unit) -> list[UnitReport]:
+        def run(item: _Item) -> list[UnitReport]:
             begin.wait()
-            # Stops here if another unit failed before this one began.
+            # Stops here if another item failed before this one began.
             on_rows(0)
-            reports = run_unit(task, unit, on_rows=on_rows)
-            count(files=1)
+            reports = work(item, on_rows)
+            on_item()
             return reports
 
-        with kept_memory(), thread_pool(self._num_threads, "featstore-extract") as threads:
+        with thread_pool(self._num_threads, "featstore-extract") as threads:
             try:
                 # An interrupt during submit() can leave a started thread that the pool does not
                 # know and cannot join. So no thread writes before all have been submitted.
-                futures = [threads.submit(run, unit) for unit in units]
+                futures = [threads.submit(run, item) for item in items]
                 begin.set()
                 ended, _ = wait(futures, return_when=FIRST_EXCEPTION)
                 return [report for future in ended for report in future.result()]
@@ -65,6 +118,26 @@ class LocalRunner:
                 begin.set()
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
+
+
+class _Counting:
+    """Counts files and rows, and reports progress."""
+
+    def __init__(self, progress: Progress, num_files: int) -> None:
+        self._progress, self._num_files = progress, num_files
+        self._lock, self._done = threading.Lock(), Counter[str]()
+
+    def rows(self, num_rows: int) -> None:
+        self._count(rows=num_rows)
+
+    def file(self) -> None:
+        self._count(files=1)
+
+    def _count(self, **more: int) -> None:
+        # Progress is promised one call at a time, in order, so it is called under the lock.
+        with self._lock:
+            self._done.update(more)
+            self._progress(self._done["files"], self._num_files, self._done["rows"])
 
 
 class _StoppedError(Exception):

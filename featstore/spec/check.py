@@ -13,6 +13,7 @@ from featstore.base.errors import NotFittedError, SpecError, nearest
 from featstore.base.schema import Slot, SlotKind
 from featstore.ops.kinds import options_of, scalar_of, wrong
 from featstore.ops.lists import is_list
+from featstore.ops.maps import is_map
 from featstore.ops.registry import OPERATORS
 from featstore.ops.signature import Operator
 from featstore.selection.slot_names import matching, select
@@ -35,6 +36,7 @@ def document_errors(spec: Spec, retired: frozenset[int]) -> Iterator[SpecError]:
     yield from number_errors(spec, retired)
     yield from sequence_errors(spec)
     yield from data_check_errors(spec)
+    yield from cluster_errors(spec)
 
 
 def name_errors(spec: Spec) -> Iterator[SpecError]:
@@ -110,6 +112,21 @@ def data_check_errors(spec: Spec) -> Iterator[SpecError]:
             columns_of(check, slots, list(spec.labels))
         except SpecError as error:
             yield error
+
+
+def cluster_errors(spec: Spec) -> Iterator[SpecError]:
+    """Yields an error unless rows are clustered by an input that is read, and that has a sign."""
+    where, name = "output.cluster_by", spec.output.cluster_by
+    if name is None:
+        return
+    read = inputs_read(spec)
+    if name not in read:
+        yield wrong(where, "an input that a slot, label or kept column reads", name, read)
+        return
+    arrow_type = spec.inputs[name]
+    if is_list(arrow_type) or is_map(arrow_type) or pa.types.is_floating(arrow_type):
+        note = f"a {type_name(arrow_type)}"
+        yield wrong(where, "a string, long, boolean or timestamp", name, note=note)
 
 
 def columns_of(check: DataCheck, slots: Sequence[str], labels: Sequence[str]) -> tuple[str, ...]:
@@ -230,10 +247,7 @@ def nodes_read(spec: Spec, node: Node) -> list[str]:
 
 
 def inputs_read(spec: Spec) -> list[str]:
-    """The input columns that anything reads, in declared order.
-
-    References must have been resolved before.
-    """
+    """The input columns that anything reads, in declared order, if references are resolved."""
     read = {name for node in spec.nodes for name in node.of}
     read |= {column.source for column in spec.columns}
     for sequence in spec.sequences:

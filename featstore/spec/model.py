@@ -291,7 +291,7 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """How data files are written. None of these options changes the content.
+    """How data files are written. None of these options changes the values of any row.
 
     Attributes:
         rows_per_row_group: Rows in each row group. Fewer enlarge files and footers (see
@@ -300,6 +300,8 @@ class OutputOptions:
         bytes_per_file: The size near which a file ends, with whole row groups.
         compression: `snappy` or `zstd`.
         statistics: Whether statistics are collected during extraction.
+        cluster_by: The input whose equal values have their rows side by side (see
+            docs/extract.md); None for the order of the raw rows.
     """
 
     rows_per_row_group: Annotated[int, _AT_LEAST_1] = 65_536
@@ -307,6 +309,7 @@ class OutputOptions:
     bytes_per_file: Annotated[int, _BYTES] = 512_000_000
     compression: Annotated[str, one_of("snappy", "zstd")] = "snappy"
     statistics: Annotated[bool, BOOLEAN] = True
+    cluster_by: Annotated[str | None, or_null(TEXT)] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ Both carry a format version. Reading refuses versions that are newer than this c
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from featstore.base.errors import DataFileError
+from featstore.base.errors import DataFileError, InputError
 
 KEY = "featstore"
 COMMIT_FORMAT = 1
@@ -31,19 +31,20 @@ class FileMetadata:
         missing: The mark of a missing value, per slot kind.
         base: Set in files of slot groups: the `path` of the base data file, `bound_by` (`input` or
             `key {column}`), and a digest of the `rows` of both.
+        cluster_by: The raw column whose equal values have their rows side by side; None for rows
+            in the order of the raw rows.
     """
 
     spec_hash: str
     spec_version: int
     missing: Mapping[str, str] = field(default_factory=lambda: {"float": "NaN", "id": "0"})
     base: Mapping[str, str] | None = None
+    cluster_by: str | None = None
 
     def to_json(self) -> str:
         """The JSON text that the footer stores."""
         mapping = {"format": FILE_FORMAT, **vars(self), "missing": dict(self.missing)}
-        return to_json(
-            {key: value for key, value in mapping.items() if key != "base" or value is not None}
-        )
+        return to_json({key: value for key, value in mapping.items() if value is not None})
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str) -> "FileMetadata":
@@ -182,6 +183,28 @@ def file_format(text: bytes | None, where: str) -> int:
         return 0
     number = _parse(text, where).get("format")
     return number if isinstance(number, int) else 0
+
+
+def require_input_order(texts: Iterable[tuple[str, bytes | None]], why: str, instead: str) -> None:
+    """Checks that data files have their rows in the order of the raw rows.
+
+    Args:
+        texts: The path of each file, and the text of its footer; None if featstore did not write
+            the file.
+        why: What needs the order.
+        instead: What to do about it.
+
+    Raises:
+        InputError: The rows of a file are clustered.
+        DataFileError: A text is not featstore's.
+    """
+    for path, text in texts:
+        key = None if text is None else _parse(text, path).get("cluster_by")
+        if key is not None:
+            raise InputError(
+                f"{path}: expected rows in the order of the raw rows, by which {why}, found them "
+                f"clustered by {key!r} (output.cluster_by); {instead}"
+            )
 
 
 def to_json(mapping: Mapping[str, Any]) -> str:

@@ -167,11 +167,17 @@ def without_ids(files: Sequence[DataFile]) -> list[DataFile]:
     Raises:
         DataFileError: As of `each_footer`.
     """
+    return [file for file, text in texts_of(files) if file_format(text, file.path) < FILE_FORMAT]
+
+
+def texts_of(files: Sequence[DataFile]) -> Iterator[tuple[DataFile, bytes | None]]:
+    """Yields each file with featstore's text in its footer, None where there is none; errors as of
+    `each_footer`.
+    """
     texts = each_footer(
         (file.url for file in files), lambda footer: footer.key_values.get(KEY.encode())
     )
-    pairs = zip(files, texts, strict=True)
-    return [file for file, text in pairs if file_format(text, file.path) < FILE_FORMAT]
+    return zip(files, texts, strict=True)
 
 
 def read_footer(url: str) -> CheckedFooter:

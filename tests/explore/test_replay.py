@@ -79,6 +79,21 @@ def test_the_same_spec_gives_the_same_rows(again: Replay) -> None:
     assert str(report).endswith("table: equal")
 
 
+def test_clustered_rows_are_not_compared_in_the_order_of_raw_rows(
+    raw: Path, tmp_path: Path
+) -> None:
+    output = DOCUMENT["output"] | {"cluster_by": "user"}
+    spec = featstore.load_spec(DOCUMENT | {"output": output})
+    url = str(tmp_path / "clustered")
+    featstore.extract(spec, str(raw), url, partition_from_path=["month"])
+    with pytest.raises(
+        InputError,
+        match=r"^month=1/part-.*by which replay compares, found them clustered by 'user' .*; "
+        r"replay a table that was extracted without it",
+    ):
+        replay(spec, str(raw), url, partition_from_path=["month"])
+
+
 def test_a_renamed_slot_is_compared_by_its_number(again: Replay) -> None:
     report = again(user_id={"name": "customer"})
     assert report.ok, str(report)

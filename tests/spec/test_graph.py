@@ -725,6 +725,27 @@ def test_what_is_wrong_in_a_sequence_is_named_by_its_path(of: list[str], message
         graph(USER, sequences={"clicks": {"of": of}})
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("usr", r"expected an input that a slot, label or kept column reads, found 'usr'; did"),
+        ("user", r", found 'user'; did you mean 'user_id'"),
+        ("flag", r" reads, found 'flag'"),
+        ("tags", r"expected a string, long, boolean or timestamp, found 'tags', a list<string>$"),
+        ("price", r", found 'price', a double$"),
+        ("prices", r", found 'prices', a map<string, double>$"),
+    ],
+)
+def test_rows_are_clustered_by_an_input_that_is_read_and_has_a_sign(
+    name: str, message: str
+) -> None:
+    kept = ["user_id", "tags", "price", "prices"]
+    with pytest.raises(SpecError, match="^output.cluster_by: .*" + message):
+        graph(USER, keep=kept, output={"cluster_by": name})
+    by_user = graph(USER, output={"cluster_by": "user_id"})
+    assert list(by_user.columns) == ["user_id"]
+
+
 def test_empty_text_is_made_missing_in_a_whole_sequence_or_not_at_all() -> None:
     with pytest.raises(
         SpecError,

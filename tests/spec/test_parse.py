@@ -155,7 +155,7 @@ def test_other_maps_are_no_types(declared: str) -> None:
             {"output": {"rows": 5}},
             r"^output.rows: expected one of rows_per_row_group, rows_per_file, "
             r"bytes_per_file, compression, "
-            r"statistics, found 'rows'",
+            r"statistics, cluster_by, found 'rows'",
         ),
         (
             {"output": {"rows_per_file": 5}},

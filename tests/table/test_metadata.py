@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from featstore.base.errors import DataFileError
-from featstore.table.metadata import CommitMetadata, FileMetadata, GroupOrigin, to_json
+from featstore.base.errors import DataFileError, InputError
+from featstore.table.metadata import (
+    CommitMetadata,
+    FileMetadata,
+    GroupOrigin,
+    require_input_order,
+    to_json,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 COMMIT = CommitMetadata(
@@ -95,6 +101,24 @@ def test_commit_metadata_is_read_back() -> None:
     assert (
         CommitMetadata.from_mapping(json.loads(to_json(COMMIT.to_mapping())), "version 3") == COMMIT
     )
+
+
+def test_the_key_of_clustered_rows_is_in_the_metadata_of_their_files_only() -> None:
+    plain = FileMetadata(spec_hash="5f" * 32, spec_version=1)
+    clustered = replace(plain, cluster_by="user_id")
+    assert json.loads(clustered.to_json()) == json.loads(plain.to_json()) | {
+        "cluster_by": "user_id"
+    }
+    assert FileMetadata.from_json(clustered.to_json(), "a.parquet") == clustered
+    texts = [("a", None), ("b", plain.to_json().encode()), ("c", clustered.to_json().encode())]
+    require_input_order(texts[:2], "it goes", "stop")
+    said = (
+        r"^c: expected rows in the order of the raw rows, by which it goes, found them clustered "
+    )
+    with pytest.raises(InputError, match=said + r"by 'user_id' \(output.cluster_by\); stop$"):
+        require_input_order(texts, "it goes", "stop")
+    with pytest.raises(DataFileError, match=r"^d: the metadata under 'featstore' is not JSON"):
+        require_input_order([("d", b"{")], "it goes", "stop")
 
 
 def test_file_metadata_is_read_back() -> None:

@@ -34,6 +34,15 @@ from featstore.extraction.job import (
 from featstore.extraction.local import kept_memory
 from featstore.extraction.spark.java import java_environment
 from featstore.extraction.spark.spark_errors import spark_error
+from featstore.extraction.units.blocks import Blocks
+from featstore.extraction.units.buckets import (
+    Bucket,
+    CutRows,
+    cut_unit,
+    plan_buckets,
+    require_all,
+    write_bucket,
+)
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.findings import BatchOrigin
 from featstore.extraction.units.part import GroupTask
@@ -53,8 +62,8 @@ from featstore.table import delta
 from featstore.table.open import open_for_writing
 
 if TYPE_CHECKING:
-    from pyspark import Accumulator, SparkContext
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark import RDD, Accumulator, SparkContext
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 _PROGRESS_INTERVAL_S = 0.5  # reading an accumulator on the driver costs no job
 _WORKER_MODULES = {
@@ -67,6 +76,10 @@ _Task = TypeVar("_Task", bound=UnitTask)
 _Item = TypeVar("_Item")
 _Write = Callable[[_Task, _Item, int], list[UnitReport]]
 """Writes an item's files under the number of an attempt."""
+_Piece = tuple[tuple[int, int], int, bytes] | UnitReport
+"""Rows for a bucket: the place, number and bytes of those of a block. Or what a unit found, which
+comes with the rows, so that it is of the attempt whose rows are used."""
+_BLOCK_BYTES = 32 << 20  # Python's side of Spark's shuffle holds a few blocks in memory
 
 
 def spark_session(
@@ -141,7 +154,14 @@ class SparkRunner:
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
-        return self._run(task, units, run_unit, progress, lambda unit: 1)
+        if task.spec.output.cluster_by is None:
+            return self._run(task, units, run_unit, progress, lambda unit: 1)
+        check_workers(self._context)
+        cuts, buckets = plan_buckets(units, task.spec.output.rows_per_file)
+        counters = _ProgressAccumulators(self._context, progress, len(buckets))
+        cut = partial(_cut_units, task, counters.num_rows)
+        pieces = self._context.parallelize(cuts, len(cuts)).mapPartitions(cut)
+        return _write_buckets(task, pieces, buckets, counters)
 
     def by_key(
         self, task: GroupTask, partitions: Sequence[KeyedPartition], progress: Progress
@@ -193,7 +213,8 @@ def extract_dataframe(
     """Extracts a DataFrame into one partition of the table, as one commit.
 
     The input of a query has no digest, so every run commits, unless its run id was committed
-    before. Row order is only kept within a data file.
+    before. Row order is only kept within a data file. With `cluster_by` rows go to as many buckets
+    as the setting `spark.sql.shuffle.partitions` says.
 
     Args:
         job: Its `input_url` is only used in error messages.
@@ -226,12 +247,20 @@ def extract_dataframe(
     counters = _ProgressAccumulators(context, progress, 0)
     write = partial(_write_partition, run.task, partition, counters.num_files, counters.num_rows)
 
+    def write_buckets() -> list[UnitReport]:
+        num_buckets = int(dataframe.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+        cut = partial(_cut_partition, run.task, partition, num_buckets, counters.num_rows)
+        rows = chosen.mapInArrow(cut, "bucket int, piece binary").rdd
+        buckets = [Bucket(index=index, partition=partition) for index in range(num_buckets)]
+        return _write_buckets(run.task, rows.map(_unpickled), buckets, counters)
+
     def write_files() -> list[UnitReport]:
         rows = _collect(context, chosen.mapInArrow(write, "report binary").collect, counters)
         # Unpickling is safe here: the bytes come from our own tasks.
         return [pickle.loads(row["report"]) for row in rows]
 
-    return write_and_commit(run, write_files, commit, None)
+    is_clustered = run.task.spec.output.cluster_by is not None
+    return write_and_commit(run, write_buckets if is_clustered else write_files, commit, None)
 
 
 class _ProgressAccumulators:
@@ -272,6 +301,22 @@ def _collect(
             raise
     counters.report()
     return future.result()
+
+
+def _write_buckets(
+    task: UnitTask,
+    pieces: "RDD[tuple[int, _Piece]]",
+    buckets: Sequence[Bucket],
+    counters: _ProgressAccumulators,
+) -> list[UnitReport]:
+    """Runs the second pass of `cluster_by`, a Spark task for each bucket.
+
+    Args:
+        pieces: What the first pass gives, by the number of a bucket.
+    """
+    write = partial(_write_bucket, task, buckets, counters.num_files)
+    tasks = pieces.partitionBy(len(buckets), int).mapPartitions(write)
+    return require_all(_collect(pieces.context, tasks.collect, counters))
 
 
 def run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Result:
@@ -350,3 +395,85 @@ def _write_partition(
     num_rows.add(sum(report.num_rows for report in reports))
     for report in reports:
         yield pa.RecordBatch.from_pydict({"report": [pickle.dumps(report)]})
+
+
+def _cut_units(
+    task: UnitTask, num_rows: "Accumulator[int]", items: Iterator[tuple[Unit, range]]
+) -> Iterator[tuple[int, _Piece]]:
+    """Runs on a worker: the first pass of `cluster_by` over raw files."""
+    from pyspark import TaskContext
+
+    attempt = TaskContext.get().taskAttemptId()
+    for unit, numbers in items:
+        rows = cut_unit(task, unit, numbers, _BLOCK_BYTES)
+        with kept_memory(), retrying(task.retry):
+            yield from _pieces(rows, num_rows)
+            yield numbers.start, rows.report(unit.partition, attempt)
+
+
+def _cut_partition(
+    task: UnitTask,
+    partition: dict[str, str],
+    num_buckets: int,
+    num_rows: "Accumulator[int]",
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Runs on a worker: the first pass over one partition of a DataFrame."""
+    from pyspark import TaskContext
+
+    unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
+    extractor, numbers = Extractor(task.spec), range(num_buckets)
+    origin = BatchOrigin(source=f"DataFrame, partition {unit}")
+    extracted = extract_batches(batches, extractor, partition, origin)
+    rows = CutRows(task, extractor, extracted, numbers, unit, _BLOCK_BYTES)
+    with kept_memory(), retrying(task.retry):
+        for bucket, piece in _pieces(rows, num_rows):
+            yield _pickled(bucket, piece)
+        yield _pickled(0, rows.report(partition, attempt))
+
+
+def _pieces(rows: CutRows, num_rows: "Accumulator[int]") -> Iterator[tuple[int, _Piece]]:
+    for block in rows:
+        for part in block.split():
+            yield part.first_bucket, (part.place, part.rows.num_rows, part.to_bytes())
+        num_rows.add(block.rows.num_rows)
+
+
+def _pickled(bucket: int, piece: _Piece) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"bucket": pa.array([bucket], pa.int32()), "piece": [pickle.dumps(piece)]}
+    )
+
+
+def _unpickled(row: "Row") -> tuple[int, _Piece]:
+    # Safe here: the bytes come from our own tasks.
+    return row["bucket"], pickle.loads(row["piece"])
+
+
+def _write_bucket(
+    task: UnitTask,
+    buckets: Sequence[Bucket],
+    num_files: "Accumulator[int]",
+    pieces: Iterator[tuple[int, _Piece]],
+) -> Iterator[UnitReport]:
+    """Runs on a worker: the second pass of `cluster_by` over one bucket."""
+    from pyspark import TaskContext
+
+    context, reports = TaskContext.get(), list[UnitReport]()
+    schema = Extractor(task.spec).schema.to_arrow()
+    with kept_memory(), retrying(task.retry), Blocks(schema, _local_directory()) as blocks:
+        for number, piece in pieces:
+            if isinstance(piece, UnitReport):
+                reports.append(piece)
+            else:
+                place, num_rows, message = piece
+                blocks.add_message(place, message, number, [num_rows])
+        bucket = buckets[context.partitionId()]
+        reports += write_bucket(task, bucket, blocks, context.taskAttemptId())
+    num_files.add(1)
+    yield from reports
+
+
+def _local_directory() -> str | None:
+    """Where Spark keeps temporary data, which takes more than the directory of temporary files."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None

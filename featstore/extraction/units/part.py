@@ -154,7 +154,7 @@ def _part(spec: Spec, nodes: Iterable[Node], keep: Iterable[str]) -> Spec:
         fitted={name: fitted for name, fitted in spec.fitted.items() if name in names},
         is_part=True,
         checks=(),
-        output=replace(spec.output, statistics=False),
+        output=replace(spec.output, statistics=False, cluster_by=None),
     )
 
 
@@ -167,7 +167,8 @@ def _without(spec: Spec, names: frozenset[str]) -> Spec:
     only_theirs = _closure(spec, names) - read
     nodes = tuple(node for node in spec.nodes if node.name not in only_theirs)
     fitted = {name: fitted for name, fitted in spec.fitted.items() if name not in only_theirs}
-    without = replace(spec, nodes=nodes, fitted=fitted, checks=())
+    output = replace(spec.output, cluster_by=None)
+    without = replace(spec, nodes=nodes, fitted=fitted, checks=(), output=output)
     unread = files_of(spec).keys() - files_of(without).keys()
     vocabularies = {f: entry for f, entry in spec.vocabularies.items() if f not in unread}
     return replace(without, vocabularies=vocabularies)

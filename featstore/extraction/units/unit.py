@@ -38,7 +38,8 @@ OnRows = Callable[[int], None]
 class UnitReport:
     """One data file that a unit wrote, or that it wrote none because it had no rows.
 
-    What a unit counted is in the report of its last file.
+    What a unit counted is in the report of its last file, or in one without a file if files of
+    buckets hold its rows.
 
     Attributes:
         path: Path of the file, relative to the table.
@@ -47,6 +48,7 @@ class UnitReport:
         examples: The first malformed values of each raw column.
         has_statistics: Whether the statistics of all rows of the unit are stored under this path.
         has_values: Whether texts of the unit's values are stored under it.
+        num_rows_cut: The rows that it gave to buckets, whose files hold them.
     """
 
     path: str
@@ -59,6 +61,7 @@ class UnitReport:
     examples: tuple[Malformed, ...] = ()
     has_statistics: bool = False
     has_values: bool = False
+    num_rows_cut: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,10 @@ class UnitTask:
     def rows_per_row_group(self, unit: int, part: int = 0) -> int:
         return self.spec.output.rows_per_row_group
 
+    @property
+    def rows_per_file(self) -> int:
+        return self.spec.output.rows_per_file
+
     def rows_left(self, unit: int, part: int, writer: DataFileWriter) -> int:
         """How many rows to write to one of the unit's files before this is asked again; 0 if it
         ends here.
@@ -97,7 +104,7 @@ class UnitTask:
             size_bytes = writer.size_bytes
             if 2 * size_bytes + size_bytes // num_groups >= 2 * output.bytes_per_file:
                 return 0
-        return min(group_rows - num_more, output.rows_per_file - writer.num_rows)
+        return min(group_rows - num_more, self.rows_per_file - writer.num_rows)
 
     def file_metadata(self, unit: int = 0, part: int = 0) -> FileMetadata:
         return FileMetadata(spec_hash=self.spec.hash, spec_version=self.spec.version)
@@ -131,14 +138,11 @@ def run_unit(
         OperatorError: An operator failed; names the slot, the file and the row.
     """
     extractor = Extractor(task.spec)
-    extracted = (
-        batch for raw in unit.ranges for batch in extract_range(raw, extractor, unit.partition)
-    )
     return write_unit(
         task,
         unit.partition,
         extractor,
-        extracted,
+        extract_unit(unit, extractor),
         index=unit.index,
         attempt=attempt,
         on_rows=on_rows,
@@ -165,12 +169,92 @@ def write_unit(
     Returns:
         A report of each file; a single one without rows if there are none, and then no file.
     """
-    gathering = Gathering(extractor) if task.spec.output.statistics else None
-    schema = task.stored(extractor.schema)
-    values = ValueGathering(extractor, schema.names)
-    watched = values.watch(batch for batch in extracted if batch.num_rows)
-    rows = _RowQueue(watched if gathering is None else gathering.watch(watched))
-    names = schema.column_names
+    rows = UnitRows(task, extractor, extracted)
+    *reports, last = write_files(
+        task,
+        partition,
+        task.stored(extractor.schema),
+        iter(rows),
+        index=index,
+        attempt=attempt,
+        on_rows=on_rows,
+    )
+    size_bytes = last.size_bytes + sum(report.size_bytes for report in reports)
+    return [*reports, rows.reported(last, size_bytes)]
+
+
+class UnitRows:
+    """The extracted rows of a unit, whose statistics and texts are gathered as they pass.
+
+    Args:
+        task: The task of the run.
+        extractor: What all of the rows come from.
+        extracted: The rows.
+
+    Attributes:
+        num_rows: The rows that passed.
+    """
+
+    def __init__(
+        self, task: UnitTask, extractor: Extractor, extracted: Iterator[pa.RecordBatch]
+    ) -> None:
+        self.num_rows = 0
+        self._table_url, self._extractor, self._extracted = task.table_url, extractor, extracted
+        self._gathering = Gathering(extractor) if task.spec.output.statistics else None
+        self._values = ValueGathering(extractor, task.stored(extractor.schema).names)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The rows, to be taken once; no batch is empty."""
+        watched = self._values.watch(batch for batch in self._extracted if batch.num_rows)
+        for batch in watched if self._gathering is None else self._gathering.watch(watched):
+            self.num_rows += batch.num_rows
+            yield batch
+
+    def reported(self, report: UnitReport, size_bytes: int) -> UnitReport:
+        """The report with what was counted; statistics and texts are stored under its path. To be
+        called once all rows were taken.
+
+        Args:
+            report: The report of the unit's last file.
+            size_bytes: The bytes of the rows, of which texts take a small share.
+        """
+        url, findings, has_rows = self._table_url, self._extractor.findings, self.num_rows > 0
+        has_statistics = has_rows and self._gathering is not None
+        if has_rows and self._gathering is not None:
+            self._gathering.store(url, report.path)
+        return replace(
+            report,
+            has_statistics=has_statistics,
+            has_values=has_rows and store_values([self._values], url, report.path, size_bytes),
+            counts=dict(findings.counts),
+            num_rows_skipped=findings.num_rows_skipped,
+            examples=findings.examples,
+        )
+
+
+def write_files(
+    task: UnitTask,
+    partition: Mapping[str, str],
+    schema: SlotSchema,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    index: int,
+    attempt: int,
+    on_rows: OnRows,
+) -> list[UnitReport]:
+    """Writes rows to data files.
+
+    Args:
+        schema: The columns to write.
+        batches: The rows; no batch is empty.
+        index: The number of the unit or bucket.
+        attempt: Number of this attempt.
+        on_rows: As for `run_unit`.
+
+    Returns:
+        A report of each file; a single one without rows if there are none, and then no file.
+    """
+    rows, names = _RowQueue(batches), schema.column_names
 
     def write(part: int) -> UnitReport:
         """Writes as many of the rows that are left as one file takes."""
@@ -191,22 +275,7 @@ def write_unit(
     reports = [write(part=0)]
     while rows.are_left():
         reports.append(write(part=len(reports)))
-    size_bytes = sum(report.size_bytes for report in reports)
-    last = reports.pop()
-    has_rows = last.num_rows > 0
-    if has_rows and gathering is not None:
-        gathering.store(task.table_url, last.path)
-    return [
-        *reports,
-        replace(
-            last,
-            has_statistics=has_rows and gathering is not None,
-            has_values=has_rows and store_values([values], task.table_url, last.path, size_bytes),
-            counts=dict(extractor.counts),
-            num_rows_skipped=extractor.findings.num_rows_skipped,
-            examples=extractor.findings.examples,
-        ),
-    ]
+    return reports
 
 
 class _RowQueue:
@@ -267,6 +336,12 @@ def bind(url: str, extractor: Extractor, schema: pa.Schema) -> None:
         extractor.bind(schema)
     except InputError as error:
         raise InputError(f"{redact(url)}: {error}") from None
+
+
+def extract_unit(unit: Unit, extractor: Extractor) -> Iterator[pa.RecordBatch]:
+    """Yields the extracted rows of a unit; errors as of `extract_range`."""
+    for raw in unit.ranges:
+        yield from extract_range(raw, extractor, unit.partition)
 
 
 def extract_range(

@@ -6,6 +6,7 @@ its memory does not grow with the number of units.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -36,19 +37,15 @@ class Gathering:
     """Gathers the statistics of one unit while its data files are written.
 
     Args:
-        extractor: The extractor that all rows of the unit come from; its `watch` callback is taken.
+        extractor: The extractor that all rows of the unit come from; watched from now on.
     """
 
     def __init__(self, extractor: Extractor) -> None:
         self._extractor = extractor
         self._gatherer = StatisticsGatherer(extractor.schema)
         self._raw = RowSample()
-        extractor.watch(self.draw)
-
-    def draw(self, raw: pa.RecordBatch) -> None:
-        """Draws a sample of the raw rows that were extracted."""
-        layouts = [without_views(column) for column in raw.columns]
-        self._raw.update(pa.RecordBatch.from_arrays(layouts, names=raw.schema.names))
+        # No method: a cycle with the extractor would keep batches until Python's collector comes.
+        extractor.watch(partial(_draw, self._raw))
 
     def watch(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Passes batches on and counts them; the caller must write every one."""
@@ -75,6 +72,12 @@ class Gathering:
             name: columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
             for name, columns in parts.items()
         }
+
+
+def _draw(sample: RowSample, raw: pa.RecordBatch) -> None:
+    """Draws a sample of the raw rows that were extracted."""
+    layouts = [without_views(column) for column in raw.columns]
+    sample.update(pa.RecordBatch.from_arrays(layouts, names=raw.schema.names))
 
 
 def gather_rows(schema: SlotSchema, batches: Iterable[pa.RecordBatch]) -> Statistics:

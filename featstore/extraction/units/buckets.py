@@ -1,0 +1,245 @@
+"""Rows of one key side by side (`output.cluster_by`), in two passes.
+
+The first pass extracts units as always, and gives each batch of rows to the buckets: each key of a
+partition has one. The second one writes the files of a bucket, whose rows are in the order of their
+keys, then of the input.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from featstore.base.errors import InputError
+from featstore.extraction.units.blocks import Blocks, RowBlock
+from featstore.extraction.units.extractor import Extractor
+from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.unit import (
+    OnRows,
+    UnitReport,
+    UnitRows,
+    UnitTask,
+    extract_unit,
+    write_files,
+)
+from featstore.ops.arrays import Integers, values_of
+from featstore.ops.columns import clean, read_column
+from featstore.ops.hashing import sign, value_hash
+from featstore.spec.model import Spec
+from featstore.table.metadata import FileMetadata
+from featstore.table.snapshot import by_partition
+
+_KEY_SLOT = 0  # No slot has this number, so signs of keys are those of no slot.
+# The share of `rows_per_file` that buckets are planned to have, as no two have equally many rows
+# and the next row would begin another file.
+_FILLED = 15, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """The rows of some keys of a partition; `index` is its number in the run."""
+
+    index: int
+    partition: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketTask(UnitTask):
+    """The writing of one bucket: row groups, and files, of equal size."""
+
+    num_rows: int
+
+    def rows_per_row_group(self, unit: int = 0, part: int = 0) -> int:
+        return _evenly(self.num_rows, self.spec.output.rows_per_row_group)
+
+    @property
+    def rows_per_file(self) -> int:
+        group_rows = self.rows_per_row_group()
+        num_groups = -(-self.num_rows // group_rows)
+        return group_rows * _evenly(num_groups, self.spec.output.rows_per_file // group_rows)
+
+    def file_metadata(self, unit: int = 0, part: int = 0) -> FileMetadata:
+        return replace(super().file_metadata(), cluster_by=self.spec.output.cluster_by)
+
+
+def plan_buckets(
+    units: Sequence[Unit], rows_per_file: int
+) -> tuple[list[tuple[Unit, range]], list[Bucket]]:
+    """The buckets of a run, and with each unit the numbers of those of its partition. Pure."""
+    cuts, buckets = list[tuple[Unit, range]](), list[Bucket]()
+    for own in by_partition(units).values():
+        first, partition = len(buckets), own[0].partition
+        num_buckets = count_buckets(sum(unit.num_rows for unit in own), rows_per_file)
+        numbers = range(first, first + num_buckets)
+        buckets += (Bucket(index=index, partition=partition) for index in numbers)
+        cuts += ((unit, numbers) for unit in own)
+    return cuts, buckets
+
+
+def count_buckets(num_rows: int, rows_per_file: int) -> int:
+    """How many buckets a partition of so many rows has, each about a file."""
+    filled, of = _FILLED
+    return 1 if num_rows <= rows_per_file else -(-num_rows * of // (rows_per_file * filled))
+
+
+def key_signs(column: pa.Array, declared: pa.DataType) -> Integers:
+    """The signs of keys, int64 (num_rows,); 0 where there is none.
+
+    Args:
+        column: The raw column, of a type that is readable as declared.
+        declared: The canonical type.
+    """
+    counts = Counter[str]()  # Whatever reads the column besides has counted it.
+    column = clean(read_column(column, declared=declared, counts=counts), counts=counts)
+    return values_of(sign(_KEY_SLOT, value_hash(column)))
+
+
+class _Keys:
+    """The signs of the keys of the rows that an extractor gave last. Apart from `CutRows`, since a
+    cycle with the extractor would keep batches until Python's collector comes.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.signs = np.zeros(0, np.int64)
+        self._name = str(spec.output.cluster_by)
+        self._declared = spec.inputs[self._name]
+
+    def see(self, raw: pa.RecordBatch) -> None:
+        self.signs = key_signs(raw.column(self._name), self._declared)
+
+
+class CutRows:
+    """The rows of a unit in blocks, as the first pass gives them to buckets.
+
+    Args:
+        task: The task of the run, whose spec says `cluster_by`.
+        extractor: What all of the rows come from.
+        extracted: The rows.
+        buckets: The numbers of the buckets of the unit's partition.
+        index: The unit's number.
+        block_bytes: Larger batches are cut into blocks of about this size.
+    """
+
+    def __init__(
+        self,
+        task: UnitTask,
+        extractor: Extractor,
+        extracted: Iterator[pa.RecordBatch],
+        buckets: range,
+        index: int,
+        block_bytes: int | None = None,
+    ) -> None:
+        self._rows = UnitRows(task, extractor, extracted)
+        self._task, self._buckets, self._index = task, buckets, index
+        self._block_bytes = block_bytes
+        self._num_bytes = 0
+        self._keys = _Keys(task.spec)
+        extractor.watch(self._keys.see)
+
+    def __iter__(self) -> Iterator[RowBlock]:
+        """The blocks, to be taken once."""
+        number = 0
+        for batch in self._rows:
+            self._num_bytes += batch.nbytes
+            keys, most = self._keys.signs, batch.num_rows
+            if self._block_bytes is not None:
+                most = max(self._block_bytes * most // batch.nbytes, 1)
+            for first in range(0, batch.num_rows, most):
+                rows = batch.slice(first, most)
+                yield self._block(rows, keys[first : first + most], (self._index, number))
+                number += 1
+
+    def _block(self, rows: pa.RecordBatch, keys: Integers, place: tuple[int, int]) -> RowBlock:
+        buckets = bucket_of(keys, len(self._buckets), self._index)
+        order = np.lexsort((keys, buckets))
+        ends = np.cumsum(np.bincount(buckets, minlength=len(self._buckets)))
+        rows = rows.take(pa.array(order)).append_column("key", pa.array(keys[order]))
+        return RowBlock(place=place, rows=rows, first_bucket=self._buckets.start, ends=ends)
+
+    def report(self, partition: Mapping[str, str], attempt: int = 0) -> UnitReport:
+        """What the unit found, whose statistics are stored. To be called once all blocks were
+        taken.
+
+        Args:
+            partition: The unit's partition.
+            attempt: The number of this attempt.
+        """
+        path = self._task.path(partition, self._index, attempt)
+        none = UnitReport(
+            path=path, partition=partition, num_rows=0, size_bytes=0, crc32=0, counts={}
+        )
+        reported = self._rows.reported(none, self._num_bytes)
+        return replace(reported, num_rows_cut=self._rows.num_rows)
+
+
+def cut_unit(task: UnitTask, unit: Unit, buckets: range, block_bytes: int | None = None) -> CutRows:
+    """The rows of a unit in blocks; arguments as of `CutRows`, errors as of `run_unit`."""
+    extractor = Extractor(task.spec)
+    extracted = extract_unit(unit, extractor)
+    return CutRows(task, extractor, extracted, buckets, unit.index, block_bytes)
+
+
+def bucket_of(keys: Integers, num_buckets: int, unit: int) -> Integers:
+    """The bucket of each row, int64 (num_rows,), counted from the first of its partition.
+
+    Rows without a key go where the unit's number says, so that those of all units are spread, and
+    a repeated attempt, which may get its rows in another order, gives the same rows.
+    """
+    buckets: Integers = np.where(keys == 0, unit, keys) % num_buckets
+    return buckets
+
+
+def write_bucket(
+    task: UnitTask,
+    bucket: Bucket,
+    blocks: Blocks,
+    attempt: int = 0,
+    on_rows: OnRows = lambda num_rows: None,
+) -> list[UnitReport]:
+    """Writes the data files of a bucket; returns a report of each.
+
+    Args:
+        task: The task of the run.
+        bucket: The bucket.
+        blocks: All that was given to it, and maybe to others.
+        attempt: Number of this attempt.
+        on_rows: As for `run_unit`.
+    """
+    rows = blocks.of_bucket(bucket.index)
+    if not rows.num_rows:
+        return []
+    own = BucketTask(**vars(task), num_rows=rows.num_rows)
+    return write_files(
+        own,
+        bucket.partition,
+        Extractor(task.spec).schema,
+        rows.batches(),
+        index=bucket.index,
+        attempt=attempt,
+        on_rows=on_rows,
+    )
+
+
+def require_all(reports: Iterable[UnitReport]) -> list[UnitReport]:
+    """Returns the reports if the files of the buckets have as many rows as the units gave.
+
+    Raises:
+        InputError: They have not: a task was repeated whose query gave other rows then.
+    """
+    reports = list(reports)
+    num_cut = sum(report.num_rows_cut for report in reports)
+    num_written = sum(report.num_rows for report in reports)
+    if num_cut != num_written:
+        raise InputError(
+            f"output.cluster_by: expected the {num_cut:,} rows that were extracted in the data "
+            f"files, found {num_written:,}: a task was repeated and its input gave other rows, as "
+            f"a query with rand() does; write the query's rows to files, and extract those"
+        )
+    return reports
+
+
+def _evenly(num: int, most: int) -> int:
+    """The size of the fewest parts of equal size, of at most `most`; the last may be smaller."""
+    return -(-num // -(-num // most))
