@@ -17,20 +17,20 @@ from featstore.base.closing import Closing
 from featstore.base.named_errors import system_error
 from featstore.ops.arrays import Integers
 
-KEY = "_key"
 # More rows take more memory, fewer more time: each batch has some of nearly each block.
 BATCH_ROWS = 16_384
 _ALIGNMENT = 64  # of Arrow's buffers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class RowBlock:
     """Rows that were extracted together, in order of bucket and key, then of the input.
 
     Attributes:
         place: The number of the unit, and that of the block within it: in this order blocks follow
             each other in the input.
-        rows: The rows, with the sign of the key as `KEY` (int64).
+        rows: The rows, with the sign of the key as the last column, int64, whose name may be that
+            of another.
         first_bucket: The number of the first bucket that `ends` tells of.
         ends: Where the rows of each bucket end, int64 (num_buckets,).
     """
@@ -40,14 +40,14 @@ class Block:
     first_bucket: int
     ends: Integers
 
-    def split(self) -> "Iterator[Block]":
+    def split(self) -> "Iterator[RowBlock]":
         """Yields a block for each bucket that has rows."""
         first = 0
         for bucket, end in enumerate(self.ends.tolist(), self.first_bucket):
             if end > first:
                 rows = self.rows.slice(first, end - first)
                 ends = np.array([rows.num_rows])
-                yield Block(place=self.place, rows=rows, first_bucket=bucket, ends=ends)
+                yield RowBlock(place=self.place, rows=rows, first_bucket=bucket, ends=ends)
             first = end
 
     def to_bytes(self) -> bytes:
@@ -81,7 +81,7 @@ class Blocks(Closing):
     Blocks are added by any thread. Once all are there, any thread may read them.
 
     Args:
-        schema: The columns of the rows, without `KEY`.
+        schema: The columns of the rows, without the key.
         directory: Where the file lies; by default where temporary files do (TMPDIR).
 
     Raises:
@@ -89,7 +89,7 @@ class Blocks(Closing):
     """
 
     def __init__(self, schema: pa.Schema, directory: str | None = None) -> None:
-        self._schema = schema.append(pa.field(KEY, pa.int64()))
+        self._schema = schema.append(pa.field("key", pa.int64()))
         self._where = directory or tempfile.gettempdir()
         with self._named_errors():
             self._file = tempfile.TemporaryFile(prefix="featstore-blocks-", dir=directory)  # noqa: SIM115
@@ -103,7 +103,7 @@ class Blocks(Closing):
         self._map = None
         self._file.close()
 
-    def add(self, block: Block) -> None:
+    def add(self, block: RowBlock) -> None:
         """Writes a block."""
         self.add_message(block.place, block.rows.serialize(), block.first_bucket, block.ends)
 
@@ -183,7 +183,7 @@ class BucketRows:
 
         Memory holds 24 bytes for each row of the bucket, and twice a batch.
         """
-        keys = [np.asarray(self._read(part).column(KEY)).copy() for part in self._parts]
+        keys = [np.asarray(self._read(part).columns[-1]).copy() for part in self._parts]
         firsts = np.array([first for _, first, _ in self._parts])
         for counts in cut_groups(keys, batch_rows):
             yield from self._joined(firsts.tolist(), counts.tolist())
@@ -197,8 +197,8 @@ class BucketRows:
             for (block, *_), first, num_rows in parts
             if num_rows
         )
-        order = np.argsort(rows.column(KEY).to_numpy(), kind="stable")
-        yield from rows.drop_columns([KEY]).take(pa.array(order)).to_batches()
+        order = pa.array(np.argsort(rows.columns[-1].to_numpy(), kind="stable"))
+        yield from rows.remove_column(rows.num_columns - 1).take(order).to_batches()
 
     def _read(self, part: tuple[_Stored, int, int]) -> pa.RecordBatch:
         block, first, num_rows = part

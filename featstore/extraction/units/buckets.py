@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import InputError
-from featstore.extraction.units.blocks import KEY, Block, Blocks
+from featstore.extraction.units.blocks import Blocks, RowBlock
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import (
@@ -138,7 +138,7 @@ class CutRows:
         self._keys = _Keys(task.spec)
         extractor.watch(self._keys.see)
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[RowBlock]:
         """The blocks, to be taken once."""
         number = 0
         for batch in self._rows:
@@ -151,12 +151,12 @@ class CutRows:
                 yield self._block(rows, keys[first : first + most], (self._index, number))
                 number += 1
 
-    def _block(self, rows: pa.RecordBatch, keys: Integers, place: tuple[int, int]) -> Block:
+    def _block(self, rows: pa.RecordBatch, keys: Integers, place: tuple[int, int]) -> RowBlock:
         buckets = bucket_of(keys, len(self._buckets), self._index)
         order = np.lexsort((keys, buckets))
         ends = np.cumsum(np.bincount(buckets, minlength=len(self._buckets)))
-        rows = rows.take(pa.array(order)).append_column(KEY, pa.array(keys[order]))
-        return Block(place=place, rows=rows, first_bucket=self._buckets.start, ends=ends)
+        rows = rows.take(pa.array(order)).append_column("key", pa.array(keys[order]))
+        return RowBlock(place=place, rows=rows, first_bucket=self._buckets.start, ends=ends)
 
     def report(self, partition: Mapping[str, str], attempt: int = 0) -> UnitReport:
         """What the unit found, whose statistics are stored. To be called once all blocks were
