@@ -49,6 +49,15 @@ def transfer_port(port: int) -> int:
     return 65_536 - port
 
 
+def on_standby(category: str) -> RemoteError:
+    return RemoteError(
+        403,
+        "StandbyException",
+        f"Operation category {category} is not supported in state standby. Visit "
+        "https://s.apache.org/sbnn-error",
+    )
+
+
 def missing(path: str) -> RemoteError:
     return RemoteError(404, "FileNotFoundException", f"File does not exist: {path}")
 
@@ -311,13 +320,8 @@ class NameNodeHandler(_NodeHandler):
         with cluster.lock:
             if not self._is_known(query):
                 return
-            if self._port() in cluster.standby:
-                raise RemoteError(
-                    403,
-                    "StandbyException",
-                    "Operation category READ is not supported in state standby. Visit "
-                    "https://s.apache.org/sbnn-error",
-                )
+            if self._port() in cluster.standby and op != "CREATE":  # which it redirects
+                raise on_standby("READ")
             user = query.get("user.name", "dr.who")
             if op in ("CREATE", "RENAME", "DELETE", "MKDIRS"):
                 if cluster.is_in_safe_mode:
@@ -429,6 +433,9 @@ class DataNodeHandler(_NodeHandler):
 
     def _create(self, path: str, query: dict[str, str], fault: Any) -> None:
         cluster = self.cluster
+        if int(query["namenoderpcaddress"].rpartition(":")[2]) in cluster.standby:
+            self._body()  # The connection serves the next request.
+            raise on_standby("WRITE")
         with cluster.lock:
             if path in cluster.nodes and query.get("overwrite") != "true":
                 raise RemoteError(403, "FileAlreadyExistsException", f"{path} already exists")

@@ -36,6 +36,7 @@ _DATA_TIMEOUTS_S = (4.0, 60.0)
 # Hadoop's defaults; it may also be back in seconds.
 _AVOIDED_S = 60.0
 _REDIRECT = 307
+_STANDBY = "StandbyException"
 _STREAMED_BYTES = 1 << 20
 _ASKED = re.compile(r"with url: \S+|\?\S*")  # a query may hold a token
 
@@ -160,6 +161,7 @@ class WebHdfs(HdfsFiles):
             raise
         if answer.status_code != _REDIRECT:
             return answer  # of a gateway, which sends the bytes of a file itself
+        active = self._active
         _ = answer.content  # When it is read, its connection serves the next request.
         location = redirect_of(answer.url, answer.headers.get("Location", ""))
         try:
@@ -171,7 +173,11 @@ class WebHdfs(HdfsFiles):
                 **_body(data),
             )
         except HdfsError as error:
-            if error.is_passing:
+            if str(error).startswith(_STANDBY):
+                # A name node on standby redirects CREATE, too, to a data node that then asks it.
+                if self._active == active:
+                    self._active = (active + 1) % len(self._roots)
+            elif error.is_passing:
                 self._failed.add(self._addresses(where, params, location), time.monotonic())
             raise
 

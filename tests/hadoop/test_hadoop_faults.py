@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import featstore
 from featstore.files import storage
 from tests.hadoop.clusters import HadoopCluster
-from tests.hadoop.test_hadoop_tables import SPEC, put_raw
-from tests.parquet_files import put_row_files
+from tests.hadoop.test_hadoop_tables import SPEC
+from tests.parquet_files import put_parquet, put_row_files
 from tests.store_clients import clients_of
 
 pytestmark = pytest.mark.slow
@@ -118,20 +119,41 @@ def test_an_epoch_outlasts_it_with_every_row_once(
     assert sorted(seen) == list(range(NUM_FILES * FILE_ROWS))
 
 
-def test_an_extraction_outlasts_it(
+def put_raw_files(directory: Path, url: str) -> None:
+    """Raw files of a row group each. Of all rows no two have one user."""
+    for number in range(NUM_FILES):
+        users = [f"{number}-{row}" for row in range(FILE_ROWS)]
+        prices = pa.array(range(FILE_ROWS), pa.float64())
+        path = put_parquet(directory / "raw", {"id": users, "user": users, "price": prices})
+        with storage.open_write(f"{url}/{number}.parquet") as file:
+            file.write(path.read_bytes())
+
+
+@pytest.mark.parametrize("after_files", [0, 3], ids=["from its start", "in its middle"])
+def test_an_extraction_outlasts_it_with_every_row_once(
     hadoop_service: HadoopCluster,
     root: str,
     fault: Fault,
     outage_s: float,
     is_campaign: bool,
     tmp_path: Path,
+    after_files: int,
 ) -> None:
-    if fault.is_long and not is_campaign:
+    if (fault.is_long or after_files) and not is_campaign:
         pytest.skip("only in the campaign of make faults: the epoch has outlasted it")
-    put_raw(tmp_path, f"{root}/raw", 20)
-    outage = Outage(hadoop_service, fault, outage_s)
-    outage.begin()
-    table = f"{root}/{tmp_path.name}"
-    report = featstore.extract(SPEC, f"{root}/raw", table, partition={"day": "1"})
+    raw, table = (f"{root}/{tmp_path.name}/{name}" for name in ("raw", "table"))
+    put_raw_files(tmp_path, raw)
+    outage, begins = Outage(hadoop_service, fault, outage_s), iter([True])
+
+    def begin_after(num_files: int, *_: int) -> None:
+        if num_files >= after_files and next(begins, False):
+            outage.begin()
+
+    begin_after(0)
+    spec = SPEC | {"output": {"rows_per_row_group": FILE_ROWS, "rows_per_file": FILE_ROWS}}
+    report = featstore.extract(spec, raw, table, partition={"day": "1"}, progress=begin_after)
     outage.check()
-    assert report.num_rows == 20
+    assert report.num_rows == NUM_FILES * FILE_ROWS
+    with featstore.FeatureLoader(table, slots=["user"]) as loader:
+        users = [user for batch in loader for user in np.asarray(batch["user"]).tolist()]
+    assert len(users) == len(set(users)) == NUM_FILES * FILE_ROWS
