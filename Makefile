@@ -5,11 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-# Servers, a browser, strace, Graphviz, iproute2 and Maven, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
-DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz iproute2 maven default-jdk-headless
+# Servers, a browser, strace, Graphviz, iproute2, Maven and the client of Kerberos, that pip does not bring; tests that need one which is not there are skipped. As root, on Debian: `make servers`.
+DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz iproute2 maven default-jdk-headless libgssapi-krb5-2
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format ray hadoop hive faults faults-calls faults-epochs faults-hadoop faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
+.PHONY: demo test test-all lint format ray hadoop hive iceberg faults faults-calls faults-epochs faults-hadoop faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -38,11 +38,17 @@ format: $(INSTALLED)
 ray: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group ray
 
-# A real HDFS and real Hive metastores, for tests that are skipped without them; their jars, 110 and 310 MB, come from Maven.
+# A real HDFS, real Hive metastores and a REST catalog of Iceberg, for tests that are skipped without them; their jars, 124,
+# 310 and 86 MB, come from Maven.
 COPY_JARS = mvn --quiet --batch-mode --file $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@
 HADOOP := build/hadoop/jars
 HIVE := build/hive/3.1.3 build/hive/4.0.1
+ICEBERG := build/iceberg/jars
 $(HADOOP): tests/hadoop/pom.xml
+	rm -rf $@
+	$(COPY_JARS)
+
+$(ICEBERG): tests/iceberg/pom.xml
 	rm -rf $@
 	$(COPY_JARS)
 
@@ -55,6 +61,9 @@ hadoop: $(INSTALLED) $(HADOOP)
 
 hive: $(INSTALLED) $(HIVE)
 	$(BIN)/python -m pytest tests/ingest/test_hive_metastores.py tests/ingest/test_hive_ql.py
+
+iceberg: $(INSTALLED) $(ICEBERG) build/hive/3.1.3
+	$(BIN)/python -m pytest tests/table/test_iceberg_catalogs.py
 
 faults: ray $(HADOOP)
 	$(MAKE) --jobs 2 --keep-going faults-epochs faults-hadoop faults-hosts faults-properties faults-processes faults-calls

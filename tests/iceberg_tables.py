@@ -31,6 +31,13 @@ COLUMNS = pa.schema(
 )
 
 
+def configure(patch: pytest.MonkeyPatch, properties: Mapping[str, str]) -> None:
+    """Sets the variables by which `iceberg://test/...` names a catalog with these properties."""
+    for name, value in properties.items():
+        variable = name.upper().replace(".", "__")
+        patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__{variable}", value)
+
+
 @contextmanager
 def catalog_at(
     root: Path, patch: pytest.MonkeyPatch, more: Mapping[str, str] | None = None
@@ -43,9 +50,7 @@ def catalog_at(
     from pyiceberg.catalog.sql import SqlCatalog
 
     of = {"uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}/lake", **(more or {})}
-    for name, value in of.items():
-        variable = name.upper().replace(".", "__")
-        patch.setenv(f"PYICEBERG_CATALOG__{CATALOG.upper()}__{variable}", value)
+    configure(patch, of)
     with SqlCatalog(CATALOG, **of) as catalog:
         catalog.create_namespace_if_not_exists("db")
         yield catalog

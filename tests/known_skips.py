@@ -13,6 +13,7 @@ KNOWN = {
     "needs a CUDA device": "no GPU there",
     "pins memory, which needs an accelerator": "no GPU there",
     "there is a GPU": "what is told without one",
+    "requests-kerberos is not installed": "it is compiled, against libkrb5-dev",
     "libFuzzer's own driver goes by the clock": "clang is there, and the driver of gcc is not used",
     "torchrec cannot be loaded": "the environment of frameworks has it, in which these tests run",
     "hosts are made by root": "it may run as another user",

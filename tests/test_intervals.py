@@ -1,11 +1,12 @@
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.base.intervals import Span, coalesce, covers, missing, num_bytes, united
+from featstore.base.intervals import Span, capped_cuts, coalesce, covers, missing, num_bytes, united
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12)
 
@@ -96,3 +97,35 @@ def test_requests_by_hole_limit_and_size(
         coalesce([(12, 20), (0, 10), (50, 60)], hole_bytes=hole_bytes, request_bytes=request_bytes)
         == requests
     )
+
+
+@given(
+    st.lists(st.integers(0, 5), max_size=12),
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.one_of(st.none(), st.tuples(st.integers(1, 5), st.integers(0, 12))),
+    st.sampled_from([np.int32, np.int64]),
+    st.integers(0, 3),
+)
+def test_batches_end_where_the_next_row_does_not_fit(
+    lengths: list[int],
+    max_values: int,
+    batch_size: int,
+    begun: tuple[int, int] | None,
+    dtype: Any,
+    before: int,
+) -> None:
+    """Row by row, also after rows of a batch that has begun."""
+    cuts = [0]
+    num_rows, num_values = begun or (0, 0)
+    num_rows = min(num_rows, batch_size - 1)
+    started = (num_rows, num_values if num_rows else 0)
+    num_rows, num_values = started
+    for row, length in enumerate(lengths):
+        if num_rows and (num_rows == batch_size or num_values + length > max_values):
+            cuts.append(row)
+            num_rows = num_values = 0
+        num_rows, num_values = num_rows + 1, num_values + length
+    cuts += [len(lengths)] if lengths else []
+    offsets = (before + np.cumsum([0, *lengths])).astype(dtype)
+    assert capped_cuts(offsets, max_values, batch_size, started) == cuts

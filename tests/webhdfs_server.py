@@ -434,6 +434,7 @@ class DataNodeHandler(_NodeHandler):
     def _create(self, path: str, query: dict[str, str], fault: Any) -> None:
         cluster = self.cluster
         if int(query["namenoderpcaddress"].rpartition(":")[2]) in cluster.standby:
+            self._body()  # The connection serves the next request.
             raise on_standby("WRITE")
         with cluster.lock:
             if path in cluster.nodes and query.get("overwrite") != "true":

@@ -80,32 +80,35 @@ def aligned(num_bytes: int, alignment: int = 64) -> int:
     return -(-num_bytes // alignment) * alignment
 
 
-def capped_cuts(lengths: "NDArray[Any]", max_values: int, batch_size: int) -> list[int]:
+def capped_cuts(
+    offsets: "NDArray[Any]", max_values: int, batch_size: int, begun: tuple[int, int] = (0, 0)
+) -> list[int]:
     """Where batches begin and end, from 0 to the number of rows. A row above the cap is alone.
 
     Args:
-        lengths: The number of values of each row: (num_rows,).
+        offsets: Where the values of each row begin, and the last ones end: (num_rows + 1,).
         max_values: The most values of a batch.
         batch_size: The most rows of a batch.
+        begun: The rows and values that the first batch has already. If no further row fits, it ends
+            at 0, which then comes twice.
     """
-    ends, cuts = lengths.cumsum(dtype="int64"), [0]
-    while (first := cuts[-1]) < len(lengths):
-        before = int(ends[first - 1]) if first else 0
-        num_rows = _num_fitting(before, ends[first : first + batch_size], max_values)
-        cuts.append(first + max(1, num_rows))
+    cuts, at, num_rows = [0], 0, len(offsets) - 1
+    num_begun, num_values = begun
+    while at < num_rows:
+        fitting = fitting_end(offsets, at, max_values - num_values)
+        at = max(min(fitting, at + batch_size - num_begun), at if num_begun else at + 1)
+        cuts.append(at)
+        num_begun = num_values = 0
     return cuts
 
 
-def fitting_end(offsets: "NDArray[Any]", first: int, most: int, max_values: int) -> int:
-    """The row after the last one, up to `most`, whose values fit with those from `first` on."""
-    return first + _num_fitting(int(offsets[first]), offsets[first + 1 : most + 1], max_values)
-
-
-def _num_fitting(before: int, ends: "NDArray[Any]", max_values: int) -> int:
-    """How many rows fit, of those that end at these offsets."""
+def fitting_end(offsets: "NDArray[Any]", first: int, max_values: int) -> int:
+    """The row after the last one whose values fit, together with those from row `first` on; below
+    `first` if even the values before it are too many.
+    """
     # Of the offsets' own type: numpy would convert all of them to that of another number.
-    last = ends.dtype.type(min(before + max_values, int(ends[-1])))
-    return int(ends.searchsorted(last, side="right"))
+    limit = offsets.dtype.type(min(int(offsets[first]) + max_values, int(offsets[-1])))
+    return int(offsets.searchsorted(limit, side="right")) - 1
 
 
 MOST_SAMPLED = 16  # files, or row groups, of which a sample reads some rows, if they have enough

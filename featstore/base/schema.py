@@ -29,6 +29,7 @@ NUM_INDICES = b"featstore.num_indices"
 SHARE_SLOT = b"featstore.share_slot"
 TRUNCATE = b"featstore.truncate"
 HISTORY = b"featstore.history"  # of a column with ranges: how the history is stored
+SEQUENCE = b"featstore.sequence"
 FIELD_ID = b"PARQUET:field_id"  # of a column in a data file
 BY_ID = b"featstore.by_id"  # only in memory: of a column that is found in data files by its id
 # Delta's key: the name that data files have for a column, or for a member of a struct.
@@ -110,6 +111,9 @@ class Slot:
         meaning: The first 16 hex digits of the slot's hash in the spec's lock file. None in files
             of earlier versions.
         truncate: Which end of longer lists the spec keeps, `head` or `tail`. None if it cuts none.
+        sequence: The sequence of whose events the lists have an element each, with the slices of it
+            that were taken: `clicks`, `clicks[-5:]`. None if there is none, and in files of earlier
+            versions.
         field_id: Set if data files hold the column under a permanent id.
 
     Raises:
@@ -126,6 +130,7 @@ class Slot:
     op_path: str | None = None
     meaning: str | None = None
     truncate: str | None = None
+    sequence: str | None = None
     field_id: FieldId | None = None
 
     def __post_init__(self) -> None:
@@ -259,6 +264,7 @@ _OPTIONS: Mapping[str, tuple[bytes, Callable[[str], Any]]] = {
     "num_indices": (NUM_INDICES, int),
     "share_slot": (SHARE_SLOT, int),
     "truncate": (TRUNCATE, str),
+    "sequence": (SEQUENCE, str),
     "field_id": (BY_ID, FieldId.parse),
 }
 

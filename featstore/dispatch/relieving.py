@@ -27,6 +27,8 @@ _SURVEY_SPLITS = 64
 _TAIL_SPLITS, _MOST_TAIL_SPLITS = 64, 2048
 # From how many holders a worker takes at once. Chosen, not measured.
 _MOST_TOGETHER = 8
+# So many rows are worth a claim where a batch may have any number of them, up to a cap on values.
+FEW_ROWS = 32
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -337,7 +337,7 @@ def extract_days(
     Raises:
         InputError: Some days have no input and `allow_missing` is false; raised before any work.
     """
-    opened: OpenedTables = {}
+    opened = OpenedTables()
     planned = _plan(job, days, opened)
     if dry_run:
         return DaysReport(table_url=job.table_url, days=planned, dry_run=True)

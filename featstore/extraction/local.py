@@ -41,14 +41,14 @@ class LocalRunner:
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
+        if task.spec.cluster_by is not None:
+            return self._run_by_key(task, units, progress)
+        counting = _Counting(progress, len(units))
+
+        def write(unit: Unit, on_rows: OnRows) -> list[UnitReport]:
+            return run_unit(task, unit, on_rows=on_rows)
+
         with kept_memory():
-            if task.spec.cluster_by is not None:
-                return self._run_by_key(task, units, progress)
-            counting = _Counting(progress, len(units))
-
-            def write(unit: Unit, on_rows: OnRows) -> list[UnitReport]:
-                return run_unit(task, unit, on_rows=on_rows)
-
             return self._run(units, write, counting.rows, counting.file)
 
     def _run_by_key(
@@ -83,9 +83,11 @@ class LocalRunner:
                 return write_bucket(task, bucket, blocks, on_rows=on_rows, events=events)
 
             logs = [(name, unit) for name, units in task.events.items() for unit in units]
+            # Not in kept memory: of blocks of many megabytes malloc keeps all, and reuses little.
             found = self._run(logs, cut_log)
-            found += self._run(cuts, cut, counting.rows)
-            return require_all([*found, *self._run(buckets, write, on_item=counting.file)])
+            with kept_memory():
+                found += self._run(cuts, cut, counting.rows)
+                return require_all([*found, *self._run(buckets, write, on_item=counting.file)])
 
     def _run(
         self,

@@ -46,6 +46,8 @@ _MAX_ATTEMPTS = "dfs.client.failover.max.attempts"  # after the first one
 # How hdfs-native shows an exception of a server, and its own errors.
 _REMOTE = re.compile(r'^(?:Fatal)?RPCError\("([\w.$]*)", "(.*)"\)$', re.DOTALL)
 _SASL = re.compile(r"^(SASLError|GSSAPIError|NoSASLMechanism)|libgssapi")
+# The words of the system's client of Kerberos, without those that say nothing of the cause.
+_GSS = re.compile(r'^GSSAPIError\(.*?, "(?:[^"]*?: )?(.*)"\)$', re.DOTALL)
 _PASSING = re.compile(
     r"^(DataTransferError|ChecksumError|BlocksNotFound|InvalidRPCResponse|FatalRPCError|"
     r"OperationFailed..Failed to complete)"
@@ -301,7 +303,8 @@ def error_of(text: str, root: str) -> OSError:
         words = remote[2].partition("\\n")[0].replace('\\"', '"').replace("\\\\", "\\")
         return remote_error(re.split(r"[.$]", remote[1])[-1], words, root)
     if _SASL.search(text):
-        return PermissionError(f"the name node demands Kerberos: {text} ({root})")
+        words = _GSS.sub(r"\1", text)
+        return PermissionError(f"the name node demands Kerberos: {words} ({root})")
     nodes = ", ".join(":".join(node) for node in _NODE.findall(text))
     words = f"no data node answers: {nodes}" if nodes else text
     return HdfsError(f"{words} ({root})", is_passing=_PASSING.match(text) is not None)

@@ -117,7 +117,26 @@ _UNRESOLVED = _rule(
 )
 # Responses of a server. They are tried first, since a response may contain any other words.
 _ANSWERED = (
+    # Before others: it has the words of the system's client of Kerberos.
+    _rule(
+        r"the name node demands Kerberos",
+        "{host} refuses access ({words})",
+        "run `kinit`, install libgssapi_krb5, and check hadoop.security.authentication in "
+        "core-site.xml of HADOOP_CONF_DIR",
+        kind=AccessError,
+    ),
     _NO_CREDENTIALS,
+    _rule(
+        r"types incompatible with the existing columns in their respective positions",
+        "the Hive metastore refuses other columns than the table has ({words})",
+        "set hive.metastore.disallow.incompatible.col.type.changes=false on the metastore, as "
+        "tables of Iceberg need it, which find columns by id",
+    ),
+    _rule(
+        r"Invalid method name: 'get_table'",
+        "the Hive metastore does not know the calls of pyiceberg's client ({words})",
+        "use a metastore of Hive 2 or 3, or the REST catalog of Hive 4",
+    ),
     _rule(
         r"NoSuchBucket|ContainerNotFound|specified (bucket|container) does not exist",
         "there is no such bucket at {host}",
@@ -186,13 +205,6 @@ _ANSWERED = (
         "set this machine's clock (NTP), then run it again",
     ),
     _rule(
-        r"the name node demands Kerberos",
-        "{host} refuses access ({words})",
-        "run `kinit`, install libgssapi_krb5, and check hadoop.security.authentication in "
-        "core-site.xml of HADOOP_CONF_DIR",
-        kind=AccessError,
-    ),
-    _rule(
         r"AccessControlException",
         "{host} refuses access ({words})",
         "check {credentials}, and the owner and permissions of the path (`hdfs dfs -ls -d`)",
@@ -201,6 +213,14 @@ _ANSWERED = (
 )
 _UNREACHED = (
     _UNRESOLVED,
+    # So servers of HDFS end connections of clients that do not speak as they are configured.
+    _rule(
+        r"HdfsError: (RPC listener disconnected|Connection reset by peer|no data node answers)",
+        "{host}, or a data node of it, ends the connection ({words})",
+        "check that the servers run, and that hadoop.security.authentication (core-site.xml) and "
+        "dfs.data.transfer.protection (hdfs-site.xml) in HADOOP_CONF_DIR are those of the cluster",
+        errno=errno.EIO,
+    ),
     _rule(
         r"connection ?refused|unable to connect to port|new connection: \[Errno 111\]",
         "{host} refuses the connection",

@@ -22,12 +22,14 @@ from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.request.options import SLOT_KEYS, SlotRequest
-from featstore.loader.request.request import LABEL_KEYS, LabelRequest, Negatives
+from featstore.loader.request.request import LABEL_KEYS, LabelRequest, Negatives, ShorterHistory
 from featstore.loader.request.train_config import ENTRY_KEYS, KEYS, MIX_KEYS, STOPS
 from featstore.staging.options import Staging
 
 # What a config gives as a mapping of fields (`as_options`).
-OPTIONS = (BatchCap, Dispatch, Follow, Negatives, Ordering, OnStats, Shuffle, Staging)
+OPTIONS = (
+    *(BatchCap, Dispatch, Follow, Negatives, Ordering, OnStats, ShorterHistory, Shuffle, Staging),
+)
 _REQUIRED = ("table", "slots")
 
 
@@ -37,7 +39,7 @@ def train_schema() -> dict[str, Any]:
     texts = descriptions(FeatureLoader, "Args")
     properties = {}
     for key in KEYS:
-        schema = _LISTS[key]() if key in _LISTS else of_type(hints[key], OPTIONS) or {}
+        schema = _OWN[key]() if key in _OWN else of_type(hints[key], OPTIONS) or {}
         schema = schema if key in _REQUIRED else or_null(schema)
         properties[key] = schema | {"description": texts[key]}
     schema = object_schema(properties | _mixing(), ["slots"])
@@ -86,4 +88,9 @@ def _named(keys: tuple[str, ...], request: type) -> Schema:
     return object_schema(named | {key: found[key] for key in keys if key != "name"}, ["name"])
 
 
-_LISTS = {"slots": _slots, "labels": _labels}
+def _histories() -> Schema:
+    """Mappings of the fields of `ShorterHistory`, by the names of histories."""
+    return {"type": "object", "additionalProperties": or_null(of_options(ShorterHistory))}
+
+
+_OWN = {"slots": _slots, "labels": _labels, "histories": _histories}

@@ -24,7 +24,7 @@ from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.request.matching import TableLike
-from featstore.loader.request.request import Negatives
+from featstore.loader.request.request import HistoriesOption, Negatives
 from featstore.loader.request.train_config import load_train_config, mixed_tables
 from featstore.loader.table_source import TableSource
 from featstore.loader.tensorflow_dataset import tensorflow_dataset
@@ -85,6 +85,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             the host's cores, and one in a worker of a DataLoader.
         negatives: Keeps a share of the rows whose label is 0, `{label, rate, seed, column}`, and
             raises their weight to match.
+        histories: Shorter histories than were extracted, by name: `{clicks: {max_len: 500, window:
+            30d}}`. Slots of them are selected in `slots`.
         transform: A function over each batch, called in another thread, or its name
             `package.module:function`.
         on_stats: A function that is called with `stats()` while the loader runs, its name as
@@ -131,6 +133,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         memory_budget: int | str = AUTO,
         decode_threads: int | str = AUTO,
         negatives: Negatives | Mapping[str, Any] | None = None,
+        histories: HistoriesOption | None = None,
         transform: Transform | str | None = None,
         on_stats: OnStats
         | Mapping[str, Any]
@@ -163,6 +166,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             memory_budget=memory_budget,
             decode_threads=decode_threads,
             negatives=negatives,
+            histories=histories,
             transform=transform,
             on_stats=on_stats,
             on_bad_file=on_bad_file,

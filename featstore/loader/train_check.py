@@ -310,7 +310,8 @@ def _cache_bytes(staging: Staging | None, snapshot: Snapshot) -> int | None:
 
 def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
     for item in request.slots:
-        yield _slot_column(item, sizes)
+        most = [each.most_events for each in request.histories if each.history.name == item.history]
+        yield _slot_column(item, sizes, *most)
     others = [("label", label.field) for label in request.labels]
     others += [("weight", request.weight.field)] if request.weight is not None else []
     others += [("extra", extra) for extra in request.extras]
@@ -327,11 +328,15 @@ def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
         )
 
 
-def _slot_column(item: SlotRequest, sizes: ColumnSizes) -> CheckedColumn:
+def _slot_column(
+    item: SlotRequest, sizes: ColumnSizes, most_events: int | None = None
+) -> CheckedColumn:
+    """Of a slot of a history: with the most events that a row may have."""
     slot = item.slot
     dtype, width, is_jagged = item.batch_dtype, item.batch_width, item.is_jagged
     item_bytes = _ITEM_BYTES.get(dtype, 8 if slot.kind is SlotKind.ID else 4)
     num_items = sizes.values_per_row(slot.name) if is_jagged else (width or 1)
+    num_items = num_items if most_events is None else most_events
     return CheckedColumn(
         name=slot.name,
         role="slot",

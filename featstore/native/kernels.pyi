@@ -121,7 +121,8 @@ def gather_offsets(
     Args:
         pieces: The buffers of each piece, and int64 (num_columns_in_piece, 7), where its columns
             lie, as of `featstore.reading.gather.ColumnBuffers.numbers`. A piece's offsets may be of
-            4 or 8 bytes whatever those of the others are, and begin anywhere.
+            4 or 8 bytes whatever those of the others are, and begin anywhere; or of 16 and 32, the
+            rows of `SharedLists.ranges`.
         columns: int64 (num_columns, 5): the number of the column in the pieces, the bytes of one of
             its values (1 to 8), how many values a row has (0: it is a list), and the numbers of the
             outputs of its values and of its offsets. All of them lists.

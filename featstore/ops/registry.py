@@ -55,6 +55,16 @@ _SEPARATOR = text("a text that is not empty")
 _POSITION = integer(-MAX_COUNT, expected="an integer of 32 bits")
 
 
+def _sliced(start: int, stop: int | None) -> str:
+    bounds = f"{start or ''}:{'' if stop is None else stop}"
+    return "" if bounds == ":" else f"[{bounds}]"
+
+
+def _cut(max_len: int | None, end: str = "head") -> str:
+    """The slice of the first or last `max_len` elements; None is all."""
+    return _sliced(0, max_len) if max_len is None or end == "head" else _sliced(-max_len, None)
+
+
 def _choice(*names: str, required: bool = True, default: str | None = None) -> Param:
     kind = one_of(*names, expected=f"one of {', '.join(names)}")
     return Param(kind=kind, required=required, default=default)
@@ -67,6 +77,7 @@ _ALL = (
         result=ids.hash_type,
         params={"max_len": _MAX_LEN, "truncate": _TRUNCATE},
         hashes=True,
+        elements=lambda params: _cut(params["max_len"], params["truncate"]),
     ),
     Operator(
         name="cross",
@@ -76,12 +87,14 @@ _ALL = (
         min_inputs=2,
         max_inputs=None,
         hashes=True,
+        elements=lambda params: _cut(params["max_cross"]),
     ),
     Operator(
         name="identity",
         function=numbers.identity,
         result=numbers.identity_type,
         params={"max_len": _MAX_LEN, "truncate": _TRUNCATE},
+        elements=lambda params: _cut(params["max_len"], params["truncate"]),
     ),
     Operator(name="log1p", function=numbers.log1p, result=numbers.float_type),
     Operator(
@@ -143,6 +156,7 @@ _ALL = (
         },
         fit_only=("file",),
         fills=False,
+        elements=lambda params: "",
     ),
     Operator(
         name="hour",
@@ -172,6 +186,7 @@ _ALL = (
         params={"unit": _choice(*timestamps.UNITS)},
         min_inputs=2,
         max_inputs=2,
+        elements=lambda params: "",
     ),
     Operator(
         name="lookup",
@@ -180,6 +195,7 @@ _ALL = (
         params={"combiner": _choice(*elements.COMBINERS, required=False)},
         min_inputs=2,
         max_inputs=2,
+        elements=lambda params: "",
     ),
     Operator(name="match", function=maps.match, result=maps.match_type, min_inputs=3, max_inputs=3),
     Operator(
@@ -197,6 +213,7 @@ _ALL = (
             "n": Param(kind=COUNT, required=True),
             "end": _choice("head", "tail", required=False, default="head"),
         },
+        elements=lambda params: _cut(params["n"], params["end"]),
     ),
     Operator(
         name="slice",
@@ -206,6 +223,7 @@ _ALL = (
             "start": Param(kind=_POSITION, default=0),
             "stop": Param(kind=_POSITION),
         },
+        elements=lambda params: _sliced(params["start"], params["stop"]),
     ),
     Operator(name="distinct", function=elements.distinct, result=elements.distinct_type),
     Operator(
@@ -249,7 +267,12 @@ _ALL = (
         result=numbers.float_type,
         params={"exponent": _FITTED},
     ),
-    Operator(name="lower", function=texts.lower, result=texts.lower_type),
+    Operator(
+        name="lower",
+        function=texts.lower,
+        result=texts.lower_type,
+        elements=lambda params: "",
+    ),
     Operator(
         name="split",
         function=texts.split,
@@ -270,6 +293,7 @@ _ALL = (
             "part": _choice("value", "weight"),
             "separator": Param(kind=_SEPARATOR, default=":"),
         },
+        elements=lambda params: "",
     ),
 )
 

@@ -62,6 +62,9 @@ class Operator:
         fills: Whether a node may have a `fill`.
         names: Returns the names of the values that the operator can return, given its params; None
             where only rows can tell them.
+        elements: For an operator whose result has an element for each element of its list input:
+            returns which slice of them it takes, given its params, as Python writes it (`[:5]`),
+            or an empty text for all. None for other operators.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Operator:
     fit_only: tuple[str, ...] = ()
     fills: bool = True
     names: Callable[[Mapping[str, Any]], NamedValues] | None = None
+    elements: Callable[[Mapping[str, Any]], str] | None = None
 
     @property
     def reads_vocabulary(self) -> bool:

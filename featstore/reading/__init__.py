@@ -8,6 +8,7 @@
 | kept.py | files that are read in place, of which each column chunk is fetched only once |
 | reader.py | row groups as Arrow columns under the names of the table |
 | aligned.py | a data file and its slot groups' files, read as one |
+| histories.py | rows with histories: ranges of lists that rows share |
 | pages.py | column chunks that the compiled kernels decode |
 | buffers.py | columns of a file in the types of the table; as arrays of values and offsets |
 | gather.py | rows of decoded columns in another order |

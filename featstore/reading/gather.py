@@ -237,7 +237,7 @@ class ColumnBuffers(NamedTuple):
     num_rows: int
 
 
-def buffers_of(columns: Mapping[Any, Values], num_rows: int) -> ColumnBuffers:
+def buffers_of(columns: Mapping[Any, Values | SharedLists], num_rows: int) -> ColumnBuffers:
     """Columns that are arrays of any memory, which is copied only where it is not contiguous."""
     buffers, numbers = list[Any](), list[tuple[int, ...]]()
     for values in columns.values():

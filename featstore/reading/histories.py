@@ -26,6 +26,7 @@ from featstore.reading.reader import RowGroupReader, Rows, chosen_lists
 _TIME = pa.timestamp("us", "UTC")
 # Times of which each difference is an int64, 146,000 years before and after 1970.
 _MOST_US = 2**62
+_SMALLEST = 2**63 - 1  # Without its sign.
 # How many events are looked at at once where single ones may be too old. Chosen, not measured.
 _EVENTS_AT_ONCE = 1 << 20
 # Of each row: its range, that of ages with time and unit, and the columns of which they are made.
@@ -40,11 +41,25 @@ class SelectedHistory:
         history: The history.
         names: The slots that are delivered.
         fields: The table's columns of rows, by name: the ranges, and the time.
+        max_len: The most events of a row, the newest ones; None: as many as were extracted.
+        window_us: No event is longer before its row; None: as was extracted.
     """
 
     history: StoredHistory
     names: frozenset[str]
     fields: Mapping[str, pa.Field]
+    max_len: int | None = None
+    window_us: int | None = None
+
+    @property
+    def most_events(self) -> int:
+        """The most events of a row."""
+        return self.max_len or self.history.max_len
+
+    @property
+    def key(self) -> list[int | None]:
+        """What of the request's digest is the history's, besides its slots."""
+        return [self.max_len, self.window_us]
 
     @cached_property
     def lists(self) -> tuple[Slot, ...]:
@@ -59,14 +74,16 @@ class SelectedHistory:
 
     @property
     def needs_times(self) -> bool:
-        return bool(self.ages) or self.may_have_old
+        return bool(self.ages) or self.oldest_us is not None
 
     @property
-    def may_have_old(self) -> bool:
-        """Whether an event in a range may be before the window: it is where it became known, and
-        that may be long after it happened.
+    def oldest_us(self) -> int | None:
+        """How long before its row an event may be, if ranges may hold others: the window is
+        shorter than that of the extraction, or events became known long after they happened.
         """
-        return self.history.window_us is not None and self.history.logged_at is not None
+        if self.window_us is not None:
+            return self.window_us
+        return None if self.history.logged_at is None else self.history.window_us
 
     @cached_property
     def selection(self) -> Selection:
@@ -222,23 +239,36 @@ class _Lists:
             begins = ends = np.zeros(self._rows.num_rows, np.int64)
         else:
             lists, begins, ends = self._checked()
-        found = dict[str, SharedLists]()
-        of_rows = np.stack([begins, ends], axis=1)
+        if selected.max_len is not None:
+            begins = np.maximum(begins, ends - selected.max_len)
+        of_rows, found = np.stack([begins, ends], axis=1), dict[str, SharedLists]()
         if selected.needs_times:
-            as_of = self._times_of_rows()
-            self._require_before(as_of, lists[history.times.name].values, begins, ends)
-            if selected.may_have_old and history.window_us is not None:
-                lists, of_rows = without_old(lists, of_rows, history, as_of - history.window_us)
-            of_ages = dict[str, Array]()
-            for slot, unit in selected.ages:
-                if unit not in of_ages:
-                    units = np.full(len(of_rows), UNITS[unit])
-                    of_ages[unit] = np.column_stack([of_rows, as_of, units])
-                found[slot.name] = SharedLists(lists[history.times.name].values, of_ages[unit])
+            as_of = self._times_of_rows(lists[history.times.name].values, begins, ends)
+            if selected.oldest_us is not None:
+                lists, of_rows = self._in_window(lists, of_rows, as_of, selected.oldest_us)
+            found |= self._ages(lists[history.times.name].values, of_rows, as_of)
         for slot in history.lists:
             if slot.name in selected.names:
                 found[slot.name] = SharedLists(lists[slot.name].values, of_rows)
         return found
+
+    def _in_window(
+        self, lists: dict[str, Ragged], of_rows: Array, as_of: Array, window_us: int
+    ) -> tuple[dict[str, Ragged], Array]:
+        """The lists, and ranges of them without events that are longer before their rows."""
+        at = lists[self._history.times.name].values
+        oldest = np.maximum(as_of, window_us - _SMALLEST) - window_us
+        if self._history.logged_at is not None:
+            return without_old(lists, of_rows, at, oldest)
+        begins, ends = of_rows.T
+        return lists, np.stack([first_since(at, begins, ends, oldest), ends], axis=1)
+
+    def _ages(self, at: Array, of_rows: Array, as_of: Array) -> dict[str, SharedLists]:
+        found = dict[str, Array]()
+        for _, unit in self._selected.ages:
+            if unit not in found:
+                found[unit] = np.column_stack([of_rows, as_of, np.full(len(as_of), UNITS[unit])])
+        return {slot.name: SharedLists(at, found[unit]) for slot, unit in self._selected.ages}
 
     def _checked(self) -> tuple[dict[str, Ragged], Array, Array]:
         """The lists of all holders, and where in them each row's range begins and ends."""
@@ -288,15 +318,15 @@ class _Lists:
         first, last = int(lists.offsets[0]), int(lists.offsets[-1])
         return Ragged(lists.values[first:last], lists.offsets - first) if first else lists
 
-    def _times_of_rows(self) -> Array:
-        """The time of each row in microseconds; any where it is null, and the row has no events."""
-        column = one_array(self._rows.other(self._selected.time_of_row))
-        return values_of(column.cast(pa.int64()).fill_null(0))
+    def _times_of_rows(self, at: Array, begins: Array, ends: Array) -> Array:
+        """The time of each row in microseconds; any where it is null, and the row has no events.
 
-    def _require_before(self, as_of: Array, at: Array, begins: Array, ends: Array) -> None:
-        """DataFileError if the newest event of a row is not before it, or a time is so far from
-        others that a difference overflows.
+        Raises:
+            DataFileError: The newest event of a row is not before it, or a time is so far from
+                others that a difference overflows.
         """
+        column = one_array(self._rows.other(self._selected.time_of_row))
+        as_of = values_of(column.cast(pa.int64()).fill_null(0))
         has_events = begins < ends
         newest = np.zeros(len(as_of), np.int64)
         newest[has_events] = at[ends[has_events] - 1]
@@ -307,6 +337,7 @@ class _Lists:
                 f"{self._rows.file_name}: column {self._history.times.name!r}: expected times "
                 "within 146,000 years of 1970, found others; write the file again"
             )
+        return as_of
 
     def _require(self, column: str, found: Array, is_right: Array, expected: str) -> None:
         """DataFileError for the first row that is not right."""
@@ -326,46 +357,64 @@ def _no_lists(slot: Slot, num_rows: int) -> Ragged:
     return Ragged(np.empty(0, dtype), np.zeros(num_rows + 1, np.int64))
 
 
+def first_since(at: Array, begins: Array, ends: Array, since: Array) -> Array:
+    """The first event of each range that is not before a time; where it ends, if all are. Times of
+    each range ascend.
+
+    Args:
+        at: The times: int64 (num_events,).
+        begins: int64 (num_rows,).
+        ends: int64 (num_rows,).
+        since: int64 (num_rows,).
+    """
+    low, high = begins.copy(), ends.copy()
+    while len(rows := np.flatnonzero(low < high)):
+        middle = (low[rows] + high[rows]) // 2
+        is_before = at[middle] < since[rows]
+        low[rows[is_before]] = middle[is_before] + 1
+        high[rows[~is_before]] = middle[~is_before]
+    return low
+
+
 def without_old(
-    lists: Mapping[str, Ragged], of_rows: Array, history: StoredHistory, oldest: Array
+    lists: Mapping[str, Ragged], of_rows: Array, at: Array, oldest: Array
 ) -> tuple[dict[str, Ragged], Array]:
-    """SharedLists without the events that happened before `oldest`. Rows that have such events get
-    lists of their own, after those of all keys.
+    """Ranges without the events that happened before `oldest`, in whatever order. They begin at the
+    first that did not. Rows with others behind it get lists of their own, after those of all keys.
 
     Args:
         lists: The lists, those of times among them.
         of_rows: As of `SharedLists.ranges`: int64 (num_rows, 2).
-        history: The history.
+        at: The times: int64 (num_events,).
         oldest: In microseconds: int64 (num_rows,).
     """
-    at, kept, kept_rows = lists[history.times.name].values, list[Array](), list[Array]()
-    lengths = of_rows[:, 1] - of_rows[:, 0]
+    kept, counts = list[Array](), list[Array]()
+    lengths, of_rows = of_rows[:, 1] - of_rows[:, 0], of_rows.copy()
     ends = np.cumsum(lengths)
     first = 0
     while first < len(of_rows):
         before = int(ends[first - 1]) if first else 0
         end = max(first + 1, int(np.searchsorted(ends, before + _EVENTS_AT_ONCE, side="right")))
-        counts = lengths[first:end]
-        rows = np.repeat(np.arange(first, end), counts)
-        places = positions_of(of_rows[first:end, 0], counts)
-        is_kept = at[places] >= oldest[rows]
-        has_old = np.zeros(end - first, bool)
-        has_old[rows[~is_kept] - first] = True
-        is_moved = is_kept & has_old[rows - first]
-        kept.append(places[is_moved])
-        kept_rows.append(np.stack([
-            np.flatnonzero(has_old) + first,
-            np.bincount(rows[is_moved] - first, minlength=end - first)[has_old],
-        ]))  # fmt: skip
+        rows = np.repeat(np.arange(end - first), lengths[first:end])
+        places = positions_of(of_rows[first:end, 0], lengths[first:end])
+        is_kept = at[places] >= oldest[first:end][rows]
+        rows, places = rows[is_kept], places[is_kept]
+        of_rows[first:end, 0] = of_rows[first:end, 1]
+        begin_at = np.flatnonzero(np.diff(rows, prepend=-1))
+        of_rows[first + rows[begin_at], 0] = places[begin_at]
+        num_kept = np.bincount(rows, minlength=end - first)
+        has_gaps = num_kept < of_rows[first:end, 1] - of_rows[first:end, 0]
+        kept.append(places[has_gaps[rows]])
+        counts.append(np.where(has_gaps, num_kept, 0))
         first = end
-    moved, counts = np.concatenate(kept_rows, axis=1) if kept_rows else np.zeros((2, 0), np.int64)
+    moved, num_moved = (np.concatenate([np.zeros(0, np.int64), *each]) for each in (kept, counts))
     if not len(moved):
         return dict(lists), of_rows
-    places, of_rows = np.concatenate(kept), of_rows.copy()
-    of_rows[moved, 1] = len(at) + np.cumsum(counts)
-    of_rows[moved, 0] = of_rows[moved, 1] - counts
+    has_gaps = num_moved > 0
+    of_rows[has_gaps, 1] = len(at) + np.cumsum(num_moved[has_gaps])
+    of_rows[has_gaps, 0] = of_rows[has_gaps, 1] - num_moved[has_gaps]
     found = {
-        name: replace(each, values=np.concatenate([each.values, each.values[places]]))
+        name: replace(each, values=np.concatenate([each.values, each.values[moved]]))
         for name, each in lists.items()
     }
     return found, of_rows

@@ -11,6 +11,7 @@ import numpy as np
 from featstore.base.errors import ConfigError, require_integer
 from featstore.base.intervals import capped_cuts
 from featstore.base.processes import cached_property
+from featstore.ops.lists import offsets_from
 from featstore.samples.indices import Array
 from featstore.samples.order_batches import ORDER_ROWS, Order, OrderIteration, digest_of
 from featstore.samples.permutation import Permutation
@@ -48,7 +49,7 @@ class BatchesByCost(OrderIteration):
         self.window_rows = window_rows
         if window_rows is not None:
             require_integer("window_rows", window_rows)
-        self._lengths = _lengths_of(lengths, order.num_rows, max_values)
+        self._lengths = checked_lengths(lengths, order.num_rows, max_values)
 
     def __iter__(self) -> Iterator[Array]:
         for position, rows in self._steps(self._begun()):
@@ -137,7 +138,7 @@ class BatchesByCost(OrderIteration):
         if is_sorted:
             by_length = np.argsort(lengths, kind="stable")
             rows, lengths = rows[by_length], lengths[by_length]
-        return rows, capped_cuts(lengths, self.max_values, self.batch_size)
+        return rows, capped_cuts(offsets_from(lengths), self.max_values, self.batch_size)
 
 
 def _divided(batches: Sequence[Array], num_parts: int) -> list[Array]:
@@ -151,7 +152,7 @@ def _divided(batches: Sequence[Array], num_parts: int) -> list[Array]:
     return parts
 
 
-def _lengths_of(lengths: Any, num_rows: int, max_values: int) -> Array:
+def checked_lengths(lengths: Any, num_rows: int, max_values: int) -> Array:
     """The lengths as an array of integers: (num_rows,).
 
     Raises:

@@ -1,15 +1,18 @@
 """Rows of any data files, gathered from their decoded columns into one batch."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
+from featstore.base.schema import Slot
 from featstore.decoded.decoded_file import Piece
 from featstore.loader.request.decode import NO_EXTRAS, block_extras, shaped
 from featstore.loader.request.matching import Partition
 from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import LabelRequest, Request
+from featstore.loader.request.sequences import aligned
 from featstore.ops.arrays import array_of as arrow_of
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.reading.gather import Places, buffers_of, max_pieces, row_bits_of
@@ -71,11 +74,19 @@ class DecodedRows:
 
     def lengths(self, item: SlotRequest) -> Array:
         """How many values each list of a slot has, as delivered: int64 (num_rows,)."""
-        lengths, pieces = np.empty(self.num_rows, np.int64), self._columns[SLOT, item.slot.name]
-        for first, lists in zip(self.firsts[:-1], pieces, strict=True):
+        lengths = np.empty(self.num_rows, np.int64)
+        sequences = [slots for slots in self._request.sequences if item.slot in slots]
+        for number, first in enumerate(self.firsts[:-1]):
+            lists = self._stored(number, item.slot)
+            changed = aligned(sequences, partial(self._stored, number))
+            lists = changed.get(item.slot.name, lists)
             assert isinstance(lists, Ragged)
             lengths[first : first + len(lists)] = np.diff(lists.offsets)
         return lengths if item.max_len is None else np.minimum(lengths, item.max_len)
+
+    def _stored(self, number: int, slot: Slot) -> Values:
+        """A slot's column of a piece."""
+        return self._columns[SLOT, slot.name][number]
 
     def batch(self, rows: Array) -> Batch:
         """A batch of these rows, in their order: int64 (num_rows,), each from 0 to `num_rows`.
@@ -134,9 +145,14 @@ class DecodedRows:
 
     def _delivered(self, found: PackedColumns | TensorColumns) -> PackedColumns | TensorColumns:
         """The columns with the options of slots and labels applied."""
-        if not self._shaped and not self._filled:
+        sequences = self._request.sequences
+        if not self._shaped and not self._filled and not sequences:
             return found
         columns = dict(found.made())
+        changed = aligned(sequences, lambda slot: values_of(columns[SLOT, slot.name]))
+        if not self._shaped and not self._filled and not changed:
+            return found
+        columns |= {(SLOT, name): column_from(lists) for name, lists in changed.items()}
         for key, item in self._shaped.items():
             columns[key] = column_from(shaped(values_of(columns[key]), item))
         for key, fill in self._filled.items():

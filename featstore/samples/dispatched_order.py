@@ -9,9 +9,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from featstore.base.closing import Closing
-from featstore.base.errors import StateError, require_integer
-from featstore.loader.iteration.shard_loop import DispatchOptions, LoopBatches, ShardLoop, Shards
+from featstore.base.errors import ConfigError, StateError, require_integer
+from featstore.loader.iteration.shard_loop import (
+    DispatchOptions,
+    LoopBatches,
+    ShardLoop,
+    Shards,
+    ValueCap,
+)
 from featstore.loader.iteration.state import LoaderState, merge_states
+from featstore.ops.lists import offsets_from
+from featstore.samples.batches_by_cost import checked_lengths
+from featstore.samples.indices import Array
 from featstore.samples.order_batches import require_same_order
 from featstore.samples.random_order import RandomOrder
 
@@ -41,9 +50,12 @@ class DispatchedOrder(Closing):
         dispatch: Where workers meet, as of `FeatureLoader`.
         shard_rows: How many rows are claimed at once. Workers that have nothing left take parts of
             what others have claimed, so it need not be small. Equal for all workers.
+        lengths: With `max_values` and `batch_size`: how many values each row has, as of
+            `RandomOrder.batches_by_cost`. They are kept.
+        max_values: The most values of a batch, which ends before the row that would exceed it.
 
     Raises:
-        ConfigError: An option is invalid.
+        ConfigError: An option is invalid, or a row alone exceeds the cap.
     """
 
     def __init__(
@@ -53,6 +65,8 @@ class DispatchedOrder(Closing):
         *,
         dispatch: DispatchOptions = "auto",
         shard_rows: int = 16_384,
+        lengths: Any = None,
+        max_values: int | None = None,
     ) -> None:
         self._order = order if isinstance(order, RandomOrder) else RandomOrder(order)
         self._shards = Shards(
@@ -62,8 +76,18 @@ class DispatchedOrder(Closing):
         )
         if batch_size is not None:
             require_integer("batch_size", batch_size)
-        self._gives_rows = batch_size is None
-        self._loop = ShardLoop(self._shards, batch_size, dispatch, self._order.epoch)
+        self._gives_rows, self._lengths, cap = batch_size is None, None, None
+        if max_values is not None and lengths is not None and batch_size is not None:
+            require_integer("max_values", max_values)
+            self._lengths = checked_lengths(lengths, self._order.num_rows, max_values)
+            cap = ValueCap(max_values=max_values, offsets=self._offsets)
+        elif max_values is not None or lengths is not None:
+            raise ConfigError(
+                "lengths, max_values: expected both, and batch_size, found "
+                f"{'no lengths' if lengths is None else 'lengths'}, max_values {max_values} and "
+                f"batch_size {batch_size}"
+            )
+        self._loop = ShardLoop(self._shards, batch_size, dispatch, self._order.epoch, cap)
 
     def deliver(self, loader: Iterable[Item]) -> LoopBatches[Item]:
         """The loader's batches, of one epoch. Ends when all workers have delivered it, or, for
@@ -94,6 +118,12 @@ class DispatchedOrder(Closing):
                 yield from rows.tolist()
             else:
                 yield rows
+
+    def _offsets(self, epoch: int, positions: range) -> Array:
+        """Where the values of the rows at these positions begin and end: (num_positions + 1,)."""
+        assert self._lengths is not None
+        rows = self._order.at_epoch(epoch)[positions.start : positions.stop]
+        return offsets_from(self._lengths[rows])
 
     def ack(self) -> None:
         """Counts the last batch as delivered now, not only when the next one is asked for."""

@@ -177,15 +177,16 @@ class Builder:
             name: sequence.truncate if sequence.max_len else None
             for name, sequence in self._sequences.items()
         }
+        # Of which events columns and nodes have lists: as of `Slot.sequence`.
+        self._events = {name: sequence.name for name, sequence in self._sequences.items()}
 
     def add_node(self, node: Node) -> None:
         """Adds the steps of one node: defaults, value hashes, the operator, and `fill`."""
         operator = check.operator_of(node)
         params = check.read_params(node, operator)
         inputs = [self._operand(node, operator, i) for i in range(len(node.of))]
-        arrow_type = self._result_type(
-            node, operator, [self._type(position) for position in inputs], params
-        )
+        types = [self._type(position) for position in inputs]
+        arrow_type = self._result_type(node, operator, types, params)
         given = params | self._frozen(node, operator)
         called = {name: value for name, value in given.items() if name not in operator.fit_only}
         result = self._add(
@@ -197,6 +198,11 @@ class Builder:
         self._meanings[node.name] = meaning.meaning(self._spec, node, self._meanings)
         self._paths[node.name] = meaning.operator_path(self._spec, node, self._paths)
         self._truncates[node.name] = self._truncate(node)
+        of_lists = [name for name, of in zip(node.of, types, strict=True) if lists.is_list(of)]
+        events = self._events.get(of_lists[0]) if len(of_lists) == 1 else None
+        self._events.pop(node.name, None)  # A column that the node reads has its name.
+        if events is not None and operator.elements is not None:
+            self._events[node.name] = events + operator.elements(params)
 
     def _truncate(self, node: Node) -> str | None:
         """Which end of its lists a node keeps: as it says itself, or the first of its inputs, or
@@ -270,6 +276,7 @@ class Builder:
             num_indices=num_indices,
             share_slot=node.share_slot,
             truncate=self._truncates[node.name] if lists.is_list(arrow_type) else None,
+            sequence=self._events.get(node.name) if lists.is_list(arrow_type) else None,
         )
 
     def add_column(self, column: StoredColumn) -> tuple[pa.Field, int]:

@@ -2,12 +2,15 @@
 Parquet.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeVar, cast
 
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
+from featstore.files.listings import find_file
 from featstore.files.retry import thread_pool
 from featstore.files.store_errors import as_store_errors
 from featstore.histories.file_format import histories_of
@@ -32,6 +35,7 @@ from featstore.table.log_files import commit_infos, list_log, read_actions
 from featstore.table.parquet_dir import REMOVED_MEANWHILE, open_parquet_dir
 from featstore.table.snapshot import (
     AFTER,
+    VERSION,
     VERSIONS,
     DataFile,
     FileList,
@@ -42,11 +46,30 @@ from featstore.table.table_rules import check_kept
 
 # Raw input is a Delta table itself, whose directory alone would name files.
 _DELTA_INPUT = "delta+"
-# Commits of a range that are read at once: each is one request to the store.
-_NUM_THREADS = 8
-# By what a URL says beside values of partition keys: the snapshot, and whether such a URL may name
-# other files later.
-OpenedTables: TypeAlias = dict[Hashable, tuple[Snapshot, bool]]
+# Commits of a range that are read at once, and files that are looked for: one request to the store
+# each.
+_NUM_THREADS, _NUM_LOOKING_THREADS = 8, 16
+# Days of one table need three entries, and those of a table for each hour three for each.
+_NUM_KEPT = 72
+T = TypeVar("T")
+
+
+class OpenedTables:
+    """What was opened of the tables that were used last. URLs that only name other partitions are
+    parts of one snapshot. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._kept = OrderedDict[Hashable, object]()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns, or returned for the key before."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        self._kept.move_to_end(key)
+        if len(self._kept) > _NUM_KEPT:
+            self._kept.popitem(last=False)
+        return cast("T", self._kept[key])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,21 +78,16 @@ class InputTable:
 
     Attributes:
         snapshot: The table, with the files that the input names.
-        if_any_gone: What to do about any of these files that is gone; empty for a range of versions
-            of a Delta table.
+        if_gone: What to do about any of these files, or of their deleted rows, that is gone; empty
+            for a range of versions of a Delta table.
+        range_url: Such a range, by the versions at both ends.
         appended: The version that appended each file of such a range, by path.
     """
 
     snapshot: Snapshot
-    if_any_gone: str = ""
+    if_gone: str = ""
+    range_url: str = field(default="", repr=False)
     appended: Mapping[str, int] = field(default_factory=dict)
-
-    def if_gone(self, path: str) -> str:
-        """What to do about a file that is gone."""
-        return self.if_any_gone or (
-            f"files that version {self.appended[path]} appended were vacuumed; begin after it, "
-            f"take a whole version, or restore the file"
-        )
 
 
 def open_snapshot(
@@ -113,30 +131,55 @@ def open_input(url: str, opened: OpenedTables | None = None) -> InputTable | Non
         url: An Iceberg table, as of `open_iceberg`, or `delta+URL` of a Delta table. There
             `?version=` chooses a version in place of the newest, `&after=` those files alone that
             were appended since another one, and other names the partitions with these values.
-        opened: Tables that were opened before, of which others are added: URLs that only name other
-            partitions are parts of one snapshot.
+        opened: What was opened before, to which this is added.
 
     Raises:
         InputError: The URL names no version, or another key than one of the table, or the table is
             one that featstore wrote, or a range of versions has others than appends.
         TableNotFoundError: There is no table, or not in this version, or not all of the range.
     """
-    tables = {} if opened is None else opened
+    tables = OpenedTables() if opened is None else opened
     if is_iceberg(url):
         return _iceberg_input(url, tables)
     return _delta_input(url, tables) if url.startswith(_DELTA_INPUT) else None
 
 
+def if_gone_of_range(url: str, path: str) -> str:
+    """What to do about a range of versions of a Delta table of which a file is gone: the newest of
+    its versions counts that lost one. Only files that the table's newest version lacks are looked
+    for, since a vacuum leaves the others.
+
+    Args:
+        url: `InputTable.range_url`.
+        path: The file.
+    """
+    found = open_input(url)
+    assert found is not None
+    live, lost = {*open_delta(found.snapshot.url).data_files.paths}, found.appended[path]
+    later = [
+        (found.appended[file.path], file.url)
+        for file in found.snapshot.data_files
+        if found.appended[file.path] > lost and file.path not in live
+    ]
+    with thread_pool(_NUM_LOOKING_THREADS) as threads:
+        for version, files in itertools.groupby(sorted(later, reverse=True), lambda each: each[0]):
+            if None in threads.map(find_file, [of_file for _, of_file in files]):
+                lost = version
+                break
+    return (
+        f"files that version {lost} appended were vacuumed; begin after it, take a whole version, "
+        f"or restore the file"
+    )
+
+
 def _iceberg_input(url: str, opened: OpenedTables) -> InputTable:
     address = parse_address(url)
-    if address not in opened:
-        opened[address] = open_address(url, replace(address, named={}))
-    found, may_move = opened[address]
+    found, may_move = opened.get(address, lambda: open_address(url, replace(address, named={})))
     files = found.data_files.of_values(url, address.named, found.schema.partition_keys)
     expired = "was its snapshot expired? Take newer ones, or restore the file"
     return InputTable(
         snapshot=replace(found, data_files=files),
-        if_any_gone=REMOVED_MEANWHILE if may_move else expired,
+        if_gone=REMOVED_MEANWHILE if may_move else expired,
     )
 
 
@@ -148,9 +191,7 @@ def _delta_input(url: str, opened: OpenedTables) -> InputTable:
         if not number.isdecimal() and (name, number) != (AFTER, "-1"):
             raise InputError(f"{redact(url)}: expected the number of a version, found {number!r}")
     version, after = (int(values[name]) if name in values else None for name in VERSIONS)
-    if (table_url, version) not in opened:
-        opened[table_url, version] = open_delta(table_url, version), version is None
-    found, may_move = opened[table_url, version]
+    found = opened.get((table_url, version), lambda: open_delta(table_url, version))
     schema, keys = found.schema, found.schema.partition_keys
     if len(schema.foreign) < len(schema.column_names):
         raise InputError(
@@ -166,31 +207,44 @@ def _delta_input(url: str, opened: OpenedTables) -> InputTable:
             f"(--partition-from-path {both}), or the rows of a query (--sql, dataframe=...)"
         )
     if after is not None:
-        files, appended = _appended(found, after, values)
+        key = table_url, found.version, after
+        commits = opened.get(key, lambda: _commits(found, after))
+        _require_appends(found, after, commits, values)
+        files, appended = opened.get((*key, "files"), lambda: _appended(found, after, commits))
         files = files.of_values(url, values, keys)
-        return InputTable(snapshot=replace(found, data_files=files), appended=appended)
+        return InputTable(
+            snapshot=replace(found, data_files=files),
+            range_url=url if version is not None else url + f"&{VERSION}={found.version}",
+            appended=appended,
+        )
     gone = f"files of version {version} were vacuumed; take a newer version, or restore the file"
     return InputTable(
         snapshot=replace(found, data_files=found.data_files.of_values(url, values, keys)),
-        if_any_gone=REMOVED_MEANWHILE if may_move else gone,
+        if_gone=REMOVED_MEANWHILE if version is None else gone,
     )
 
 
-def _appended(
-    snapshot: Snapshot, after: int, named: Mapping[str, str]
-) -> tuple[FileList, dict[str, int]]:
-    """The data files of a Delta table that were appended after a version up to the snapshot's, as
-    they were then if they have been rewritten since, and the versions that appended them, by path.
+class _Commit(NamedTuple):
+    """What a version of a Delta table did to its files, by their paths.
 
-    Args:
-        snapshot: The table.
-        after: The version.
-        named: What the URL names; nothing else may have changed in the partitions among it.
+    Attributes:
+        added: Files with new rows.
+        removed: Files whose rows are not in others now.
+        gone: All files that are not the table's any more.
+    """
+
+    version: int
+    added: set[str]
+    removed: set[str]
+    gone: set[str]
+
+
+def _commits(snapshot: Snapshot, after: int) -> list[_Commit]:
+    """The commits of a table after a version up to the snapshot's.
 
     Raises:
-        InputError: The version is a later one, or others than appends lie between, or no version
-            has a file.
-        TableNotFoundError: The log has not all commits between any more.
+        InputError: The version is a later one.
+        TableNotFoundError: The log has not all of them any more.
     """
     url, version = snapshot.url, int(snapshot.version or 0)
     if after > version:
@@ -205,7 +259,42 @@ def _appended(
                 f"version {gone[0]}: the log was cleaned up; begin after {gone[-1]}, or take a "
                 f"whole version"
             )
-        actions = list(threads.map(lambda each: read_actions(url, each), wanted))
+        return list(threads.map(lambda each: _commit_of(url, each), wanted))
+
+
+def _commit_of(url: str, version: int) -> _Commit:
+    actions = read_actions(url, version)
+    added, removed = (_changed(url, kind, actions) for kind in ("add", "remove"))
+    return _Commit(version, added, removed, _paths(url, "remove", actions))
+
+
+def _require_appends(
+    snapshot: Snapshot, after: int, commits: Iterable[_Commit], named: Mapping[str, str]
+) -> None:
+    """InputError if a version takes rows away from the partitions that a URL names."""
+    for commit in commits:
+        removed = commit.removed
+        if removed and named.keys() - {*VERSIONS}:
+            removed = removed - _elsewhere(snapshot, commit.version - 1, named)
+        if removed:
+            [(_, info)] = commit_infos(snapshot.url, [commit.version])
+            raise InputError(
+                f"{redact(snapshot.url)}: expected only appends after version {after}, found "
+                f"version {commit.version} ({info['operation']}), which also takes rows away: "
+                f"begin after it, or take whole versions"
+            )
+
+
+def _appended(
+    snapshot: Snapshot, after: int, commits: Sequence[_Commit]
+) -> tuple[FileList, dict[str, int]]:
+    """The data files that commits of a Delta table up to the snapshot's appended, as they were then
+    if they have been rewritten since, and the versions that appended them, by path.
+
+    Raises:
+        InputError: A file has other partition keys, or no version has it.
+    """
+    url, version = snapshot.url, snapshot.version
     names = {key.name for key in snapshot.schema.partition_keys}
     appended, found, unseen = dict[str, int](), dict[str, DataFile](), set[str]()
 
@@ -223,21 +312,13 @@ def _appended(
             found[file.path] = file
             unseen.remove(file.path)
 
-    for number, of_commit in zip(wanted, actions, strict=True):
-        if _takes_away(snapshot, number, of_commit, named):
-            [(_, info)] = commit_infos(url, [number])
-            raise InputError(
-                f"{redact(url)}: expected only appends after version {after}, found version "
-                f"{number} ({info['operation']}), which also takes rows away: begin after it, or "
-                f"take whole versions"
-            )
+    for commit in commits:
         # Opening a version takes as long as all of its files, so only the last one is opened before
         # files of the range were rewritten.
-        if not unseen.isdisjoint(_paths(url, "remove", of_commit)):
-            see(files_at(url, number - 1))
-        added = _changed(url, "add", of_commit)
-        appended |= dict.fromkeys(added, number)
-        unseen |= added
+        if not unseen.isdisjoint(commit.gone):
+            see(files_at(url, commit.version - 1))
+        appended |= dict.fromkeys(commit.added, commit.version)
+        unseen |= commit.added
     see(snapshot.data_files)
     if unseen:
         path = min(unseen)
@@ -247,16 +328,6 @@ def _appended(
             f"{appended[path]}, or take a whole version"
         )
     return FileList.of(found.values()), appended
-
-
-def _takes_away(
-    snapshot: Snapshot, version: int, actions: Iterable[Mapping[str, Any]], named: Mapping[str, str]
-) -> bool:
-    """Whether a version takes rows away from the partitions that a URL names."""
-    removed = _changed(snapshot.url, "remove", actions)
-    if removed and named.keys() - {*VERSIONS}:
-        removed -= _elsewhere(snapshot, version - 1, named)
-    return bool(removed)
 
 
 def _elsewhere(snapshot: Snapshot, version: int, named: Mapping[str, str]) -> set[str]:

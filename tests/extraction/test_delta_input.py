@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,14 @@ from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.spark.runners import SparkRunner
 from featstore.extraction.spark.yarn import is_final
-from featstore.extraction.units import raw as raw_module
-from featstore.extraction.units.raw import find_raw_files, list_input, open_range, plan_units
+from featstore.extraction.units.raw import find_raw_files, open_range, plan_units
 from featstore.files.listings import FileEntry, find_file
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table import open as open_module
 from featstore.table.delta import files_at, open_delta
-from featstore.table.open import open_input
+from featstore.table.log_files import read_actions
+from featstore.table.open import OpenedTables, open_input
 from featstore.table.snapshot import FileList, Snapshot
 from tests.extraction.conftest import raw_rows
 from tests.masked_tables import add_file, commit, delete_by_vector
@@ -287,15 +288,23 @@ def test_vacuumed_files_of_a_version_are_told_and_end_a_run_for_good(
         extract_files(begun_later)
 
 
-def test_of_a_range_the_newest_version_is_told_of_which_a_file_is_gone_and_no_more_is_looked_at(
-    table: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_open", [True, False])
+def test_of_a_range_the_newest_version_is_told_that_lost_a_file_among_those_rewritten_since(
+    table: str, monkeypatch: pytest.MonkeyPatch, *, is_open: bool
 ) -> None:
+    url = f"delta+{table}?after=-1"
     for first in range(500, 540, 10):
         write_deltalake(table, raw_rows(10, first, dt=DAYS[0]), mode="append")
-    url = f"delta+{table}?after=-1"
-    paths = {rows.appended: Path(entry.url) for entry, rows in list_input(url) if rows is not None}
+    input_ = open_input(url)
+    assert input_ is not None
+    paths = {input_.appended[file.path]: Path(file.url) for file in input_.snapshot.data_files}
     assert len(paths) == 6
-    for version in (0, 1, 3):
+    DeltaTable(table).optimize.compact()  # all but that of version 1, the only one of its day
+    for first in (540, 550):
+        write_deltalake(table, raw_rows(10, first, dt=DAYS[0]), mode="append")
+    [unit] = plan_units(find_raw_files(url, {}, ()), 1_000)
+    of_first = next(raw for raw in unit.ranges if raw.url == str(paths[0]))
+    for version in (0, 2, 3):
         paths[version].unlink()
     looked_at = list[str]()
 
@@ -303,22 +312,62 @@ def test_of_a_range_the_newest_version_is_told_of_which_a_file_is_gone_and_no_mo
         looked_at.append(url)
         return find_file(url)
 
-    monkeypatch.setattr(raw_module, "find_file", look)
-    with pytest.raises(InputError, match="files that version 3 appended were vacuumed; begin"):
+    monkeypatch.setattr(open_module, "find_file", look)
+    with (
+        pytest.raises(InputError, match="files that version 3 appended were vacuumed; begin"),
+        open_range(of_first) if is_open else nullcontext(),
+    ):
         find_raw_files(url, {}, ())
     looked_for = [str(paths[5]), str(paths[4]), str(paths[3])]
     assert looked_at in (looked_for, looked_for[:2])  # without that which was met
-    assert len(find_raw_files(f"delta+{table}?after=3", {}, ())) == 2
+    assert len(find_raw_files(f"delta+{table}?after=3", {}, ())) == 4
 
 
-@pytest.mark.parametrize(("query", "may_pass"), [("", True), ("?version=1", False)])
-def test_a_file_that_goes_while_rows_are_read_is_told_as_one_that_goes_before(
-    table: str, query: str, may_pass: bool
+def test_a_range_is_read_from_the_log_once_for_all_days(
+    spec: Spec, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    read = list[int]()
+
+    def read_noted(url: str, version: int) -> list[dict[str, Any]]:
+        read.append(version)
+        return read_actions(url, version)
+
+    monkeypatch.setattr(open_module, "read_actions", read_noted)
+    url = f"delta+{table}?after=-1&dt={{dt}}"
+    done = extract_days(job_of(spec, tmp_path, url, partition_from_path=()), "..".join(DAYS))
+    assert [day.report.num_rows for day in done.days if day.report] == [300, 200]
+    assert sorted(read) == [0, 1]
+
+
+def test_of_many_tables_the_last_ones_stay_open() -> None:
+    opened, made = OpenedTables(), list[int]()
+
+    def get(key: int) -> None:
+        opened.get(key, lambda: made.append(key))
+
+    for key in range(100):
+        get(0)
+        get(key)
+    assert made == [*range(100)]
+    get(99)
+    assert len(made) == 100
+    get(1)
+    assert made[100:] == [1]
+
+
+@pytest.mark.parametrize(("query", "may_pass"), [("", True), ("?version=2", False)])
+@pytest.mark.parametrize("what", ["a data file", r"its deleted rows in \S+\.bin"])
+def test_what_goes_while_rows_are_read_is_told_as_what_goes_before(
+    table: str, query: str, what: str, *, may_pass: bool
+) -> None:
+    delete_by_vector(table, [0, 7])
     [unit, *_] = plan_units(find_raw_files(f"delta+{table}{query}", {}, ("dt",)), 1_000)
-    Path(unit.ranges[0].url).unlink()
+    of_table = unit.ranges[0].of_table
+    assert of_table is not None
+    data, rows = of_table.urls
+    Path(data if what == "a data file" else rows).unlink()
     with (
-        pytest.raises(InputError, match="expected a data file, found none: ") as error,
+        pytest.raises(InputError, match=f"rows 0 to 299: expected {what}, found none: ") as error,
         open_range(unit.ranges[0]),
     ):
         pass

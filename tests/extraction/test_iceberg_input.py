@@ -18,6 +18,7 @@ from featstore.extraction.spark.runners import SparkRunner
 from featstore.extraction.spark.yarn import is_final
 from featstore.extraction.units.raw import find_raw_files, open_range, plan_units
 from featstore.spec.model import Spec
+from featstore.table import row_masks
 from tests.extraction.conftest import raw_rows
 from tests.iceberg_tables import catalog_at, commit_deletes, position_deletes
 from tests.parquet_files import put_parquet
@@ -202,6 +203,10 @@ def test_deleted_rows_are_not_extracted(spec: Spec, catalog: Any, tmp_path: Path
     found = featstore.open_table(job.table_url).to_arrow().sort_by("price_log")
     kept = [at for at in range(300) if at not in (0, 7, 199)]
     assert found["user"].to_pylist() == rows["user"].take(kept).to_pylist()
+    Path(deletes.file_path.removeprefix("file://")).unlink()
+    row_masks.deleted_rows.cache_clear()
+    with pytest.raises(InputError, match=r"its deleted rows in \S+, found none: was its snapshot"):
+        extract_files(replace(job, run_id="c", partition={"dt": DAYS[1]}))
 
 
 def test_a_spec_is_previewed_on_a_table(spec: Spec, table: Any) -> None:

@@ -34,6 +34,12 @@ DENIED = "Permission denied: user=bob, access=WRITE"
         ),
         ("NoSASLMechanism", PermissionError, "demands Kerberos: NoSASLMechanism"),
         (
+            'GSSAPIError(GssMajorCodes { raw: "0x00070000", routine_error: "GSS_S_NO_CRED" }, 25, '
+            '"No credentials were supplied: No credentials available (default cache: FILE:/x)")',
+            PermissionError,
+            "Kerberos: No credentials available (default cache: FILE:/x) (hdfs://prod)",
+        ),
+        (
             'OperationFailed("Failed to load libgssapi_krb5")',
             PermissionError,
             "demands Kerberos: OperationFailed",

@@ -410,6 +410,19 @@ class AuthenticationException(Exception):
             StoreError,
             r"the name node knows no data node for it, or is starting .*dfsadmin -report",
         ),
+        (
+            Exception(
+                "The following columns have types incompatible with the existing columns in their "
+                "respective positions :\nprices,click"
+            ),
+            StoreError,
+            "the Hive metastore refuses other columns .*set hive.metastore.disallow.incompatible",
+        ),
+        (
+            Exception("Invalid method name: 'get_table'"),
+            StoreError,
+            r"the Hive metastore does not know the calls .*use a metastore of Hive 2 or 3",
+        ),
         (NotImplementedError(), StoreError, r"the store failed \(NotImplementedError\)"),
         (
             OSError("secret=Sk3yPass of Sk3yQuery " + "x" * 1000),

@@ -15,6 +15,7 @@ import org.apache.hadoop.hdfs.DistributedFileSystem;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
 import org.apache.hadoop.hdfs.MiniDFSNNTopology;
 import org.apache.hadoop.hdfs.protocol.HdfsConstants;
+import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.MiniYARNCluster;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.fifo.FifoScheduler;
@@ -46,6 +47,7 @@ public class Cluster {
         numPorts++;
       }
     }
+    UserGroupInformation.setConfiguration(conf);
     numNameNodes = numPorts / 2;
     MiniDFSCluster.Builder builder = new MiniDFSCluster.Builder(conf).numDataNodes(2);
     if (numNameNodes == 1) {

@@ -141,7 +141,7 @@ def test_an_extraction_outlasts_it_with_every_row_once(
 ) -> None:
     if (fault.is_long or after_files) and not is_campaign:
         pytest.skip("only in the campaign of make faults: the epoch has outlasted it")
-    raw, table = f"{root}/raw", f"{root}/{tmp_path.name}"
+    raw, table = (f"{root}/{tmp_path.name}/{name}" for name in ("raw", "table"))
     put_raw_files(tmp_path, raw)
     outage, begins = Outage(hadoop_service, fault, outage_s), iter([True])
 

@@ -143,7 +143,7 @@ def test_lists_stand_at_their_holders(lengths: list[int | None]) -> None:
     holders = [row for row, length in enumerate(lengths) if length is not None]
     of_holders = np.array([lengths[row] for row in holders], np.int64)
     total = int(of_holders.sum())
-    values = {
+    values: dict[str, Any] = {
         "clicks_item": np.arange(total),
         "clicks_price": np.arange(total, dtype=np.float32),
         "clicks_at": np.arange(total),

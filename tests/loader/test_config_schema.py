@@ -149,7 +149,7 @@ def test_it_is_a_schema_with_a_described_key_for_each_that_the_parser_knows() ->
     assert tuple(SCHEMA["properties"]) == (*KEYS, *MIX_KEYS)
     assert all(entry["description"] for entry in SCHEMA["properties"].values())
     for keys, request, own in (
-        (SLOT_KEYS, SlotRequest, {"slot"}),
+        (SLOT_KEYS, SlotRequest, {"slot", "history"}),
         (LABEL_KEYS, LabelRequest, {"field"}),
     ):
         options = {field.name for field in dataclasses.fields(request)} - own
@@ -161,6 +161,8 @@ def test_every_option_that_is_a_mapping_has_its_fields_in_the_schema() -> None:
     for key, hint in typing.get_type_hints(FeatureLoader.__init__).items():
         members = typing.get_args(hint)
         if any(typing.get_origin(member) is Mapping for member in members):
-            kinds = [each for each in members if dataclasses.is_dataclass(each)]
+            of_names = [each for member in members for each in typing.get_args(member)]
+            inner = [each for of_name in of_names for each in typing.get_args(of_name)]
+            kinds = [each for each in (*members, *inner) if dataclasses.is_dataclass(each)]
             assert set(kinds) - {Snapshot} <= set(OPTIONS), key
             assert kinds, key

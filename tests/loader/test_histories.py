@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from featstore.base.errors import ConfigError, DataFileError
+from featstore.base.errors import ConfigError, DataFileError, StateError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.loader.train_check import check
+from featstore.loader.train_check import TrainCheck, check
 from featstore.samples.sample_dataset import SampleDataset
 from featstore.table.delta import commit
 from featstore.table.open import open_snapshot
@@ -36,7 +36,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, FatRows]:
 
 
 def make(url: Any, **options: Any) -> FeatureLoader:
-    known = {"slots": ["row", "clicks_*", "tags"], "labels": ["click"], "batch_size": 16, "seed": 3}
+    known: dict[str, Any] = {"slots": ["row", "clicks_*", "tags"], "labels": ["click"]}
+    known |= {"batch_size": 16, "seed": 3}
     return FeatureLoader(url, **known | options)
 
 
@@ -141,8 +142,8 @@ def test_batches_by_cost_end_before_the_row_that_exceeds_the_cap(
     table: tuple[str, FatRows], options: dict[str, Any]
 ) -> None:
     url, fat = table
-    batch = {"max_values": 150, "of": "clicks_item"}
-    with make(url, batch=batch, **options) as loader:
+    cap = {"max_values": 150, "of": "clicks_item"}
+    with make(url, batch=cap, **options) as loader:
         batches = [each.clone() for each in loader]
     assert sorted(rows_checked(batches, fat)) == list(range(NUM_ROWS))
     sizes = [len(each["clicks_item"].values) for each in batches]
@@ -221,6 +222,17 @@ def test_only_histories_may_be_selected(table: tuple[str, FatRows]) -> None:
         ({"slots": [{"name": "clicks_age", "dtype": "float16"}]}, "expected dtype float32 of what"),
         ({"staging": {"decoded": True}}, "staging.decoded: expected no slots of histories"),
         ({"batch": {"max_values": 1, "of": "clicks_item"}}, "found .* in a row of"),
+        ({"histories": ["clicks"]}, "histories: expected {name: {max_len: ...}}, found"),
+        ({"histories": {"click": {}}}, "histories: unknown key 'click'; did you mean 'clicks'"),
+        ({"histories": {"clicks": 5}}, "histories.clicks: expected keys of Short"),
+        ({"histories": {"clicks": {"maxlen": 5}}}, "histories.clicks: unknown key 'maxlen'"),
+        ({"histories": {"clicks": {"max_len": 0}}}, "histories: max_len: expected"),
+        (
+            {"histories": {"clicks": {"max_len": 21}}},
+            "max_len: expected at most 20, as was extracted, found 21: extract the table again",
+        ),
+        ({"histories": {"clicks": {"window": "3x"}}}, "window: expected a time above 0, .* '3x'"),
+        ({"slots": ["row"], "histories": {"clicks": {}}}, "expected slots of it in `slots`"),
     ],
 )
 def test_what_histories_do_not_have_is_refused(
@@ -228,6 +240,28 @@ def test_what_histories_do_not_have_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message), make(table[0], **options) as loader:
         list(loader)
+
+
+@pytest.mark.parametrize("options", [{}, MIXED], ids=str)
+def test_a_config_shortens_histories(table: tuple[str, FatRows], options: dict[str, Any]) -> None:
+    url, fat = table
+    shorter = {"clicks": {"max_len": 4, "window": "20m"}}
+    with make(url, histories=shorter, **options) as loader:
+        state = loader.state_dict()
+        for batch in loader:
+            for row, ages in zip(batch["row"].tolist(), lists_of(batch, "clicks_age"), strict=True):
+                assert ages == [age for age in fat.age[row][-4:] if age <= 20]
+    with make(url, **options) as other, pytest.raises(StateError):
+        other.load_state_dict(state)
+
+
+def test_a_longer_window_than_was_extracted_is_refused(tmp_path: Path) -> None:
+    history = replace(HISTORY, window_us=3_600 * US)
+    make_table(tmp_path / "table", 7, [[5]], history)
+    with pytest.raises(
+        ConfigError, match="at most 3,600,000,000 microseconds, as was extracted, found 2h"
+    ):
+        make(tmp_path / "table", histories={"clicks": {"window": "2h"}})
 
 
 def test_samples_by_index_refuse_histories(table: tuple[str, FatRows]) -> None:
@@ -239,6 +273,7 @@ def test_a_config_with_histories_is_checked(tmp_path: Path, table: tuple[str, Fa
     config = {"table": table[0], "slots": ["row", "clicks_*"], "batch_size": 8}
     (tmp_path / "train.yaml").write_text(json.dumps(config))
     found = check(str(tmp_path / "train.yaml"))
+    assert isinstance(found, TrainCheck)
     names = [column.name for column in found.columns]
     assert names == ["row", *ALL]
 

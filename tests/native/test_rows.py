@@ -149,6 +149,7 @@ def test_ranges_that_rows_share_and_ages_are_gathered_beside_lists(
     draw, unit = np.random.default_rng(seed), 60_000_000
     piece_rows = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
     pieces, expected = [], list[list[Any]]()
+    key = "slot", "of"
     for num_rows in piece_rows:
         times = draw.integers(-(2**60), 2**60, int(draw.integers(0, 400)))
         ranges = np.sort(draw.integers(0, len(times) + 1, (num_rows, 2)), axis=1)
@@ -165,11 +166,11 @@ def test_ranges_that_rows_share_and_ages_are_gathered_beside_lists(
             empty = np.zeros(0, np.float32 if is_age else np.int64)
             given = Ragged(np.concatenate([empty, *lists]), np.cumsum([0, *map(len, lists)]))
         expected += [each.tolist() for each in lists]
-        pieces.append(buffers_of({"of": given}, num_rows))
+        pieces.append(buffers_of({key: given}, num_rows))
     order = data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=30)) if expected else []
     places = places_of(np.array(order, np.int64), piece_rows, np.array([0, len(order)]))
     [packed] = gather_batches(pieces, places, BufferPool(), BufferPool())
-    found = packed.arrays()["of"]
+    found = packed.arrays()[key]
     assert isinstance(found, Ragged)
     pairs = pairwise(found.offsets.tolist())
     assert [found.values[begin:end].tolist() for begin, end in pairs] == [

@@ -45,9 +45,11 @@ def read(
     chosen: Array | None = None,
     slots: tuple[str, ...] = ALL,
     history: StoredHistory = HISTORY,
+    shorter: Mapping[str, Any] | None = None,
 ) -> Mapping[str, SharedLists]:
     """The histories of row groups of the only file."""
-    request = resolve(schema_of(history), slots=["row", *slots])
+    histories = None if shorter is None else {"clicks": shorter}
+    request = resolve(schema_of(history), slots=["row", *slots], histories=histories)
     [path] = root.iterdir()
     with OpenFile(path) as file:
         return reader_of(file, request).read(row_groups, chosen).histories
@@ -84,6 +86,30 @@ def test_rows_give_what_rows_of_their_own_would_hold(history: Any, data: st.Data
         assert {name: lists_of(each) for name, each in found.items()} == expected(
             fat, [begin + row for row in rows], slots
         )
+
+
+@pytest.mark.parametrize("history", [HISTORY, IN_WINDOW, LATE])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_shorter_histories_are_those_that_were_extracted_so(
+    history: Any, data: st.DataObject
+) -> None:
+    max_len = data.draw(st.none() | st.integers(1, 20))
+    window_s = data.draw(st.none() | st.integers(1, 2_000))
+    changed = {} if max_len is None else {"max_len": max_len}
+    changed |= {} if window_s is None else {"window_us": window_s * US}
+    shorter = {"max_len": max_len, "window": None if window_s is None else f"{window_s}s"}
+    slots = tuple(data.draw(st.lists(st.sampled_from(ALL), min_size=1, unique=True)))
+    with TemporaryDirectory() as directory:
+        root, seed = Path(directory) / "table", data.draw(st.integers(0, 99))
+        write_files(root, seed, [[40, 20]], history)
+        fat, _ = write_files(
+            Path(directory) / "other", seed, [[40, 20]], replace(history, **changed)
+        )
+        found = read(root, [0, 1], None, slots, history, shorter)
+    assert {name: lists_of(each) for name, each in found.items()} == expected(
+        fat, list(range(60)), slots
+    )
 
 
 def test_lists_are_held_once_however_many_rows_share_them(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle, islice
 from pathlib import Path
@@ -448,3 +449,93 @@ def test_a_sampler_whose_last_rows_are_dropped_is_refused(store: str) -> None:
         loader = made(ROWS, 64, sampler=order, drop_last=True)
         with pytest.raises(StateError, match=r"one batch for each of the order's.*drop_last=False"):
             list(order.deliver(loader))
+
+
+LENGTHS, MAX_VALUES = [row % 6 for row in ROWS], 14
+
+
+def capped(order: Any = ORDER, batch_size: int = BATCH, **options: Any) -> DispatchedOrder:
+    cap: dict[str, Any] = {"lengths": LENGTHS, "max_values": MAX_VALUES}
+    return DispatchedOrder(order, batch_size, shard_rows=16, **cap | options)
+
+
+def as_fit(rows: list[int], batch_size: int) -> list[list[int]]:
+    """Row by row: each row goes to the batch before it if it fits."""
+    batches: list[list[int]] = []
+    for row in rows:
+        last = batches[-1] if batches else []
+        num_values = sum(LENGTHS[each] for each in [*last, row])
+        if last and len(last) < batch_size and num_values <= MAX_VALUES:
+            last.append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [4, 7, 100])
+def test_a_batch_by_cost_has_as_many_rows_of_the_order_as_fit(
+    num_workers: int, batch_size: int
+) -> None:
+    with capped(batch_size=batch_size) as order:
+        loader = loader_of(order, num_workers=num_workers)
+        for epoch in range(2):
+            order.set_epoch(epoch)
+            expected = as_fit(list(ORDER.at_epoch(epoch)), batch_size)
+            assert listed(order.deliver(loader)) == expected
+
+
+def test_batches_by_cost_go_on_from_the_state_of_any_step_with_any_cap() -> None:
+    with ExitStack() as stack:
+        saved = stack.enter_context(capped(ORDER.at_epoch(2)))
+        rows, states = list[int](), []
+        for batch in saved.deliver(saved):
+            states.append((len(rows), json.loads(json.dumps(saved.state_dict()))))
+            rows += batch.tolist()
+        for num_delivered, state in states:
+            again = stack.enter_context(capped())
+            again.load_state_dict(state)
+            again.set_epoch(2)
+            found = listed(again.deliver(again))
+            assert found == as_fit(rows[num_delivered:], BATCH)
+        without = stack.enter_context(DispatchedOrder(ORDER, BATCH, shard_rows=16))
+        without.load_state_dict(states[5][1])
+        without.set_epoch(2)
+        assert flat(listed(without.deliver(without))) == rows[states[5][0] :]
+
+
+def test_workers_share_an_epoch_of_batches_by_cost(store: str) -> None:
+    pause = threading.Event()
+    begun = threading.Barrier(2)
+
+    def work(pause_s: float) -> list[list[int]]:
+        with capped(batch_size=100, dispatch={"store": store, "run_id": "run"}) as order:
+            found = []
+            for number, batch in enumerate(order.deliver(order)):
+                if not number:
+                    begun.wait(60)
+                found.append(batch.tolist())
+                pause.wait(pause_s)
+        return found
+
+    with ThreadPoolExecutor(2) as threads:
+        fast, slow = threads.map(work, (0.0, 0.1))
+    assert sorted(flat(fast) + flat(slow)) == ROWS
+    assert len(flat(fast)) > len(flat(slow)) > 0
+    assert max(sum(LENGTHS[row] for row in batch) for batch in fast + slow) <= MAX_VALUES
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_values": None}, "expected both, and batch_size, found lengths, max_values None"),
+        ({"lengths": None}, "found no lengths, max_values 14 and batch_size 7"),
+        ({"batch_size": None}, "found lengths, max_values 14 and batch_size None"),
+        ({"max_values": 4}, "expected at most 4 values in each row, found 5 in row 5"),
+        ({"max_values": 0}, "max_values: expected"),
+        ({"lengths": [1]}, "lengths: expected an integer for each of 200 rows"),
+    ],
+)
+def test_a_cap_of_a_dispatched_order_is_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        capped(**options)

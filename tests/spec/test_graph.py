@@ -119,6 +119,51 @@ def test_a_list_slot_says_which_end_its_spec_keeps(
     assert (b"featstore.truncate" in schema["seen_id"].to_field().metadata) is bool(expected)
 
 
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ({"op": "hash", "of": "seen"}, "history"),
+        ({"op": "hash", "of": "seen", "max_len": 3}, "history[:3]"),
+        ({"op": "hash", "of": "latest", "max_len": 3}, "history[-5:][:3]"),
+        ({"op": "identity", "of": "numbers", "max_len": 3, "truncate": "tail"}, "history[-3:]"),
+        ({"op": "take", "of": "numbers", "n": 3}, "history[:3]"),
+        ({"op": "slice", "of": "numbers", "start": 1, "stop": -1}, "history[1:-1]"),
+        ({"op": "slice", "of": "numbers", "stop": 0}, "history[:0]"),
+        ({"op": "slice", "of": "numbers"}, "history"),
+        ({"op": "time_since", "of": ["ts", "at"], "unit": "hour"}, "history"),
+        ({"op": "cross", "of": ["user", "seen"]}, "history"),
+        ({"op": "cross", "of": ["user", "seen"], "max_cross": 4}, "history[:4]"),
+        ({"op": "cross", "of": ["numbers", "seen"]}, None),  # an id for each pair
+        ({"op": "distinct", "of": "seen"}, None),
+        ({"op": "combine", "of": "numbers", "by": "sum"}, None),
+        ({"op": "hash", "of": "tags"}, None),
+        ({"op": "hash", "of": "user"}, None),
+    ],
+)
+def test_a_list_slot_says_of_which_events_it_has_an_element_each(
+    node: dict[str, Any], expected: str | None
+) -> None:
+    document = {
+        "spec": 1,
+        "inputs": {
+            "user": "string",
+            "ts": "timestamp",
+            "seen": "list<string>",
+            "at": "list<timestamp>",
+            "numbers": "list<long>",
+            "tags": "list<string>",
+        },
+        "sequences": {"history": {"of": ["seen", "at", "numbers"], "max_len": 9}},
+        "slots": [
+            {"name": "latest", "op": "take", "of": "seen", "n": 5, "end": "tail", "store": False},
+            {"slot": 1, "name": "f", **node},
+        ],
+    }
+    [slot] = build_graph(load_spec(document)).schema
+    assert slot.sequence == expected
+    assert Slot.from_field(slot.to_field()) == slot
+
+
 def test_labels_weight_and_kept_columns_have_their_input_types() -> None:
     labels = {"click": "clicked", "paid": "price", "late": "bin"}
     bins = inner(name="bin", op="bucketize", of="price", boundaries=[1])

@@ -17,21 +17,20 @@ from featstore.base.closing import Closing
 from featstore.base.named_errors import system_error
 from featstore.ops.arrays import Integers, values_of
 
-KEY = "_key"
-ROW = "_row"  # Where rows were in the input, if that decides their order.
 # More rows take more memory, fewer more time: each batch has some of nearly each block.
 BATCH_ROWS = 16_384
 _ALIGNMENT = 64  # of Arrow's buffers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class RowBlock:
     """Rows that were extracted together, in order of bucket and key, then of the input.
 
     Attributes:
         place: The number of the unit, and that of the block within it: in this order blocks follow
             each other in the input.
-        rows: The rows, with the sign of the key as `KEY` (int64).
+        rows: The rows, with the sign of the key as the last column, int64, whose name may be that
+            of another.
         first_bucket: The number of the first bucket that `ends` tells of.
         ends: Where the rows of each bucket end, int64 (num_buckets,).
     """
@@ -41,14 +40,14 @@ class Block:
     first_bucket: int
     ends: Integers
 
-    def split(self) -> "Iterator[Block]":
+    def split(self) -> "Iterator[RowBlock]":
         """Yields a block for each bucket that has rows."""
         first = 0
         for bucket, end in enumerate(self.ends.tolist(), self.first_bucket):
             if end > first:
                 rows = self.rows.slice(first, end - first)
                 ends = np.array([rows.num_rows])
-                yield Block(place=self.place, rows=rows, first_bucket=bucket, ends=ends)
+                yield RowBlock(place=self.place, rows=rows, first_bucket=bucket, ends=ends)
             first = end
 
     def to_bytes(self) -> bytes:
@@ -82,7 +81,7 @@ class Blocks(Closing):
     Blocks are added by any thread. Once all are there, any thread may read them.
 
     Args:
-        schema: The columns of the rows, without `KEY`.
+        schema: The columns of the rows, without the key.
         directory: Where the file lies; by default where temporary files do (TMPDIR).
 
     Raises:
@@ -90,7 +89,7 @@ class Blocks(Closing):
     """
 
     def __init__(self, schema: pa.Schema, directory: str | None = None) -> None:
-        self._schema = schema.append(pa.field(KEY, pa.int64()))
+        self._schema = schema.append(pa.field("key", pa.int64()))
         self._where = directory or tempfile.gettempdir()
         with self._named_errors():
             self._file = tempfile.TemporaryFile(prefix="featstore-blocks-", dir=directory)  # noqa: SIM115
@@ -104,7 +103,7 @@ class Blocks(Closing):
         self._map = None
         self._file.close()
 
-    def add(self, block: Block) -> None:
+    def add(self, block: RowBlock) -> None:
         """Writes a block."""
         self.add_message(block.place, block.rows.serialize(), block.first_bucket, block.ends)
 
@@ -169,18 +168,19 @@ class Blocks(Closing):
         return sum(num_rows for num_rows, _ in found), sum(num_bytes for _, num_bytes in found)
 
     def of_keys(self, low: int, high: int) -> pa.Table:
-        """The rows whose key is one of `low ... high`, without `KEY`; in order of their blocks.
+        """The rows whose key is one of `low ... high`, in the order of their blocks.
         The rows of each block must be in the order of their keys alone.
         """
         rows = [batch.slice(first, last - first) for batch, first, last in self._ranges(low, high)]
-        return pa.Table.from_batches(rows, self._schema).drop_columns([KEY])
+        found = pa.Table.from_batches(rows, self._schema)
+        return found.remove_column(found.num_columns - 1)
 
     def _ranges(self, low: int, high: int) -> Iterator[tuple[pa.RecordBatch, int, int]]:
         with self._lock:
             stored = sorted(self._stored, key=lambda block: block.place)
         for block in stored:
             batch = self.read(block)
-            keys = values_of(batch.column(KEY))
+            keys = values_of(batch.columns[-1])
             first, last = np.searchsorted(keys, low, "left"), np.searchsorted(keys, high, "right")
             if first < last:
                 yield batch, int(first), int(last)
@@ -210,11 +210,11 @@ class BucketRows:
         Memory holds 24 bytes for each row of the bucket, and twice a batch.
         """
         for rows in self.tables(batch_rows):
-            yield from rows.drop_columns([KEY]).to_batches()
+            yield from rows.remove_column(rows.num_columns - 1).to_batches()
 
     def tables(self, batch_rows: int) -> Iterator[pa.Table]:
-        """The same as `batches`, with the column `KEY`."""
-        keys = [np.asarray(self._read(part).column(KEY)).copy() for part in self._parts]
+        """The same as `batches`, with the signs of keys as the last column."""
+        keys = [np.asarray(self._read(part).columns[-1]).copy() for part in self._parts]
         firsts = np.array([first for _, first, _ in self._parts])
         for counts in cut_groups(keys, batch_rows):
             yield self._joined(firsts.tolist(), counts.tolist())
@@ -228,8 +228,7 @@ class BucketRows:
             for (block, *_), first, num_rows in parts
             if num_rows
         )
-        order = np.argsort(rows.column(KEY).to_numpy(), kind="stable")
-        return rows.take(pa.array(order))
+        return rows.take(pa.array(np.argsort(rows.columns[-1].to_numpy(), kind="stable")))
 
     def _read(self, part: tuple[_Stored, int, int]) -> pa.RecordBatch:
         block, first, num_rows = part

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import InputError
-from featstore.extraction.units.blocks import KEY, ROW, Block, Blocks, BucketRows
+from featstore.extraction.units.blocks import Blocks, BucketRows, RowBlock
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.history_rows import HistoryRows
 from featstore.extraction.units.raw import Unit
@@ -153,14 +153,14 @@ class CutRows:
         self._keys = _Keys(task.spec)
         extractor.watch(self._keys.see)
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[RowBlock]:
         """The blocks, to be taken once."""
         number = first_row = 0
         for batch in self._rows:
             self._num_bytes += batch.nbytes
             if self._task.spec.histories:
                 rows = np.arange(first_row, first_row + batch.num_rows) + (self._index << _ROW_BITS)
-                batch = batch.append_column(ROW, pa.array(rows))
+                batch = batch.append_column("row", pa.array(rows))
             first_row += batch.num_rows
             keys, most = self._keys.signs, batch.num_rows
             if self._block_bytes is not None:
@@ -170,12 +170,12 @@ class CutRows:
                 yield self._block(rows, keys[first : first + most], (self._index, number))
                 number += 1
 
-    def _block(self, rows: pa.RecordBatch, keys: Integers, place: tuple[int, int]) -> Block:
+    def _block(self, rows: pa.RecordBatch, keys: Integers, place: tuple[int, int]) -> RowBlock:
         buckets = bucket_of(keys, len(self._buckets), self._index)
         order = np.lexsort((keys, buckets))
         ends = np.cumsum(np.bincount(buckets, minlength=len(self._buckets)))
-        rows = rows.take(pa.array(order)).append_column(KEY, pa.array(keys[order]))
-        return Block(place=place, rows=rows, first_bucket=self._buckets.start, ends=ends)
+        rows = rows.take(pa.array(order)).append_column("key", pa.array(keys[order]))
+        return RowBlock(place=place, rows=rows, first_bucket=self._buckets.start, ends=ends)
 
     def report(self, partition: Mapping[str, str], attempt: int = 0) -> UnitReport:
         """What the unit found, whose statistics are stored. To be called once all blocks were
@@ -215,7 +215,7 @@ def bucket_of(keys: Integers, num_buckets: int, unit: int) -> Integers:
 def block_schema(spec: Spec) -> pa.Schema:
     """The columns of rows on their way to buckets."""
     schema = Extractor(spec).schema.to_arrow()
-    return schema.append(pa.field(ROW, pa.int64())) if spec.histories else schema
+    return schema.append(pa.field("row", pa.int64())) if spec.histories else schema
 
 
 def write_bucket(

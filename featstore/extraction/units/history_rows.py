@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from featstore.base.redaction import redact
-from featstore.extraction.units.blocks import KEY, ROW, Block, Blocks
+from featstore.extraction.units.blocks import Blocks, RowBlock
 from featstore.extraction.units.extractor import EventExtractor
 from featstore.extraction.units.findings import BatchOrigin, Malformed, first_examples
 from featstore.extraction.units.raw import Unit, open_range, read_batches
@@ -64,9 +64,9 @@ def cut_events(history: EventHistory, unit: Unit, blocks: Blocks, on_rows: OnRow
         keys, events = np.concatenate(waiting_keys), pa.Table.from_batches(waiting)
         order = np.argsort(keys, kind="stable")
         rows = events.take(pa.array(order)).combine_chunks().cast(event_schema(history))
-        [batch] = rows.append_column(KEY, pa.array(keys[order])).to_batches()
+        [batch] = rows.append_column("key", pa.array(keys[order])).to_batches()
         place, ends = (unit.index, number), np.array([len(keys)])
-        blocks.add(Block(place=place, rows=batch, first_bucket=0, ends=ends))
+        blocks.add(RowBlock(place=place, rows=batch, first_bucket=0, ends=ends))
         number += 1
         waiting.clear()
         waiting_keys.clear()
@@ -176,12 +176,13 @@ class HistoryRows:
         Its rows are in the order of the first history's `as_of`, then of the input.
 
         Args:
-            tables: Extracted rows with `KEY`, in whose order they are, and `ROW`.
+            tables: Extracted rows, then their places in the input and the signs of their keys, in
+                whose order they are: int64.
         """
         for table in tables:
             parts, num_bytes = list[tuple[pa.Table, list[_Seen]]](), 0
             for rows in self._split(table):
-                keys = values_of(_joined(rows.column(KEY)))
+                keys = values_of(_joined(rows.columns[-1]))
                 seen = [log.seen(keys, self._times(rows, log)) for log in self._logs]
                 of_part = sum(each.nbytes for each in seen)
                 if parts and num_bytes + of_part > self._list_bytes:
@@ -204,7 +205,7 @@ class HistoryRows:
 
     def _split(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Cuts rows between keys, as often as they have too many events together."""
-        keys = values_of(_joined(rows.column(KEY)))
+        keys = values_of(_joined(rows.columns[-1]))
         given = keys[keys != 0]
         between = np.flatnonzero(np.diff(keys)) + 1
         if len(given) and len(between):
@@ -227,15 +228,16 @@ class HistoryRows:
         as_of = self._times(rows, self._logs[0]).cast(pa.int64())
         first = pa.scalar(np.iinfo(np.int64).min, pa.int64())
         times = values_of(pc.fill_null(as_of, first))
-        order = np.lexsort((values_of(_joined(rows.column(ROW))), times))
-        rows = rows.take(pa.array(order))
+        order = np.lexsort((values_of(_joined(rows.columns[-2])), times))
+        rows = rows.select(range(rows.num_columns - 2)).take(pa.array(order))
         for i, stored in enumerate(self.stored):
             rows = _with_history(rows, stored, [seen[i] for _, seen in parts], order)
         return rows
 
     @staticmethod
     def _times(rows: pa.Table, log: _Log) -> pa.Array:
-        return _joined(rows.column(log.stored.as_of))
+        # The first of this name: others may be named like those that come after the extracted ones.
+        return _joined(rows.columns[rows.column_names.index(log.stored.as_of)])
 
 
 def _with_history(

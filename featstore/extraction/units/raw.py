@@ -47,8 +47,6 @@ from featstore.table.snapshot import DataFile
 # Rows of a batch, and its values, with those in lists and maps. Many rows keep the fixed cost of
 # each operator call small: 26 microseconds. 4 Mi values bound the memory: 32 MB for 8-byte columns.
 MIN_BATCH_ROWS, MAX_BATCH_ROWS, BATCH_VALUES = 4_096, 65_536, 1 << 22
-# Files that are looked for at a time once one is gone: each look is one request to the store.
-_NUM_LOOKING_THREADS = 16
 
 RawSource: TypeAlias = pq.ParquetFile | RawTextFile | RawTableFile
 
@@ -325,7 +323,7 @@ def _values_per_row(file: pq.ParquetFile, row_group: int, columns: Sequence[str]
 def open_range(raw: RawRange) -> Iterator[RawSource]:
     """Opens the file of a range for reading; it is closed at the end of the block.
 
-    The data file of a table never changes, but may be removed.
+    The data file of a table never changes, but it and records of its deleted rows may be removed.
 
     Raises:
         InputError: The file cannot be opened, or has changed since it was listed. The change is
@@ -339,10 +337,7 @@ def open_range(raw: RawRange) -> Iterator[RawSource]:
                 file = stack.enter_context(_opened(raw))
             yield file
         except FeatstoreError:
-            if raw.of_table is not None and find_file(raw.url) is None:
-                raise InputError(
-                    f"{_shown(raw)}: expected a data file, found none: {raw.of_table.if_gone}"
-                ) from None
+            _check_there(raw)
             _check_unchanged(raw)
             raise
     _check_unchanged(raw)
@@ -360,6 +355,17 @@ def _opened(raw: RawRange) -> Iterator[RawSource]:
         row_groups = range(raw.first_row_group, raw.last_row_group + 1)
         with open_raw(raw.url, raw.listed.size_bytes, row_groups) as parquet:
             yield parquet
+
+
+def _check_there(raw: RawRange) -> None:
+    """InputError if what a table had of a data file is gone: the file, or its deleted rows."""
+    if (rows := raw.of_table) is None:
+        return
+    for url in rows.urls:
+        if find_file(url) is None:
+            what = "a data file" if url == raw.url else f"its deleted rows in {redact(url)}"
+            advice = rows.advice()
+            raise InputError(f"{_shown(raw)}: expected {what}, found none: {advice}") from None
 
 
 def _check_unchanged(raw: RawRange) -> None:
@@ -498,24 +504,9 @@ def _contents(
 
 
 def _advice_if_gone(listed: Iterable[tuple[FileEntry, RawTableRows | None]], url: str) -> str:
-    """What to do about a raw file that is gone. In a range of versions the newest one counts of
-    which a file is gone.
-    """
-    by_url = {entry.url: rows for entry, rows in listed}
-    if (gone := by_url[url]) is None:
-        return REMOVED_MEANWHILE
-    later = [rows for rows in by_url.values() if rows and rows.appended > gone.appended]
-    later.sort(key=_appended, reverse=True)
-    with thread_pool(_NUM_LOOKING_THREADS) as threads:
-        for _, of_version in itertools.groupby(later, _appended):
-            rows = list(of_version)
-            if None in threads.map(find_file, [each.file.url for each in rows]):
-                return rows[0].if_gone
-    return gone.if_gone
-
-
-def _appended(rows: RawTableRows) -> int:
-    return rows.appended
+    """What to do about a raw file that is gone."""
+    rows = next(rows for entry, rows in listed if entry.url == url)
+    return REMOVED_MEANWHILE if rows is None else rows.advice()
 
 
 def _row_groups(file: RawFile) -> Iterator[RawRange]:

@@ -3,7 +3,7 @@ file as the table's readers find them, and partition keys are columns too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow as pa
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
-from featstore.table.open import InputTable
+from featstore.table.open import InputTable, if_gone_of_range
 from featstore.table.snapshot import DataFile
 
 
@@ -22,19 +22,29 @@ class RawTableRows:
     Attributes:
         schema: The columns, in the table's types.
         file: The file, as the table lists it.
-        if_gone: What to do if the file is gone.
-        appended: The version that appended the file, of a range of a Delta table; otherwise 0.
+        if_gone: As of `InputTable`.
+        range_url: As of `InputTable`.
     """
 
     schema: pa.Schema
     file: DataFile
     if_gone: str
-    appended: int
+    range_url: str = field(repr=False)
 
     @property
     def partition(self) -> Mapping[str, str | None]:
         """The values of the partition keys, as text."""
         return self.file.partition
+
+    @property
+    def urls(self) -> list[str]:
+        """The data file, and the files that record its deleted rows."""
+        records = () if self.file.mask is None else self.file.mask.records
+        return [self.file.url, *(record.url for record in records if record.url)]
+
+    def advice(self) -> str:
+        """What to do if one of them is gone."""
+        return self.if_gone or if_gone_of_range(self.range_url, self.file.path)
 
 
 def table_rows(table: InputTable) -> Iterator[RawTableRows]:
@@ -45,8 +55,8 @@ def table_rows(table: InputTable) -> Iterator[RawTableRows]:
         yield RawTableRows(
             schema=schema,
             file=file,
-            if_gone=table.if_gone(file.path),
-            appended=table.appended.get(file.path, 0),
+            if_gone=table.if_gone,
+            range_url=table.range_url,
         )
 
 

@@ -89,8 +89,7 @@ class Assembler:
         pools: Memory for gathered rows; None: its own.
         demand: Whether columns are asked for; None: not yet.
         num_threads: In how many threads shuffled rows are gathered.
-        cap: How many values a batch may have. In the file's order it is not looked at here: blocks
-            are then not divided.
+        cap: How many values a batch may have.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Assembler:
         self._request, self._batch_size, self._stats, self._skip = request, batch_size, stats, skip
         self._budget, self._pools = budget or Budget(), pools or BufferPools()
         self._demand = demand or ColumnDemand()
-        self._aligner = BatchAligner(batch_size, self._pools.joined, self._demand)
+        self._aligner = BatchAligner(batch_size, self._pools.joined, self._demand, cap)
         self._left_out: set[tuple[int, int, int]] = set()
         self._windows: dict[Window, _Converted] = {}
         self._rest = DrawnRows()
@@ -173,8 +172,7 @@ class Assembler:
                 if (part := parts.popleft()).work.claim.key in self._left_out:
                     continue
                 with self._leaving_out(part), _one_by_one(part, parts):
-                    view = self._view(part)
-                    blocks += self._aligner.add(view) if self._cap is None else [view]
+                    blocks += self._aligner.add(self._view(part))
         except Exception as error:
             if not blocks:
                 raise

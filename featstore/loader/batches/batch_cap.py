@@ -1,12 +1,15 @@
 """Caps the values of one list slot in a batch: batches of about equal cost, whose rows differ."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from featstore.base.errors import ConfigError, require_integer
-from featstore.base.intervals import capped_cuts, fitting_end
+from featstore.base.intervals import capped_cuts
 from featstore.loader.batches.blocks import Block
 from featstore.loader.request.decode import WindowColumns
+from featstore.ops.lists import offsets_from
 from featstore.reading.buffers import Array, Ragged, Values
 from featstore.tensors.column_arrays import SLOT, Key
 
@@ -39,56 +42,48 @@ class BatchCap:
         offsets = self._lists(block.columns).offsets
         return int(offsets[block.end]) - int(offsets[block.begin])
 
-    def parts(self, block: Block, batch_size: int, missing: int, room: int) -> Iterator[Block]:
-        """The block's rows in slices, each of one batch. An empty block gives one empty slice.
+    def batch_ends(self, block: Block, batch_size: int, begun: tuple[int, int]) -> Array:
+        """The rows of the block at which batches end, whatever rows come after the block.
 
         Args:
             block: The block.
             batch_size: The most rows of a batch.
-            missing: How many rows the batch that is being made may still have.
-            room: How many values it may still have. If not even the first row fits, the first slice
-                is of the next batch.
-
-        Raises:
-            ConfigError: A row alone exceeds the cap.
+            begun: The rows and values of the batch that is being made. It ends at the block's first
+                row if that does not fit.
         """
-        first = block.begin
-        if first == block.end:
-            yield block.slice(first, first)
-            return
-        offsets = self._lists(block.columns).offsets
-        while first < block.end:
-            end = fitting_end(offsets, first, min(block.end, first + missing), room)
-            if first < end:
-                yield block.slice(first, end)
-            elif room == self.max_values:
-                raise self._error(block.slice(first, first + 1))
-            first, missing, room = end, batch_size, self.max_values
+        offsets = self._lists(block.columns).offsets[block.begin : block.end + 1]
+        cuts = capped_cuts(offsets, self.max_values, batch_size, begun)
+        if len(cuts) > 1 and cuts[-1] - cuts[-2] < batch_size - (begun[0] if len(cuts) == 2 else 0):
+            cuts.pop()  # Further rows may fit.
+        ends: Array = np.array(cuts[1:], np.int64) + block.begin
+        return ends
 
     def lengths(self, columns: WindowColumns) -> Array:
         """The length of each list."""
         return columns.lengths((SLOT, self.of))
 
     def cuts(self, lengths: Array, batch_size: int) -> list[int]:
-        """Where batches begin and end, from 0 to the number of rows. A row above the cap is alone;
-        `parts` refuses it.
+        """Where batches begin and end, from 0 to the number of rows. A row above the cap is alone.
 
         Args:
             lengths: The length of each list: (num_rows,), at least one.
             batch_size: The most rows of a batch.
         """
-        return capped_cuts(lengths, self.max_values, batch_size)
+        return capped_cuts(offsets_from(lengths), self.max_values, batch_size)
+
+    def require_within(self, part: Block) -> None:
+        """ConfigError if a row alone, which is all of this slice then, exceeds the cap."""
+        num_values = self.num_values(part)
+        if num_values > self.max_values:
+            [(source, _, _)] = part.places()
+            raise ConfigError(
+                f"batch.max_values: expected at most {self.max_values:,} values of {self.of!r} in "
+                f"each row, found {num_values:,} in a row of {source.claim.split.path}: raise "
+                f"max_values, or cut longer lists with slots: {{name: {self.of}, max_len: "
+                f"{self.max_values}}}"
+            )
 
     def _lists(self, columns: Mapping[Key, Values]) -> Ragged:
         values = columns[SLOT, self.of]
         assert isinstance(values, Ragged)
         return values
-
-    def _error(self, row: Block) -> ConfigError:
-        [(source, _, _)] = row.places()
-        found = self.num_values(row)
-        return ConfigError(
-            f"batch.max_values: expected at most {self.max_values:,} values of {self.of!r} in each "
-            f"row, found {found:,} in a row of {source.claim.split.path}: raise max_values, or cut "
-            f"longer lists with slots: {{name: {self.of}, max_len: {self.max_values}}}"
-        )

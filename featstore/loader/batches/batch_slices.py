@@ -1,5 +1,5 @@
 """Slices blocks into batches of an exact number of rows, or of a capped number of values, each with
-its progress. Blocks in the file's order are first divided where batches of rows end.
+its progress. Blocks in the file's order are first divided where batches end.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ import pyarrow as pa
 from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.blocks import Block, BlockColumns, ColumnDemand, groups_of_slices
 from featstore.loader.batches.progress import Progress, Segment
+from featstore.reading.buffers import Array
 from featstore.tensors.batch import Batch
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.gathering import joined
@@ -82,68 +83,96 @@ def slice_batches(
         cap: How many values a batch may have.
 
     Raises:
-        ConfigError: A row alone exceeds the cap.
+        ConfigError: A row alone exceeds the cap; after the batches of the rows before it.
     """
-    slices: list[Block] = []
-    segments: list[Segment] = []
-    missing, num_values, pool = batch_size, 0, pool or BufferPool()
+    begun = _Begun(pool := pool or BufferPool(), cap)
     for block in blocks:
         if block.draws is not None and (limits := reserve(block)):
             block = block.within(limits, pool)
-        parts = (
-            _parts(block, missing, batch_size, pool)
-            if cap is None
-            else cap.parts(block, batch_size, missing, cap.max_values - num_values)
-        )
-        for part in parts:
-            if cap is not None and num_values + cap.num_values(part) > cap.max_values:
-                yield BatchSlice(tuple(slices), Progress(tuple(segments)), pool, None, num_values)
-                slices, segments, missing, num_values = [], [], batch_size, 0
+        for part in _parts(block, batch_size, (begun.num_rows, begun.num_values), pool, cap):
+            if cap is not None and begun.num_values + cap.num_values(part) > cap.max_values:
+                if begun.slices:
+                    yield begun.taken()
+                cap.require_within(part)
             is_reserved = part.draws is not None and part.begin == block.begin
             limits = {} if is_reserved else reserve(part)
-            if limits:
-                part = part.within(limits, pool)
-            slices += [part] if len(part) else []
-            segments += part.segments
-            missing -= len(part)
-            num_values += 0 if cap is None else cap.num_values(part)
-            if not missing:
-                yield BatchSlice(tuple(slices), Progress(tuple(segments)), pool, None, num_values)
-                slices, segments, missing, num_values = [], [], batch_size, 0
+            part = part.within(limits, pool) if limits else part
+            begun.add(part)
+            if begun.num_rows == batch_size:
+                yield begun.taken()
             is_ended = bool(limits) and part.draws is None
             del part
             if is_ended:
                 break  # What follows in the block is beyond the limit, too.
         del block  # Frees its memory before the next block is waited for.
     if drop_last:
-        num_dropped_rows = batch_size - missing
-        yield BatchSlice((), Progress(tuple(segments), num_dropped_rows, is_batch=False))
-    elif segments:
-        progress = Progress(tuple(segments), is_batch=bool(slices))
-        yield BatchSlice(tuple(slices), progress, pool, None, num_values)
+        yield BatchSlice((), Progress(tuple(begun.segments), begun.num_rows, is_batch=False))
+    elif begun.segments:
+        yield begun.taken()
 
 
-def _parts(block: Block, missing: int, batch_size: int, pool: BufferPool) -> Iterator[Block]:
-    """The block's rows in slices, the first of which fills a batch that lacks `missing` rows. An
-    empty block gives one empty slice.
+class _Begun:
+    """The batch that is being made: slices of blocks, and what is delivered with them."""
+
+    def __init__(self, pool: BufferPool, cap: BatchCap | None) -> None:
+        self._pool, self._cap = pool, cap
+        self._clear()
+
+    def _clear(self) -> None:
+        self.slices, self.segments = list[Block](), list[Segment]()
+        self.num_rows = self.num_values = 0
+
+    def add(self, part: Block) -> None:
+        """Adds the rows of a slice."""
+        self.slices += [part] if len(part) else []
+        self.segments += part.segments
+        self.num_rows += len(part)
+        self.num_values += 0 if self._cap is None else self._cap.num_values(part)
+
+    def taken(self) -> BatchSlice:
+        """The batch, or without rows the progress alone. The next one begins without either."""
+        progress = Progress(tuple(self.segments), is_batch=bool(self.slices))
+        found = BatchSlice(tuple(self.slices), progress, self._pool, None, self.num_values)
+        self._clear()
+        return found
+
+
+def _parts(
+    block: Block, batch_size: int, begun: tuple[int, int], pool: BufferPool, cap: BatchCap | None
+) -> Iterator[Block]:
+    """The block's rows in slices, each of one batch; the first of the batch that has begun, with
+    these rows and values, if a row fits. An empty block gives one empty slice.
     """
-    first, end = block.begin, block.end
-    if end - first <= missing and block.packed is not None:
-        yield block  # Gathered for this batch, or for a part of it.
+    first, end, num_begun = block.begin, block.end, begun[0]
+    if first == end or (
+        block.packed is not None and cap is None and end - first <= batch_size - num_begun
+    ):
+        yield block.slice(first, end)  # Gathered for this batch, or for a part of it.
         return
-    if missing < batch_size and first < end:
-        first = min(first + missing, end)
-        yield block.slice(block.begin, first)
-    ahead = block.ahead if missing == batch_size else None
-    groups = ahead or groups_of_slices(block, first, batch_size, pool)
+    ends = _batch_ends(block, batch_size, begun, cap)
+    if num_begun:
+        first = int(ends[0]) if len(ends) else end
+        ends = ends[1:]
+        if block.begin < first:
+            yield block.slice(block.begin, first)
+    ahead = block.ahead if first == block.begin else None
+    groups = ahead or groups_of_slices(block, np.concatenate([[first], ends]), pool)
     while groups:
         group = groups.popleft()
-        for number in range(len(group)):
-            yield block.slice(first, first + batch_size, group, number)
-            first += batch_size
+        for number, (begin, first) in enumerate(group.rows()):
+            yield block.slice(begin, first, group, number)
         del group  # Its tensors are free once the last batch is.
-    if first < end or block.begin == end:
+    if first < end:
         yield block.slice(first, end)
+
+
+def _batch_ends(
+    block: Block, batch_size: int, begun: tuple[int, int], cap: BatchCap | None
+) -> Array:
+    """As `BatchCap.batch_ends`, of batches of rows where there is no cap."""
+    if cap is not None:
+        return cap.batch_ends(block, batch_size, begun)
+    return np.arange(block.begin + batch_size - begun[0], block.end + 1, batch_size)
 
 
 class BatchAligner:
@@ -158,44 +187,54 @@ class BatchAligner:
         batch_size: Rows of a batch.
         pool: Memory for offsets and for batches that straddle blocks.
         demand: Whether tensors are made here.
+        cap: How many values a batch may have. A row above it is a batch of its own here.
     """
 
-    def __init__(self, batch_size: int, pool: BufferPool, demand: ColumnDemand) -> None:
-        self._batch_size, self._pool, self._demand = batch_size, pool, demand
+    def __init__(
+        self, batch_size: int, pool: BufferPool, demand: ColumnDemand, cap: BatchCap | None = None
+    ) -> None:
+        self._batch_size, self._pool, self._demand, self._cap = batch_size, pool, demand, cap
         self._waiting: list[Block] = []
-        self._num_waiting = 0  # rows of all of them
+        self._begun = 0, 0  # rows and values of all of them
 
     def add(self, block: Block) -> list[Block]:
         """The whole batches of the rows that wait and of this block, which are not mixed: one block
         for a batch that straddles, and one for all others.
         """
-        begin, missing = block.begin, self._batch_size - self._num_waiting
-        if len(block) < missing and (self._waiting or len(block)):
-            self._waiting.append(block)
-            self._num_waiting += len(block)
+        begin, ends = block.begin, _batch_ends(block, self._batch_size, self._begun, self._cap)
+        if not len(ends) and (self._waiting or len(block)):
+            self._wait(block)
             return []
         found = []
         if self._waiting:
-            begin += missing
-            found.append(self._straddling([*self._waiting, block.slice(block.begin, begin)]))
-        end = block.end - (block.end - begin) % self._batch_size
+            begin, ends = int(ends[0]), ends[1:]
+            own = [block.slice(block.begin, begin)] if block.begin < begin else []
+            found.append(self._straddling([*self._waiting, *own]))
+        end = int(ends[-1]) if len(ends) else begin
         if begin < end or not found:
-            found.append(self._whole(block.until(end), begin))
-        self._waiting = [block.slice(end, block.end)] if end < block.end else []
-        self._num_waiting = block.end - end
+            found.append(self._whole(block.until(end), np.concatenate([[begin], ends])))
+        self._waiting, self._begun = [], (0, 0)
+        if end < block.end:
+            self._wait(block.slice(end, block.end))
         return found
 
     def rest(self) -> list[Block]:
         """The rows that wait, once no more come: a last, shorter batch."""
-        rest, self._waiting, self._num_waiting = self._waiting, [], 0
+        rest, self._waiting, self._begun = self._waiting, [], (0, 0)
         return [self._straddling(rest)] if rest else []
 
-    def _whole(self, block: Block, begin: int) -> Block:
-        """The block from `begin` on."""
-        found = block.slice(begin, block.end)
+    def _wait(self, block: Block) -> None:
+        self._waiting.append(block)
+        num_rows, num_values = self._begun
+        num_values += 0 if self._cap is None else self._cap.num_values(block)
+        self._begun = num_rows + len(block), num_values
+
+    def _whole(self, block: Block, cuts: Array) -> Block:
+        """The block from its first cut on, with batches between the cuts."""
+        found = block.slice(int(cuts[0]), block.end)
         found.demand = self._demand
         if self._demand.is_seen:
-            groups = groups_of_slices(found, begin, self._batch_size, self._pool)
+            groups = groups_of_slices(found, cuts, self._pool)
             for group in groups:
                 group.made()
             found.ahead = groups

@@ -281,7 +281,7 @@ class Block:
         if self.whole is not None and isinstance(self.columns, UnpackedColumns):
             return self.columns.made()
         if self.slices is None:
-            return Slices(self, self.begin, len(self), 1, pool).made()[0]
+            return Slices(self, np.array([self.begin, self.end]), pool).made()[0]
         return self.slices.made()[self.number]
 
 
@@ -293,23 +293,22 @@ class Slices:
 
     Args:
         block: The block.
-        first: The first row of the first slice.
-        num_rows: Rows of each slice.
-        count: Number of slices.
+        cuts: Where they begin and end: int64 (num_slices + 1,).
         pool: Memory for offsets.
     """
 
-    __slots__ = ("_columns", "_cuts", "_num_rows", "_pool", "_tensors")
+    __slots__ = ("_columns", "_cuts", "_pool", "_tensors")
 
-    def __init__(
-        self, block: Block, first: int, num_rows: int, count: int, pool: BufferPool
-    ) -> None:
-        self._columns, self._num_rows, self._pool = block.columns, num_rows, pool
-        self._cuts = np.arange(first, first + num_rows * count + 1, num_rows or 1)
+    def __init__(self, block: Block, cuts: Array, pool: BufferPool) -> None:
+        self._columns, self._cuts, self._pool = block.columns, cuts, pool
         self._tensors: list[Tensors] | None = None
 
     def __len__(self) -> int:
         return len(self._cuts) - 1
+
+    def rows(self) -> Iterator[tuple[int, int]]:
+        """The first row of each slice, and the row after its last one."""
+        return pairwise(self._cuts.tolist())
 
     def made(self) -> list[Tensors]:
         """The columns of all slices, made once."""
@@ -324,11 +323,16 @@ class Slices:
     def offsets_bytes(self) -> int:
         """The memory of all offsets."""
         num_jagged = sum(isinstance(values, Ragged) for values in self._columns.values())
-        return 8 * num_jagged * (len(self._cuts) - 1) * (self._num_rows + 1)
+        return 8 * num_jagged * self._num_offsets
+
+    @property
+    def _num_offsets(self) -> int:
+        """How many offsets a list has in all slices."""
+        return int(self._cuts[-1] - self._cuts[0]) + len(self)
 
     def _make(self) -> list[Tensors]:
-        columns, count = self._columns, len(self._cuts) - 1
-        first, end, sizes = int(self._cuts[0]), int(self._cuts[-1]), [self._num_rows] * count
+        columns, count = self._columns, len(self)
+        first, end, sizes = int(self._cuts[0]), int(self._cuts[-1]), np.diff(self._cuts).tolist()
         jagged = {key: values for key, values in columns.items() if isinstance(values, Ragged)}
         offsets = self._offsets([values.offsets for values in jagged.values()]) if jagged else ()
         made: dict[Key, Sequence[Column]] = {
@@ -353,34 +357,30 @@ class Slices:
 
     def _offsets(self, columns: Sequence[Array]) -> Sequence[torch.Tensor]:
         """The offsets of each column in each slice, rebased to begin with 0."""
-        count = len(self._cuts) - 1
-        size = count * (self._num_rows + 1)
+        size = self._num_offsets
         size_bytes = 8 * size * len(columns)
         memory = self._pool.take(size_bytes)[:size_bytes].view(np.int64)
         for at, offsets in enumerate(columns):
             rebased(offsets, self._cuts, memory[at * size : (at + 1) * size])
-        sizes = [self._num_rows + 1] * (count * len(columns))
+        sizes = (np.diff(self._cuts) + 1).tolist() * len(columns)
         return split(torch.from_numpy(memory), sizes)
 
 
-def groups_of_slices(block: Block, first: int, batch_size: int, pool: BufferPool) -> deque[Slices]:
-    """The whole batches of a block from row `first` on, in groups. Until columns are asked for, the
-    first batch is alone, so that a loop does not wait for the others' tensors.
+def groups_of_slices(block: Block, cuts: Array, pool: BufferPool) -> deque[Slices]:
+    """Whole batches of a block in groups. Until columns are asked for, the first batch is alone, so
+    that a loop does not wait for the others' tensors.
 
     Args:
         block: The block.
-        first: The first row of the first batch.
-        batch_size: Rows of each batch.
+        cuts: Where they begin and end: int64 (num_batches + 1,).
         pool: Memory for offsets.
     """
-    count, offsets_bytes = (block.end - first) // batch_size, 8 * batch_size * block.num_jagged
+    count = len(cuts) - 1
+    offsets_bytes = 8 * int(cuts[-1] - cuts[0]) // max(1, count) * block.num_jagged
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // (offsets_bytes or 1)))
     alone = min(count, int(not block.demand.is_seen))
     numbers = [*range(alone), *range(alone, count, at_once), count]
-    return deque(
-        Slices(block, first + number * batch_size, batch_size, end - number, pool)
-        for number, end in pairwise(numbers)
-    )
+    return deque(Slices(block, cuts[number : end + 1], pool) for number, end in pairwise(numbers))
 
 
 @dataclass(slots=True, eq=False)

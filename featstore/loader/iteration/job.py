@@ -13,6 +13,7 @@ from featstore.base.processes import cached_property
 from featstore.dispatch.orders import MiniEpoch, WorkerInfo, num_static_batches
 from featstore.dispatch.plan import Done, Plan, Split, as_ranges
 from featstore.dispatch.recording import Recording
+from featstore.dispatch.relieving import FEW_ROWS
 from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.batches.bad_files import ERROR
 from featstore.loader.batches.batch_cap import BatchCap
@@ -29,7 +30,6 @@ from featstore.loader.request.request import DROP as DROP_ROW
 from featstore.loader.request.request import Request
 from featstore.table.snapshot import DataFile
 
-_FEW_ROWS = 32  # that are worth a claim
 _MOST_HISTORY_BYTES = 32 << 20
 
 
@@ -199,7 +199,7 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
         """Fewer rows are not taken from a worker that lives: those of a batch, or few of them where
         a cap says how many a batch has.
         """
-        return self.batch_size if self.cap is None else min(self.batch_size, _FEW_ROWS)
+        return self.batch_size if self.cap is None else min(self.batch_size, FEW_ROWS)
 
     @property
     def num_open(self) -> int:

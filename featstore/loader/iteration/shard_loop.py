@@ -13,8 +13,10 @@ from typing import Any, Generic, TypeVar
 
 from featstore.base.closing import Closing, when_gone
 from featstore.base.errors import ConfigError, StateError
+from featstore.base.intervals import fitting_end
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.dispatch.plan import Done, Plan, Split, SplitList
+from featstore.dispatch.relieving import FEW_ROWS
 from featstore.dispatch.terms import Claim
 from featstore.loader.batches.progress import Progress, Segment
 from featstore.loader.batches.stats import Stats
@@ -29,6 +31,7 @@ from featstore.loader.iteration.reports import Reports
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.worker import LoaderWorker, worker_name
 from featstore.loader.request.options import as_options
+from featstore.reading.buffers import Array
 
 Item = TypeVar("Item")
 DispatchOptions = Dispatch | Mapping[str, Any] | str
@@ -66,6 +69,20 @@ class Shards(SplitList):
     def _split(self, index: int) -> Split:
         num_rows = min(self.shard_rows, self.num_positions - index * self.shard_rows)
         return Split(path="order", num_rows=num_rows, first_row_group=index, last_row_group=index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueCap:
+    """How many values the positions of a batch may have.
+
+    Attributes:
+        max_values: The most of them. No position alone has more.
+        offsets: For an epoch and some of its positions, returns where the values of each begin, and
+            the last ones end: integers (num_positions + 1,).
+    """
+
+    max_values: int
+    offsets: Callable[[int, range], Array]
 
 
 @dataclass(kw_only=True)
@@ -125,6 +142,33 @@ class _UnderWay:
             )
 
 
+@dataclass(frozen=True)
+class _ClaimedRows:
+    """The rows of a claim.
+
+    Attributes:
+        claim: The claim.
+        offsets: Where the values of each begin and end, as of `ValueCap`; None without a cap.
+    """
+
+    claim: Claim
+    offsets: Array | None
+
+    def fitting_end(self, row: int, most_rows: int, most_values: int) -> int:
+        """The row after the last one that fits, of those from `row` on."""
+        end, begin = min(row + most_rows, self.claim.end_row), self.claim.start_row
+        if self.offsets is None or row == end:
+            return end
+        return min(end, begin + fitting_end(self.offsets, row - begin, most_values))
+
+    def num_values(self, first: int, end: int) -> int:
+        """The values of some of the rows; 0 without a cap."""
+        if self.offsets is None:
+            return 0
+        begin = self.claim.start_row
+        return int(self.offsets[end - begin] - self.offsets[first - begin])
+
+
 class LoopBatches(Generic[Item]):
     """The batches that a loop gets. The loop ends when they are dropped, as by a `break`.
 
@@ -178,11 +222,18 @@ class ShardLoop(Closing):
         batch_size: Positions of a batch; None: as many as a batch of the loader has.
         dispatch: Where workers meet.
         epoch: The first epoch.
+        cap: How many values a batch may have.
     """
 
     def __init__(
-        self, shards: Shards, batch_size: int | None, dispatch: DispatchOptions, epoch: int
+        self,
+        shards: Shards,
+        batch_size: int | None,
+        dispatch: DispatchOptions,
+        epoch: int,
+        cap: ValueCap | None = None,
     ) -> None:
+        self._cap = cap
         self._given_size, self.batch_size, self.epoch = batch_size, batch_size or 1, epoch
         given = {"store": dispatch} if isinstance(dispatch, str) else dispatch
         self._dispatch = as_options(Dispatch, given, "dispatch") or Dispatch()
@@ -198,7 +249,7 @@ class ShardLoop(Closing):
     @property
     def least_rows(self) -> int:
         """Fewer positions are not taken from a worker that lives."""
-        return self.batch_size
+        return self.batch_size if self._cap is None else min(self.batch_size, FEW_ROWS)
 
     def plan(self, epoch: int) -> Plan:
         """The shards of an epoch, in the order of their positions."""
@@ -234,7 +285,7 @@ class ShardLoop(Closing):
 
     def batches(self) -> Iterator[list[range]]:
         """The positions of each batch of a round, reserved for this worker: `batch_size` of them,
-        in the last one fewer.
+        or as many as the cap allows, and in the last one fewer.
 
         Raises:
             StateError: It is not `deliver` that iterates the loader.
@@ -246,12 +297,17 @@ class ShardLoop(Closing):
                 "and does not know which batches the loop has got"
             )
         under_way.claims = None
-        made, room = list[tuple[range, Segment]](), self.batch_size
+        made, room = list[tuple[range, Segment]](), self._room
         for claim in claims:
             under_way.delivery.claim(claim)
             row, is_complete = claim.start_row, False
+            rows = _ClaimedRows(claim, self._offsets(claim))
             while not is_complete:
-                wanted = min(row + room, claim.end_row)
+                wanted = rows.fitting_end(row, *room)
+                if wanted == row < claim.end_row:
+                    yield under_way.add(made)
+                    made, room = [], self._room
+                    continue
                 through = under_way.reports.reserve_rows(claim, wanted)
                 if through is None:
                     break
@@ -259,16 +315,28 @@ class ShardLoop(Closing):
                 is_complete = through < wanted or through == claim.end_row
                 positions = self._shards.positions(claim.index, row, through)
                 made.append((positions, Segment(claim, through, is_complete)))
-                row, room = through, room - len(positions)
-                if not room:
+                room = room[0] - len(positions), room[1] - rows.num_values(row, through)
+                row = through
+                if not room[0]:
                     yield under_way.add(made)
-                    made, room = [], self.batch_size
-        if room < self.batch_size:
+                    made, room = [], self._room
+        if room[0] < self.batch_size:
             yield under_way.add(made)
         elif made:
             no_rows = tuple(segment for _, segment in made)
             under_way.delivery.add(Progress(no_rows, is_batch=False))
         under_way.is_over = True
+
+    @property
+    def _room(self) -> tuple[int, int]:
+        """How many positions and values fit into a batch."""
+        return self.batch_size, 0 if self._cap is None else self._cap.max_values
+
+    def _offsets(self, claim: Claim) -> Array | None:
+        if self._cap is None:
+            return None
+        positions = self._shards.positions(claim.index, claim.start_row, claim.end_row)
+        return self._cap.offsets(self.epoch, positions)
 
     def ack(self) -> None:
         """Counts the last batch as delivered now."""

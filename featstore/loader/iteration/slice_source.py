@@ -122,7 +122,7 @@ class SliceSource:
             epoch: The epoch.
             claims: Claims, taken in another thread as far ahead as staging or decoding allows.
         """
-        most_files = job.most_parts * (1 if job.shuffle is None else _SPLITS_AHEAD * job.num_open)
+        most_files = job.most_parts * (_SPLITS_AHEAD * job.num_open if job.is_gathered else 1)
         allow_descriptors(_FILE_DESCRIPTORS * most_files + _SPARE_DESCRIPTORS)
         column_cache = ColumnCache()
         budget = Budget(self._share.budget_bytes, job.num_sharing)

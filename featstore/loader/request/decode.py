@@ -4,7 +4,7 @@ cut lists, hash ids into buckets, pad, and convert the dtype.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from featstore.loader.request.request import (
     Request,
     position_hashes,
 )
+from featstore.loader.request.sequences import aligned
 from featstore.native import kernels
 from featstore.ops import hashing
 from featstore.reading.buffers import Array, Ragged, SharedLists, Values, scalar_floats, truncate
@@ -181,17 +182,19 @@ def block_columns(
     Raises:
         MissingValueError: A label or the weight is null, and the request does not say what to do.
     """
-    delivery = _delivery(rows, request)
+    filled_lists = aligned(request.sequences, rows.slot)
+    delivery = _delivery(rows, request, filled_lists)
     columns, now = dict[Key, Any](), time.perf_counter()
     filled = Counter[str](rows_decoded=rows.num_rows)
     for item in delivery.converted:
-        columns[SLOT, item.slot.name] = (
-            _shaped_shared(rows.histories[item.slot.name], item)
-            if item.history
-            else writable(shaped(rows.slot(item.slot), item))
-        )
+        name = item.slot.name
+        if item.history:
+            columns[SLOT, name] = _shaped_shared(rows.histories[name], item)
+        else:
+            values: Values = filled_lists[name] if name in filled_lists else rows.slot(item.slot)
+            columns[SLOT, name] = writable(shaped(values, item))
         before, now = now, time.perf_counter()
-        seconds[item.slot.name] += now - before
+        seconds[name] += now - before
     for label in request.labels:
         columns[LABEL, label.name] = writable(_number(rows, label, "label", filled))
     if request.weight is not None:
@@ -211,18 +214,19 @@ def _name_of_weight(request: Request) -> str:
     return "negatives" if request.weight is None else request.weight.name
 
 
-def _delivery(rows: Rows, request: Request) -> _Delivery:
-    """Which columns are delivered as they are decoded. It is the same for all windows of files with
-    one schema, in which everything was decoded.
+def _delivery(rows: Rows, request: Request, changed: Collection[str]) -> _Delivery:
+    """Which columns are delivered as they are decoded: none of those that were changed. It is the
+    same for all windows of files with one schema, in which everything was decoded.
     """
     decoded = rows.decoded
-    known: _Delivery | None = decoded.plan.delivery
+    known: _Delivery | None = None if changed else decoded.plan.delivery
     if known is not None and known.request is request and decoded.is_whole:
         return known
     found, converted = dict[Key, str | None](), list[SlotRequest]()
     for item in request.slots:
         name = None if item.history else rows.columns.slots[item.slot.name]
         is_decoded = name is not None and item.is_as_stored and name in decoded
+        is_decoded = is_decoded and item.slot.name not in changed
         found[SLOT, item.slot.name] = name if is_decoded else None
         converted += [] if is_decoded else [item]
     found |= {(LABEL, label.name): None for label in request.labels}
@@ -240,7 +244,7 @@ def _delivery(rows: Rows, request: Request) -> _Delivery:
         ],
         converted=tuple(converted),
     )
-    if decoded and decoded.is_whole:
+    if decoded and decoded.is_whole and not changed:
         decoded.plan.delivery = delivery
     return delivery
 

@@ -16,6 +16,7 @@ from featstore.base.errors import (
     DataFileError,
     SelectionError,
     nearest,
+    require_integer,
     require_text,
 )
 from featstore.base.processes import cached_property
@@ -27,8 +28,10 @@ from featstore.loader.request.options import (
     as_options,
     requested_slots,
     require_keys,
+    require_known,
 )
 from featstore.ops import hashing
+from featstore.ops.timestamps import parse_duration
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import Selection
 from featstore.reading.histories import SelectedHistory, joined
@@ -104,6 +107,41 @@ class Negatives:
         """
         factors = np.where(labels == 0, np.float32(1 / self.rate), np.float32(1))
         return factors if weights is None else weights * factors
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShorterHistory:
+    """How a history is shortened.
+
+    Attributes:
+        max_len: The most events of a row, the newest ones.
+        window: No event is longer before its row: text such as `12h` or `30d`.
+
+    Raises:
+        ConfigError: `max_len` is not an integer of 1 or more, or `window` is no time.
+    """
+
+    max_len: int | None = None
+    window: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_len is not None:
+            require_integer("histories: max_len", self.max_len)
+        _ = self.window_us
+
+    @property
+    def window_us(self) -> int | None:
+        """In microseconds."""
+        try:
+            return None if self.window is None else parse_duration(self.window)
+        except ValueError:
+            raise ConfigError(
+                f"histories: window: expected a time above 0, such as 12h or 30d, found "
+                f"{self.window!r}"
+            ) from None
+
+
+HistoriesOption = Mapping[str, ShorterHistory | Mapping[str, Any]]
 
 
 def position_hashes(path: str, first_row: int, num_rows: int) -> tuple[pa.Array, pa.Array]:
@@ -191,6 +229,15 @@ class Request:
             )
         return lists[name]
 
+    @cached_property
+    def sequences(self) -> tuple[tuple[Slot, ...], ...]:
+        """The selected slots that have lists of the events of one sequence, several of each."""
+        found = dict[str, list[Slot]]()
+        for item in self.slots:
+            if item.slot.sequence is not None:
+                found.setdefault(item.slot.sequence, []).append(item.slot)
+        return tuple(tuple(slots) for slots in found.values() if len(slots) > 1)
+
     @property
     def partition_keys(self) -> Mapping[str, pa.Field]:
         return {field.name: field for field in self.schema.partition_keys}
@@ -241,7 +288,8 @@ class Request:
     @cached_property
     def selection(self) -> Selection:
         """All columns to read from data files."""
-        return joined([self._of_rows, *(each.selection for each in self.histories)])
+        own = [each.selection for each in self.histories]
+        return joined([self._of_rows, *own]) if own else self._of_rows
 
     @cached_property
     def _of_rows(self) -> Selection:
@@ -271,6 +319,8 @@ class Request:
         }
         if self.negatives is not None:
             parts["negatives"] = vars(self.negatives)
+        if shortened := {each.history.name: each.key for each in self.histories if any(each.key)}:
+            parts["histories"] = shortened
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -283,6 +333,7 @@ def resolve(
     extras: Iterable[str] = (),
     where: str | None = None,
     negatives: Negatives | Mapping[str, Any] | None = None,
+    histories: HistoriesOption | None = None,
 ) -> Request:
     """The request for these arguments of `FeatureLoader`.
 
@@ -292,6 +343,11 @@ def resolve(
     """
     stored = histories_of(schema)
     chosen = requested_slots(schema, as_list("slots", slots), stored)
+    of_history = {
+        each.name: [item.slot.name for item in chosen if item.history == each.name]
+        for each in stored
+    }
+    shortened = _shortened(histories, of_history)
     numbers = tuple(_label(schema, item) for item in as_list("labels", labels))
     if not chosen:
         raise ConfigError(
@@ -308,16 +364,42 @@ def resolve(
         where=None if where is None else parse_where(where, _types(schema)),
         negatives=_checked_negatives(schema, negatives, [label.name for label in numbers]),
         histories=tuple(
-            _selected_history(schema, each, names)
+            _selected_history(schema, each, of_history[each.name], shortened.get(each.name))
             for each in stored
-            if (names := [item.slot.name for item in chosen if item.history == each.name])
+            if of_history[each.name]
         ),
         schema=schema,
     )
 
 
+def _shortened(
+    option: HistoriesOption | None, known: Mapping[str, Sequence[str]]
+) -> Mapping[str, ShorterHistory]:
+    """The option `histories`. ConfigError if a history is not in the table, or not selected.
+
+    Args:
+        option: The option.
+        known: The selected slots of each history.
+    """
+    if not isinstance(option or {}, Mapping):
+        raise ConfigError(f"histories: expected {{name: {{max_len: ...}}}}, found {option!r}")
+    found = {}
+    for name, given in (option or {}).items():
+        require_known("histories", [name], known)
+        found[name] = as_options(ShorterHistory, given, f"histories.{name}") or ShorterHistory()
+        if not known[name]:
+            raise ConfigError(
+                f"histories.{name}: expected slots of it in `slots`, found none: name them there, "
+                "or leave the history out"
+            )
+    return found
+
+
 def _selected_history(
-    schema: SlotSchema, history: StoredHistory, names: Sequence[str]
+    schema: SlotSchema,
+    history: StoredHistory,
+    names: Sequence[str],
+    shorter: ShorterHistory | None,
 ) -> SelectedHistory:
     fields = {field.name: field for field in schema.kept}
     for name in (history.as_of, *(field.name for field in history.row_fields)):
@@ -326,7 +408,26 @@ def _selected_history(
                 f"history {history.name!r}: expected a kept column {name!r} in the table, found "
                 "none; extract the table again"
             )
-    return SelectedHistory(history=history, names=frozenset(names), fields=fields)
+    shorter = shorter or ShorterHistory()
+    max_len, window_us = shorter.max_len, shorter.window_us
+    if max_len is not None and max_len > history.max_len:
+        raise _longer(history, "max_len", str(history.max_len), max_len)
+    if window_us is not None and window_us > (history.window_us or window_us):
+        raise _longer(history, "window", f"{history.window_us:,} microseconds", shorter.window)
+    return SelectedHistory(
+        history=history,
+        names=frozenset(names),
+        fields=fields,
+        max_len=max_len,
+        window_us=window_us,
+    )
+
+
+def _longer(history: StoredHistory, what: str, most: str, found: object) -> ConfigError:
+    return ConfigError(
+        f"histories.{history.name}.{what}: expected at most {most}, as was extracted, found "
+        f"{found}: extract the table again with more"
+    )
 
 
 def _label(schema: SlotSchema, item: Any) -> LabelRequest:

@@ -37,6 +37,7 @@ KEYS = (
     "memory_budget",
     "decode_threads",
     "negatives",
+    "histories",
     "transform",
     "on_stats",
     "on_bad_file",
@@ -44,7 +45,7 @@ KEYS = (
     "progress",
     "debug",
 )
-COLUMN_KEYS = ("slots", "labels", "weight", "extras", "where", "negatives")
+COLUMN_KEYS = ("slots", "labels", "weight", "extras", "where", "negatives", "histories")
 # Instead of `table`: several tables, and when an epoch of them ends.
 MIX_KEYS = ("tables", "stop")
 

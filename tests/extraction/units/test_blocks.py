@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import DiskFullError, StoreError
-from featstore.extraction.units.blocks import KEY, Block, Blocks, cut_groups
+from featstore.extraction.units.blocks import Blocks, RowBlock, cut_groups
 from tests.process import num_descriptors, our_files
 
 SCHEMA = pa.schema(
@@ -19,16 +19,16 @@ SCHEMA = pa.schema(
 )
 
 
-def block(place: tuple[int, int], keys: list[int], num_buckets: int = 1) -> Block:
+def block(place: tuple[int, int], keys: list[int], num_buckets: int = 1) -> RowBlock:
     """A block of rows with these keys, in the order of the input; their ids tell place and row."""
     buckets = np.array(keys, np.int64) % num_buckets
     order = np.lexsort((np.array(keys, np.int64), buckets))
     ids = pa.array([1_000 * place[0] + 100 * place[1] + row for row in range(len(keys))])
     tags = pa.array([[f"t{key}"] * (key % 3) for key in keys], pa.list_(pa.string()))
     rows = pa.RecordBatch.from_arrays([ids, tags], schema=SCHEMA).take(pa.array(order))
-    rows = rows.append_column(KEY, pa.array(np.array(keys, np.int64)[order]))
+    rows = rows.append_column("id", pa.array(np.array(keys, np.int64)[order]))
     ends = np.cumsum(np.bincount(buckets, minlength=num_buckets))
-    return Block(place=place, rows=rows, first_bucket=5, ends=ends)
+    return RowBlock(place=place, rows=rows, first_bucket=5, ends=ends)
 
 
 def ids_of(blocks: Blocks, bucket: int, batch_rows: int) -> list[list[int]]:
@@ -109,7 +109,7 @@ def test_the_file_has_no_name_and_goes_with_the_blocks() -> None:
     assert num_descriptors() == before
 
 
-def fill_with(blocks: Blocks, block: Block) -> None:
+def fill_with(blocks: Blocks, block: RowBlock) -> None:
     for _ in range(9):
         blocks.add(block)
 

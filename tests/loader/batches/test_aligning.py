@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.dispatch.plan import Rows
+from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.batch_slices import BatchAligner, slice_batches
 from featstore.loader.batches.blocks import Block, ColumnDemand
 from featstore.loader.batches.progress import delivered
@@ -36,14 +37,25 @@ def blocks_of(of: Iterable[tuple[int, int, bool]]) -> list[Any]:
     ]
 
 
-def aligned(blocks: Iterable[Any], batch_size: int, *, is_seen: bool = True) -> list[Block]:
-    aligner = BatchAligner(batch_size, BufferPool(), ColumnDemand(is_seen))
+# Rows have at most two values. Without a cap batches end by rows.
+CAPS = st.one_of(
+    st.none(), st.integers(2, 9).map(lambda most: BatchCap(max_values=most, of="tags"))
+)
+
+
+def aligned(
+    blocks: Iterable[Any], batch_size: int, cap: BatchCap | None = None, *, is_seen: bool = True
+) -> list[Block]:
+    aligner = BatchAligner(batch_size, BufferPool(), ColumnDemand(is_seen), cap)
     found = [one for each in blocks for one in aligner.add(each)]
     return found + aligner.rest()
 
 
 def batches_of(
-    blocks: Iterable[Any], batch_size: int, lost: Collection[int] = ()
+    blocks: Iterable[Any],
+    batch_size: int,
+    cap: BatchCap | None = None,
+    lost: Collection[int] = (),
 ) -> list[tuple[list[int], list[list[int]], dict[int, Rows]]]:
     """Rows and lists of each batch, and what is delivered of each split with it."""
     found, done = [], dict[int, Rows]()
@@ -51,7 +63,7 @@ def batches_of(
     def reserve(of: Block) -> dict[int, int]:
         return {at: -1 for at, source in enumerate(of.sources) if source.claim.index in lost}
 
-    for one in slice_batches(blocks, batch_size, drop_last=False, reserve=reserve):
+    for one in slice_batches(blocks, batch_size, drop_last=False, reserve=reserve, cap=cap):
         for segment in one.progress.segments:
             before = done.get(segment.claim.index, 0)
             done[segment.claim.index] = delivered(before, segment)
@@ -63,20 +75,29 @@ def batches_of(
     return found
 
 
-@given(BLOCKS, st.integers(1, 9), st.booleans())
+@given(BLOCKS, st.integers(1, 9), CAPS, st.booleans())
 def test_batches_and_what_is_delivered_with_each_are_the_same(
-    of: list[tuple[int, int, bool]], batch_size: int, is_seen: bool
+    of: list[tuple[int, int, bool]], batch_size: int, cap: BatchCap | None, is_seen: bool
 ) -> None:
-    found = batches_of(aligned(blocks_of(of), batch_size, is_seen=is_seen), batch_size)
-    assert found == batches_of(blocks_of(of), batch_size)
+    blocks = aligned(blocks_of(of), batch_size, cap, is_seen=is_seen)
+    assert batches_of(blocks, batch_size, cap) == batches_of(blocks_of(of), batch_size, cap)
 
 
-@given(BLOCKS, st.integers(1, 9), st.sets(st.integers(0, 5)))
+@given(BLOCKS, st.integers(1, 9), CAPS)
+def test_each_batch_lies_in_one_block(
+    of: list[tuple[int, int, bool]], batch_size: int, cap: BatchCap | None
+) -> None:
+    blocks = aligned(blocks_of(of), batch_size, cap)
+    slices = slice_batches(blocks, batch_size, drop_last=False, cap=cap)
+    assert all(len(one.blocks) <= 1 for one in slices)
+
+
+@given(BLOCKS, st.integers(1, 9), CAPS, st.sets(st.integers(0, 5)))
 def test_rows_of_lost_claims_are_left_out_of_every_batch(
-    of: list[tuple[int, int, bool]], batch_size: int, lost: set[int]
+    of: list[tuple[int, int, bool]], batch_size: int, cap: BatchCap | None, lost: set[int]
 ) -> None:
-    found = batches_of(aligned(blocks_of(of), batch_size), batch_size, lost)
-    expected = batches_of(blocks_of(of), batch_size, lost)
+    found = batches_of(aligned(blocks_of(of), batch_size, cap), batch_size, cap, lost)
+    expected = batches_of(blocks_of(of), batch_size, cap, lost)
     assert [rows for rows, _, _ in found] == [rows for rows, _, _ in expected]
     assert [lists for _, lists, _ in found] == [lists for _, lists, _ in expected]
 

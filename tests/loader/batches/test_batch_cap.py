@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from featstore.base.errors import ConfigError
 from featstore.loader.batches.batch_cap import BatchCap
-from featstore.loader.batches.batch_slices import slice_batches
-from featstore.loader.batches.blocks import Block
+from featstore.loader.batches.batch_slices import BatchAligner, slice_batches
+from featstore.loader.batches.blocks import Block, ColumnDemand
 from featstore.reading.buffers import Ragged
+from featstore.tensors.buffer_pool import BufferPool
 from tests.loader.batches.conftest import KEY, TAGS, block, claim_on
 
 SIZES = st.lists(st.integers(0, 9), max_size=8)
@@ -97,8 +98,22 @@ def test_rows_that_others_have_taken_are_left_out(limit: int, max_values: int) -
     assert all(sum(row % 3 for row in rows) <= max_values for rows in found)
 
 
-def test_a_row_above_the_cap_is_an_error_after_the_batches_before_it() -> None:
+@pytest.mark.parametrize("is_aligned", [False, True])
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_a_row_above_the_cap_is_an_error_after_the_batches_before_it(
+    is_aligned: bool, is_mixed: bool
+) -> None:
     cap = BatchCap(max_values=1, of="tags")
+    blocks = [block(6, 0, 9)]
+    if is_mixed:
+        blocks = [mixed(each.columns[KEY]) for each in blocks]
+    elif is_aligned:
+        aligner = BatchAligner(8, BufferPool(), ColumnDemand(is_seen=True), cap)
+        blocks = [*aligner.add(blocks[0]), *aligner.rest()]
+    slices, found = slice_batches(blocks, 8, drop_last=False, cap=cap), list[list[int]]()
+    with pytest.raises(ConfigError, match=r"in each row, found 2 in a row of [016]: raise"):
+        found += (one.batch()["row"].tolist() for one in slices)
+    assert found == [[6000, 6001]]  # They have 0 and 1 values, and 6002 has 2.
     slices = slice_batches([block(7, 0, 9)], 8, drop_last=False, cap=cap)
     message = (
         "batch.max_values: expected at most 1 values of 'tags' in each row, found 2 in a row of 7: "
