@@ -150,7 +150,7 @@ def check_rows(job: ExtractJob, **options: Any) -> int:
     with FeatureLoader(job.table_url, **given) as loader:
         for batch in loader:
             numbers = batch.extras["row"].to_pylist()
-            found = {}
+            found: dict[str, list[list[Any]]] = {}
             for name in ("clicks_item", "clicks_price", "clicks_age"):
                 values, offsets = batch[name].values.tolist(), batch[name].offsets.tolist()
                 found[name] = [values[a:b] for a, b in pairwise(offsets)]
@@ -160,7 +160,7 @@ def check_rows(job: ExtractJob, **options: Any) -> int:
                 assert batch["item"].tolist()[i] == expected["item"]
                 for name, lists in found.items():
                     assert str(lists[i]) == str(expected[name]), (number, name)
-                num_events += len(expected["clicks_item"])
+                num_events += len(found["clicks_item"][i])
             seen += numbers
     assert sorted(seen) == sorted(rows)
     return num_events
@@ -251,7 +251,9 @@ def test_files_do_not_depend_on_threads_or_on_how_the_log_is_cut(
     other = replace(job, events={"clicks": str(tmp_path / "other")}, table_url=f"{job.table_url}2")
     extract_files(other, runner=LocalRunner(3))
     assert [path.read_bytes() for path in files_of(other)] == expected
-    assert history(other.table_url)[0].metadata.spec_hash == job.spec.hash
+    told = history(other.table_url)[0].metadata
+    assert told is not None
+    assert told.spec_hash == job.spec.hash
 
 
 def test_the_schema_has_ranges_and_files_have_lists(job: ExtractJob) -> None:
@@ -398,7 +400,7 @@ def test_histories_have_one_key_by_which_rows_are_clustered(job: ExtractJob) -> 
     slots = [{"slot": 401, "name": "sold_price", "op": "identity", "of": "price"}]
     second = first | {"name": "sold", "key": "item", "slots": slots}
     spec = load_spec(document | {"histories": [first, second]})
-    events = job.events | {"sold": job.events["clicks"]}
+    events = {**job.events, "sold": job.events["clicks"]}
     with pytest.raises(ConfigError, match=r"^histories\[1\].key: expected 'user', .* found 'item'"):
         extract_files(replace(job, spec=spec, events=events))
 
@@ -410,15 +412,17 @@ def test_several_histories_of_one_key(job: ExtractJob) -> None:
     second = first | {"name": "seen", "slots": slots, "window": "2m", "max_len": 500}
     document |= {"histories": [first, second], "keep": ["ts", "row"]}
     document["inputs"] |= {"row": "long"}
-    two = replace(job, spec=load_spec(document), events=job.events | {"seen": job.events["clicks"]})
+    two = replace(
+        job, spec=load_spec(document), events={**job.events, "seen": job.events["clicks"]}
+    )
     extract_files(two)
     rows = {row["row"]: row for row in read(job.input_url).to_pylist()}
     events = events_by_user(two)
     num_found, extractor = 0, Extractor(two.spec)
-    slots = ["clicks_item", "seen_item"]
-    with FeatureLoader(two.table_url, slots=slots, extras=["row"], batch_size=100) as loader:
+    names = ["clicks_item", "seen_item"]
+    with FeatureLoader(two.table_url, slots=names, extras=["row"], batch_size=100) as loader:
         for batch in loader:
-            for name in slots:
+            for name in names:
                 values, offsets = batch[name].values.tolist(), batch[name].offsets.tolist()
                 for number, (a, b) in zip(
                     batch.extras["row"].to_pylist(), pairwise(offsets), strict=True
@@ -502,7 +506,7 @@ def with_a_group(job: ExtractJob) -> None:
 
 
 def with_a_dataframe(job: ExtractJob) -> None:
-    extract_dataframe(job, None)  # type: ignore[arg-type]
+    extract_dataframe(job, None)
 
 
 def on_spark(job: ExtractJob) -> None:

@@ -1,10 +1,9 @@
-"""Histories of single rows, against the oracle; whatever writes tables refuses them."""
+"""Histories of single rows, against the oracle."""
 
 import datetime
 import json
 import math
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import featstore
 from featstore.base.errors import ConfigError, InputError
 from featstore.extraction.fit import fit_spec
-from featstore.extraction.job import ExtractJob
 from featstore.extraction.sample import lint_sample
 from featstore.extraction.units.extractor import EventExtractor, Extractor
 from featstore.ops.hashing import sign, value_hash
@@ -192,37 +189,9 @@ def test_slots_of_rows_are_explained_sampled_and_fitted_beside_histories(tmp_pat
     assert explained.of("scaled").steps[-1].value == -1.0
 
 
-REFUSED = (
-    r"^histories: expected none, since this release cannot yet extract .*, found clicks; .*`Ex"
-)
-
-
 def test_no_batch_of_rows_is_extracted_without_its_histories() -> None:
     batch = pa.RecordBatch.from_pylist([{"user": "u", "ts": START, "item": "x"}])
-    with pytest.raises(ConfigError, match=REFUSED):
+    with pytest.raises(
+        ConfigError, match=r"^histories: expected none for a batch of rows.*found clicks; .*`Ex"
+    ):
         Extractor(spec_of())(batch)
-
-
-def with_job(table: Path) -> None:
-    ExtractJob(spec=spec_of(), input_url="raw", table_url=str(table))
-
-
-def by_extract(table: Path) -> None:
-    featstore.extract(spec_of(), "raw", table, no_partition=True)
-
-
-def of_a_dataframe(table: Path) -> None:
-    featstore.extract(spec_of(), None, table, dataframe=object(), no_partition=True)
-
-
-def for_a_group(table: Path) -> None:
-    featstore.extract(spec_of(), "raw", table, group="g", no_partition=True)
-
-
-@pytest.mark.parametrize("extract", [with_job, by_extract, of_a_dataframe, for_a_group])
-def test_no_entry_point_extracts_histories_into_a_table(
-    extract: Callable[[Path], None], tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=REFUSED):
-        extract(tmp_path / "table")
-    assert not list(tmp_path.iterdir())
