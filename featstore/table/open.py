@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
+from featstore.base.schema import HISTORY
 from featstore.files.listings import find_file
 from featstore.files.retry import thread_pool
 from featstore.files.store_errors import as_store_errors
-from featstore.histories.file_format import histories_of
 from featstore.table.delta import (
     Commit,
     files_at,
@@ -415,8 +415,9 @@ def open_existing(url: str, what: str, expected: str = "a Delta table") -> Snaps
     found = open_for_writing(url, what)
     if found is None:
         raise TableNotFoundError(f"no table at {redact(url)}: expected {expected}")
-    if histories := histories_of(found.schema):
-        names = ", ".join(history.name for history in histories)
+    told = [column.name for column in found.schema.kept if HISTORY in (column.metadata or {})]
+    if told:
+        names = ", ".join(name.removesuffix("_end") for name in told)
         raise InputError(
             f"{redact(url)}: {what}: expected a table without histories, whose lists this release "
             f"cannot write again, found {names}; nothing was done: extract the partitions again"

@@ -17,6 +17,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from featstore import api
 from featstore.base.errors import ConfigError, InputError, SpecError
@@ -33,6 +35,7 @@ from featstore.extraction.spark.runners import extract_dataframe
 from featstore.extraction.units.extractor import Extractor
 from featstore.histories.stored import stored_histories
 from featstore.loader.feature_loader import FeatureLoader
+from featstore.ops.hashing import sign, value_hash
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none
@@ -220,6 +223,65 @@ def check_ranges(rows: Sequence[_Row]) -> None:
         ends[number - row["clicks_back"]] = max(ends.get(number - row["clicks_back"], 0), end)
     assert all(len(rows[holder]["clicks_at"]) == end for holder, end in ends.items())
     assert all(row["clicks_at"] == [] for i, row in enumerate(rows) if i not in ends)
+
+
+SMALL = st.integers(0, 12)
+ANY_EVENTS = st.lists(
+    st.builds(oracle.Event, oracle.USERS, SMALL | st.none(), SMALL, oracle.ITEMS, st.just(1.0)),
+    max_size=40,
+)
+ANY_ROWS = st.lists(st.tuples(oracle.USERS, SMALL | st.none()), min_size=1, max_size=25)
+
+
+@settings(max_examples=settings().max_examples // 12, deadline=None)
+@given(
+    rows=ANY_ROWS,
+    events=ANY_EVENTS,
+    rows_per_row_group=st.integers(1, 9),
+    bytes_per_file=st.sampled_from([1, 100, 10_000]),
+    logged_at=st.sampled_from([None, "arrived"]),
+    max_len=st.sampled_from([1, 3, 50]),
+)
+def test_any_rows_have_the_events_of_the_oracle(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[tuple[str | None, int | None]],
+    events: list[oracle.Event],
+    rows_per_row_group: int,
+    bytes_per_file: int,
+    logged_at: str | None,
+    max_len: int,
+) -> None:
+    place = tmp_path_factory.mktemp("any")
+    output = {"rows_per_row_group": rows_per_row_group, "bytes_per_file": bytes_per_file}
+    job = job_of(place, spec_of(output, logged_at=logged_at, max_len=max_len))
+    users, times = zip(*rows, strict=True)
+    columns = {
+        "row": pa.array(range(len(rows)), pa.int64()),
+        "user": pa.array(users, pa.string()),
+        "ts": pa.array(times, US),
+        "item": pa.nulls(len(rows), pa.string()),
+    }
+    put_parquet(place / "raw/a.parquet", columns, row_group_size=7)
+    log = pa.Table.from_batches([oracle.batch_of(events)])
+    put_parquet(place / "log/a.parquet", log, row_group_size=11)
+    extract_files(job, runner=LocalRunner(1))
+    found = dict[int, list[int]]()
+    for path in files_of(job):
+        with pq.ParquetFile(path) as file:
+            for i in range(file.num_row_groups):
+                stored = file.read_row_group(i).to_pylist()
+                for number, row in enumerate(stored):
+                    items = stored[number - row["clicks_back"]]["clicks_item"]
+                    first = row["clicks_end"] - row["clicks_length"]
+                    found[row["row"]] = items[first : row["clicks_end"]]
+    [own] = job.spec.histories
+    seen = [oracle.seen(events, user, time, own) for user, time in rows]
+    signs = [[item_sign(event.item) for event in of_row] for of_row in seen]
+    assert found == dict(enumerate(signs))
+
+
+def item_sign(item: str | None) -> int:
+    return int(sign(1, value_hash(pa.array([item], pa.string())))[0].as_py())
 
 
 def files_of(job: ExtractJob) -> list[Path]:

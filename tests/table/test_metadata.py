@@ -126,7 +126,18 @@ def test_file_metadata_is_read_back() -> None:
     assert FileMetadata.from_json(metadata.to_json(), "a.parquet") == metadata
 
 
-@pytest.mark.parametrize("number", [1, 2])
+def test_files_with_histories_have_a_format_that_earlier_versions_do_not_write_again() -> None:
+    plain = FileMetadata(spec_hash="ab", spec_version=1)
+    with_lists = replace(plain, histories=["clicks"])
+    assert json.loads(plain.to_json())["format"] == 2
+    assert json.loads(with_lists.to_json()) == json.loads(plain.to_json()) | {
+        "format": 3,
+        "histories": ["clicks"],
+    }
+    assert FileMetadata.from_json(with_lists.to_json(), "a.parquet") == with_lists
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_unknown_keys_of_a_known_format_are_ignored(number: int) -> None:
     text = to_json({"format": number, "spec_hash": "ab", "spec_version": 1, "later": True})
     assert FileMetadata.from_json(text, "a.parquet").spec_hash == "ab"
@@ -135,7 +146,7 @@ def test_unknown_keys_of_a_known_format_are_ignored(number: int) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"format":3}', r"a\.parquet: metadata format 3, this featstore reads up to 2; upgrade"),
+        ('{"format":4}', r"a\.parquet: metadata format 4, this featstore reads up to 3; upgrade"),
         ("{", r"a\.parquet: the metadata under 'featstore' is not JSON"),
         ("[]", r"a\.parquet: expected a JSON object under 'featstore', found list"),
         ('{"format":1}', r"a\.parquet: incomplete metadata under 'featstore'"),
