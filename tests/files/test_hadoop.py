@@ -206,7 +206,7 @@ def test_without_the_client_an_error_says_what_to_install() -> None:
     )
     said = run_python(code, status=1).stderr
     assert re.search(
-        r"ConfigError: hdfs://nn:8020/x: no file system for hdfs:// \(install featstore\[hdfs\]\)",
+        r"ConfigError: hdfs://nn:8020/x: no file system for hdfs:// \(install featstore-pipeline\[hdfs\]\)",
         said,
     )
 

@@ -393,7 +393,7 @@ def test_a_cluster_that_demands_kerberos_is_told_apart_from_one_that_refuses_a_u
     with pytest.raises(
         AccessError,
         match=r"t/x: 127\.0\.0\.1:\d+ refuses access \(.*the server demands Kerberos: the package "
-        r"requests-kerberos is not installed.*; run `kinit` and install featstore\[hdfs-kerberos\], "
+        r"requests-kerberos is not installed.*; run `kinit` and install featstore-pipeline\[hdfs-kerberos\], "
         r"or set FEATSTORE_HDFS_TOKEN",
     ):
         storage.size_bytes(f"{url}/x")
@@ -722,7 +722,7 @@ def test_without_requests_the_missing_package_is_named() -> None:
     )
     said = run_python(code, status=1).stderr
     assert re.search(
-        r"ConfigError: webhdfs://nn:9870/x: no file system for webhdfs:// .*install featstore\[hdfs\]",
+        r"ConfigError: webhdfs://nn:9870/x: no file system for webhdfs:// .*install featstore-pipeline\[hdfs\]",
         said,
     )
 

@@ -126,7 +126,7 @@ def test_other_types_are_refused() -> None:
 
 def test_without_its_libraries_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
-    with pytest.raises(MissingDependencyError, match=r"install 'featstore\[tfrecord\]'"):
+    with pytest.raises(MissingDependencyError, match=r"install 'featstore-pipeline\[tfrecord\]'"):
         TfrecordFormat()
 
 

@@ -214,5 +214,5 @@ def test_metrics_may_be_asked_for_by_many_threads_while_the_loader_begins_and_cl
 def test_without_the_library_the_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.setitem(sys.modules, "prometheus_client.metrics_core", None)
-    with pytest.raises(MissingDependencyError, match=r"featstore\[prometheus\]"):
+    with pytest.raises(MissingDependencyError, match=r"featstore-pipeline\[prometheus\]"):
         TextFile(".")

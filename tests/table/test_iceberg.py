@@ -702,7 +702,7 @@ def test_a_catalog_is_asked_again_after_what_may_pass(
 
 def test_without_pyiceberg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
-    with pytest.raises(MissingDependencyError, match=r"install 'featstore\[iceberg\]'"):
+    with pytest.raises(MissingDependencyError, match=r"install 'featstore-pipeline\[iceberg\]'"):
         open_table(URL)
 
 

@@ -446,7 +446,7 @@ def test_a_name_that_cannot_be_made_is_told(
 
 def test_without_pyiceberg_the_extra_is_named(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
-    with pytest.raises(MissingDependencyError, match=r"install 'featstore\[iceberg\]'"):
+    with pytest.raises(MissingDependencyError, match=r"install 'featstore-pipeline\[iceberg\]'"):
         register(str(table), NAME)
 
 
