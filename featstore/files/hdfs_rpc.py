@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import logging
 import re
 import threading
 import time
@@ -22,13 +23,13 @@ from urllib.parse import urlsplit
 
 import hdfs_native
 
-from featstore.base.errors import ConfigError
 from featstore.base.processes import forget_in_child
 from featstore.files.hdfs_files import HdfsError, HdfsFiles, HdfsReader, SilentError, remote_error
 from featstore.files.retry import BRIEF, RetryPolicy, with_time_limit
 
 # Of a name node: to connect, as Hadoop's own client unless the configuration has a longer time, and
 # to answer.
+_LOG = logging.getLogger(__name__)
 _CONNECT_S, _ANSWER_S = 20.0, 10.0
 # Of a data node, unless the configuration has another time: to connect, and between two packets.
 # Other stores have 60 s. Here one that falls silent is asked once more, then those with the other
@@ -77,8 +78,10 @@ class HdfsRpc(HdfsFiles):
         self._num_name_nodes = num_name_nodes(root, config)
         self._call_s = max(_CONNECT_S, seconds_of(config, _CONNECT_TIMEOUT, 0.0)) + _ANSWER_S
         self.data_s = seconds_of(config, _DATA_TIMEOUT, _DATA_S)
-        limits = {_DATA_TIMEOUT: f"{self.data_s * 1000:.0f}"}
-        once = {**limits, **config, _MAX_ATTEMPTS: str(self._num_name_nodes - 1)}
+        said = config.get(_DATA_TIMEOUT, "")
+        data_timeout = said if said.isdecimal() else f"{self.data_s * 1000:.0f}"
+        attempts = str(self._num_name_nodes - 1)
+        once = {**config, _DATA_TIMEOUT: data_timeout, _MAX_ATTEMPTS: attempts}
         with translated(root):
             self._shared = _shared(root, tuple(sorted(once.items())))
 
@@ -257,14 +260,21 @@ def num_name_nodes(root: str, config: Mapping[str, str]) -> int:
 
 
 def seconds_of(config: Mapping[str, str], key: str, default_s: float) -> float:
-    """A time limit of Hadoop's configuration, which has milliseconds; 0 is none. Pure."""
+    """A time limit of Hadoop's configuration, which has milliseconds; 0 is none. Of a text that is
+    no number, such as `${...}`, the default.
+    """
     text = config.get(key)
     if text is None:
         return default_s
     if not text.isdecimal():
-        raise ConfigError(
-            f"{key} is {text!r} in the XML files of HADOOP_CONF_DIR: expected milliseconds"
+        _LOG.warning(
+            "%s is %r in the XML files of HADOOP_CONF_DIR: expected milliseconds; featstore takes "
+            "%g s",
+            key,
+            text,
+            default_s,
         )
+        return default_s
     return int(text) / 1000 or _NO_LIMIT_S
 
 

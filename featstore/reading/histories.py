@@ -157,10 +157,14 @@ class HistoryReader:
         # All rows of whole row groups: a row that is left out may hold the list of others.
         lists = self._lists.read(row_groups)
         sizes = [self._file.row_group_rows[index] for index in row_groups]
-        found = dict[str, SharedLists]()
+        found, own_bytes = dict[str, SharedLists](), 0
         for each in self._histories:
-            found |= _Lists(each, lists, row_groups, sizes).ranges()
-        return replace(rows, histories=found if chosen is None else chosen_lists(found, chosen))
+            of_history = _Lists(each, lists, row_groups, sizes)
+            found |= of_history.ranges()
+            own_bytes += of_history.own_lists_bytes
+        if chosen is not None:
+            found = chosen_lists(found, chosen)
+        return replace(rows, histories=found, own_lists_bytes=own_bytes)
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """None: lists are read whole."""
@@ -218,6 +222,9 @@ class _Lists:
         rows: All rows of the row groups, with the history's columns.
         row_groups: The row groups.
         sizes: How many rows each has.
+
+    Attributes:
+        own_lists_bytes: After `ranges`, as of `Rows`.
     """
 
     def __init__(
@@ -226,6 +233,7 @@ class _Lists:
         self._selected, self._history, self._rows = selected, selected.history, rows
         self._row_groups, self._firsts = row_groups, np.cumsum([0, *sizes])[:-1]
         self._sizes = sizes
+        self.own_lists_bytes = 0
 
     def ranges(self) -> dict[str, SharedLists]:
         """The ranges of all rows, by slot.
@@ -259,7 +267,14 @@ class _Lists:
         at = lists[self._history.times.name].values
         oldest = np.maximum(as_of, window_us - _SMALLEST) - window_us
         if self._history.logged_at is not None:
-            return without_old(lists, of_rows, at, oldest)
+            found, of_rows = without_old(lists, of_rows, at, oldest)
+            # Where lists were added, all of them are copies.
+            self.own_lists_bytes = sum(
+                each.values.nbytes
+                for name, each in found.items()
+                if each.values is not lists[name].values
+            )
+            return found, of_rows
         begins, ends = of_rows.T
         return lists, np.stack([first_since(at, begins, ends, oldest), ends], axis=1)
 

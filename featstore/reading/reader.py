@@ -52,6 +52,7 @@ class Rows:
         decoded: Further columns, which the kernels have decoded. Then each column, also of those
             above, is one contiguous array.
         histories: The slots of histories, by name.
+        own_lists_bytes: The memory of lists that were made of others while reading.
     """
 
     file_name: str
@@ -60,6 +61,7 @@ class Rows:
     columns: FileColumns
     decoded: DecodedColumns = field(default_factory=lambda: NOTHING_DECODED)
     histories: "Histories" = field(default_factory=dict)
+    own_lists_bytes: int = 0
 
     @cached_property
     def table(self) -> pa.Table:

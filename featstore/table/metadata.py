@@ -15,7 +15,8 @@ KEY = "featstore"
 COMMIT_FORMAT = 1
 # In files of format 1 the slots alone have field ids: their numbers.
 FILE_FORMAT = 3
-# Of files without histories, which earlier versions may write again.
+# Of files without histories whose rows are in the order of the raw rows: earlier versions may write
+# them again, and add slots to them by that order.
 _PLAIN_FORMAT = 2
 _Metadata = TypeVar("_Metadata", "FileMetadata", "CommitMetadata")
 
@@ -47,7 +48,7 @@ class FileMetadata:
 
     def to_json(self) -> str:
         """The JSON text that the footer stores."""
-        number = FILE_FORMAT if self.histories else _PLAIN_FORMAT
+        number = FILE_FORMAT if self.histories or self.cluster_by else _PLAIN_FORMAT
         mapping = {"format": number, **vars(self), "missing": dict(self.missing)}
         return to_json({key: value for key, value in mapping.items() if value is not None})
 

@@ -67,6 +67,17 @@ def users_of(num_rows: int) -> list[str | None]:
     return [None if row % 11 == 0 else f"u{row * row % 23}" for row in range(num_rows)]
 
 
+def test_rows_of_many_small_files_go_into_few_blocks(tmp_path: Path) -> None:
+    """Each batch of the second pass looks into each block."""
+    for number in range(40):
+        put_parquet(tmp_path / "raw" / f"{number:02}.parquet", rows_of(["a", "b"], 2 * number))
+    spec = spec_of()
+    [unit] = plan_units(find_raw_files(str(tmp_path / "raw"), {}, []), 1_000)
+    task = UnitTask(spec=spec, table_url=str(tmp_path / "table"), run_id="run", tag="t")
+    blocks = list(cut_unit(task, unit, range(1)))
+    assert [block.rows.num_rows for block in blocks] == [80]
+
+
 @pytest.fixture
 def job(raw: Path, tmp_path: Path) -> ExtractJob:
     """A day of 600 rows in two raw files."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from featstore.base.errors import ConfigError, StoreError
+from featstore.base.errors import StoreError
 from featstore.files import hdfs_rpc, storage
 from featstore.files.hdfs_files import SilentError
 from featstore.files.hdfs_rpc import HdfsRpc, num_name_nodes, seconds_of
@@ -260,9 +260,13 @@ def test_a_service_has_as_many_name_nodes_as_its_own_configuration_says(
     assert num_name_nodes(root, {}) == 1
 
 
-def test_a_time_limit_of_the_configuration_is_in_milliseconds() -> None:
+def test_a_time_limit_of_the_configuration_is_in_milliseconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert seconds_of({"x": "7500"}, "x", 1.0) == 7.5
     assert seconds_of({}, "x", 1.0) == 1.0
     assert seconds_of({"x": "0"}, "x", 1.0) > 1e6
-    with pytest.raises(ConfigError, match=r"x is '20s' in the XML .* expected milliseconds"):
-        seconds_of({"x": "20s"}, "x", 1.0)
+    for text in ("20s", "${y}", "-1", ""):
+        assert seconds_of({"x": text}, "x", 1.5) == 1.5
+        assert f"x is {text!r} in the XML" in caplog.messages.pop()
+        caplog.clear()

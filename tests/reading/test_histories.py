@@ -120,6 +120,21 @@ def test_lists_are_held_once_however_many_rows_share_them(tmp_path: Path) -> Non
     assert found["clicks_item"].ranges is found["clicks_price"].ranges
 
 
+@pytest.mark.parametrize(("history", "are_made"), [(HISTORY, False), (LATE, True)])
+def test_lists_that_are_made_while_reading_are_counted(
+    tmp_path: Path, history: StoredHistory, are_made: bool
+) -> None:
+    """Rows before which old events arrived late have lists of their own."""
+    root = tmp_path / "table"
+    write_files(root, 3, [[400]], history)
+    request = resolve(schema_of(history), slots=["row", *ALL])
+    [path] = root.iterdir()
+    with OpenFile(path) as file:
+        rows = reader_of(file, request).read([0])
+    held = {id(each.values): each.values.nbytes for each in rows.histories.values()}
+    assert rows.own_lists_bytes == (sum(held.values()) if are_made else 0)
+
+
 def _back_beyond(columns: dict[str, Any]) -> None:
     columns["clicks_back"][7] = 8
 

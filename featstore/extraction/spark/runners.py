@@ -250,7 +250,9 @@ def extract_dataframe(
     write = partial(_write_partition, run.task, partition, counters.num_files, counters.num_rows)
 
     def write_buckets() -> list[UnitReport]:
-        num_buckets = int(dataframe.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+        said = dataframe.sparkSession.conf.get("spark.sql.shuffle.partitions") or ""
+        # Some platforms say `auto`.
+        num_buckets = int(said) if said.isdecimal() else context.defaultParallelism
         cut = partial(_cut_partition, run.task, partition, num_buckets, counters.num_rows)
         rows = chosen.mapInArrow(cut, "bucket int, piece binary").rdd
         buckets = [Bucket(index=index, partition=partition) for index in range(num_buckets)]

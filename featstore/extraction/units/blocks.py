@@ -17,8 +17,9 @@ from featstore.base.closing import Closing
 from featstore.base.named_errors import system_error
 from featstore.ops.arrays import Integers, values_of
 
-# More rows take more memory, fewer more time: each batch has some of nearly each block.
-BATCH_ROWS = 16_384
+# More rows take more memory, fewer more time: each batch has some of nearly each block. So batches
+# of many blocks are larger.
+BATCH_ROWS, _ROWS_OF_BLOCK, _MOST_BATCH_ROWS = 16_384, 32, 65_536
 _ALIGNMENT = 64  # of Arrow's buffers
 
 
@@ -204,11 +205,14 @@ class BucketRows:
         self._parts = [part for part in parts if part[2]]
         self.num_rows = sum(num_rows for *_, num_rows in self._parts)
 
-    def batches(self, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    def batches(self, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the rows in batches of `batch_rows`, the last of which may have fewer.
 
         Memory holds 24 bytes for each row of the bucket, and twice a batch.
         """
+        if batch_rows is None:
+            of_blocks = min(_ROWS_OF_BLOCK * len(self._parts), _MOST_BATCH_ROWS)
+            batch_rows = max(BATCH_ROWS, of_blocks)
         for rows in self.tables(batch_rows):
             yield from rows.remove_column(rows.num_columns - 1).to_batches()
 

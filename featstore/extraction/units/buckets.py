@@ -37,6 +37,8 @@ from featstore.table.snapshot import by_partition
 
 _ROW_BITS = 40  # for the rows of a unit; its number is before them
 _KEY_SLOT = 0  # No slot has this number, so signs of keys are those of no slot.
+# A block has so many rows or bytes, if its unit has as many.
+_BLOCK_ROWS, _BLOCK_BYTES = 65_536, 32 << 20
 # The share of `rows_per_file` that buckets are planned to have, as no two have equally many rows
 # and the next row would begin another file.
 _FILLED = 15, 16
@@ -156,19 +158,35 @@ class CutRows:
     def __iter__(self) -> Iterator[RowBlock]:
         """The blocks, to be taken once."""
         number = first_row = 0
-        for batch in self._rows:
+        for batch, keys in self._joined():
             self._num_bytes += batch.nbytes
             if self._task.spec.histories:
                 rows = np.arange(first_row, first_row + batch.num_rows) + (self._index << _ROW_BITS)
                 batch = batch.append_column("row", pa.array(rows))
             first_row += batch.num_rows
-            keys, most = self._keys.signs, batch.num_rows
+            most = batch.num_rows
             if self._block_bytes is not None:
                 most = max(self._block_bytes * most // batch.nbytes, 1)
             for first in range(0, batch.num_rows, most):
                 rows = batch.slice(first, most)
                 yield self._block(rows, keys[first : first + most], (self._index, number))
                 number += 1
+
+    def _joined(self) -> Iterator[tuple[pa.RecordBatch, Integers]]:
+        """The rows with their keys, in batches of many files: the second pass looks into each block
+        for each of its batches.
+        """
+        batches, keys = list[pa.RecordBatch](), list[Integers]()
+        num_rows = num_bytes = 0
+        for batch in self._rows:
+            batches.append(batch)
+            keys.append(self._keys.signs)
+            num_rows, num_bytes = num_rows + batch.num_rows, num_bytes + batch.nbytes
+            if num_rows >= _BLOCK_ROWS or num_bytes >= _BLOCK_BYTES:
+                yield _one(batches), np.concatenate(keys)
+                batches, keys, num_rows, num_bytes = [], [], 0, 0
+        if batches:
+            yield _one(batches), np.concatenate(keys)
 
     def _block(self, rows: pa.RecordBatch, keys: Integers, place: tuple[int, int]) -> RowBlock:
         buckets = bucket_of(keys, len(self._buckets), self._index)
@@ -198,6 +216,10 @@ def cut_unit(task: UnitTask, unit: Unit, buckets: range, block_bytes: int | None
     extractor = Extractor(task.spec)
     extracted = extract_unit(unit, extractor)
     return CutRows(task, extractor, extracted, buckets, unit.index, block_bytes)
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def bucket_of(keys: Integers, num_buckets: int, unit: int) -> Integers:

@@ -80,7 +80,8 @@ class BatchCap:
                 f"batch.max_values: expected at most {self.max_values:,} values of {self.of!r} in "
                 f"each row, found {num_values:,} in a row of {source.claim.split.path}: raise "
                 f"max_values, or cut longer lists with slots: {{name: {self.of}, max_len: "
-                f"{self.max_values}}}"
+                f"{self.max_values}}}, those of a history with histories: {{NAME: {{max_len: "
+                f"{self.max_values}}}}}"
             )
 
     def _lists(self, columns: Mapping[Key, Values]) -> Ragged:

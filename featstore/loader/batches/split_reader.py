@@ -334,7 +334,7 @@ class SplitReader:
             self._skip_delivered()
             yield from self._read(self._windows[self._next])
             return
-        held_bytes = self._budget.exchange(held_bytes, size_bytes)
+        held_bytes = self._budget.exchange(held_bytes, size_bytes + rows.own_lists_bytes)
         if is_gathered:
             self._budget.keep(held_bytes)
         window = self._window(rows, mask, order, first_row, self._row, held_bytes)

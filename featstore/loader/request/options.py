@@ -187,14 +187,20 @@ def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
     )
 
 
+_OF_HISTORIES = {
+    "pad": "pad lists in `transform`",
+    "max_len": "shorten all of them by max_len in `histories`",
+}
+
+
 def _slot_of_history(slot: Slot, options: Mapping[str, Any], history: StoredHistory) -> SlotRequest:
     """A slot of a history, all of which have one length in each row."""
-    for key in ("pad", "max_len"):
+    for key in _OF_HISTORIES:
         if options.get(key) is not None:
             raise ConfigError(
                 f"slots: {slot.name!r}: {key}: expected none, as the slot is of the history "
-                f"{history.name!r}, the lists of which are as long as each other: pad lists in "
-                "`transform`"
+                f"{history.name!r}, the lists of which are as long as each other: "
+                f"{_OF_HISTORIES[key]}"
             )
     found = _slot(slot, options)
     if slot in [age for age, _ in history.ages] and found.dtype is not None:

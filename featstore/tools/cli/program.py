@@ -20,7 +20,7 @@ from featstore.tools.programs import run_program
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     examples=["featstore demo", "featstore extract --help"],
 )
-@click.version_option(package_name="featstore", prog_name="featstore")
+@click.version_option(package_name="featstore-pipeline", prog_name="featstore")
 def cli() -> None:
     """From raw logs to training batches: extract features, inspect tables, run the demo."""
 

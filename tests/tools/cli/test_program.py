@@ -1,7 +1,7 @@
 """The command line: frozen options, one clear line and exit code 2 on bad input."""
 
 import ast
-import importlib
+import importlib.metadata
 import json
 import os
 import re
@@ -35,6 +35,14 @@ slots:
   - {slot: 101, name: user, op: hash, of: user}
   - {slot: 102, name: price, op: log1p, of: price}
 """
+
+
+def test_the_version_is_that_of_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution that is called `featstore` belongs to another project."""
+    versions = {"featstore-pipeline": "7.8.9"}
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    found = CliRunner().invoke(cli.cli, ["--version"])
+    assert found.output == "featstore, version 7.8.9\n"
 
 
 @pytest.fixture
