@@ -31,7 +31,7 @@ from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none
 from featstore.table.layout import unit_and_part
 from tests.parquet_files import put_parquet
-from tests.process import num_descriptors, our_files
+from tests.process import num_unnamed_files, our_files
 from tests.programs import run_python
 
 SLOTS = [
@@ -257,7 +257,8 @@ def test_days_are_known_by_their_input(job: ExtractJob, raw: Path) -> None:
 
 @pytest.mark.parametrize("when", ["rows", "files"])
 def test_a_run_that_fails_in_either_pass_leaves_nothing(job: ExtractJob, when: str) -> None:
-    descriptors, files = num_descriptors(), our_files()
+    gc.collect()
+    before = num_unnamed_files(), our_files()
 
     def failing(num_files: int, num_files_total: int, num_rows: int) -> None:
         if num_rows and (when == "rows" or num_files):
@@ -268,7 +269,7 @@ def test_a_run_that_fails_in_either_pass_leaves_nothing(job: ExtractJob, when: s
     assert open_delta_or_none(job.table_url) is None
     assert [path for path in Path(job.table_url).rglob("*") if path.is_file()] == []
     gc.collect()  # The error's trace has rows that lie in the file.
-    assert (num_descriptors(), our_files()) == (descriptors, files)
+    assert (num_unnamed_files(), our_files()) == before
 
 
 KILLED = """

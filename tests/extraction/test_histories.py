@@ -44,7 +44,7 @@ from featstore.table.metadata import KEY
 from featstore.tools.cli.program import cli
 from tests.histories import oracle
 from tests.parquet_files import put_parquet
-from tests.process import num_descriptors, our_files
+from tests.process import num_unnamed_files, our_files
 from tests.programs import run_python
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -632,7 +632,7 @@ def test_the_command_line_takes_events(job: ExtractJob, tmp_path: Path, capsys: 
 
 @pytest.mark.parametrize("when", ["rows", "files"])
 def test_a_run_that_fails_leaves_nothing(job: ExtractJob, when: str) -> None:
-    descriptors, files = num_descriptors(), our_files()
+    descriptors, files = num_unnamed_files(), our_files()
 
     def failing(num_files: int, num_files_total: int, num_rows: int) -> None:
         if num_rows and (when == "rows" or num_files):
@@ -643,7 +643,7 @@ def test_a_run_that_fails_leaves_nothing(job: ExtractJob, when: str) -> None:
     assert open_delta_or_none(job.table_url) is None
     assert [path for path in Path(job.table_url).rglob("*") if path.is_file()] == []
     gc.collect()  # The error's trace has rows that lie in the file.
-    assert (num_descriptors(), our_files()) == (descriptors, files)
+    assert (num_unnamed_files(), our_files()) == (descriptors, files)
 
 
 KILLED = """

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from featstore.base.errors import DiskFullError, StoreError
 from featstore.extraction.units.blocks import Blocks, RowBlock, cut_groups
-from tests.process import num_descriptors, our_files
+from tests.process import num_unnamed_files, our_files
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), pa.field("tags", pa.list_(pa.string()))]
@@ -100,13 +100,13 @@ def test_many_rows_of_several_blocks_keep_all_values() -> None:
 
 
 def test_the_file_has_no_name_and_goes_with_the_blocks() -> None:
-    before, files = num_descriptors(), our_files()
+    before, files = num_unnamed_files(), our_files()
     with Blocks(SCHEMA) as blocks:
         blocks.add(block((0, 0), [1, 2, 3]))
         assert ids_of(blocks, 5, 2) == [[0, 1], [2]]
         assert our_files() == files
-        assert num_descriptors() > before
-    assert num_descriptors() == before
+        assert num_unnamed_files() > before
+    assert num_unnamed_files() == before
 
 
 def fill_with(blocks: Blocks, block: RowBlock) -> None:
