@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from featstore.base.closing import noted_on_failure
-from featstore.base.errors import InputError, require_seconds
+from featstore.base.errors import ConfigError, InputError, require_seconds
 from featstore.base.redaction import redact
 from featstore.explore.preview import preview as preview
 from featstore.extraction.days import DaysReport, extract_days
@@ -182,6 +182,8 @@ def _job(
     run_id: str | None,
     events: Mapping[str, str | Path] | None = None,
 ) -> ExtractJob:
+    if events is not None and not isinstance(events, Mapping):
+        raise ConfigError(f"events: expected a log by the name of its history, found {events!r}")
     return ExtractJob(
         spec=spec if isinstance(spec, Spec) else load_spec(spec),
         input_url="DataFrame" if input_url is None else str(input_url),

@@ -296,15 +296,15 @@ def check_events(job: ExtractJob) -> None:
     """
     names = [history.name for history in job.spec.histories]
     known = f"those of {', '.join(names)}" if names else "none, as the spec has no histories"
+    for name in job.events:
+        if name not in names:
+            raise ConfigError(f"events: expected {known}, found {name!r}; leave it out")
     for name in names:
         if name not in job.events:
             raise ConfigError(
                 f"events: expected {known}, found none of {name}: give --events {name}=URL "
                 f"(events={{{name!r}: URL}}), where its raw events are"
             )
-    for name in job.events:
-        if name not in names:
-            raise ConfigError(f"events: expected {known}, found {name!r}; leave it out")
     for history in job.spec.histories:
         if history.key != job.spec.cluster_by:
             raise ConfigError(

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.ops.arrays import Integers, Mask, array_of, either, nulls_of, values_of
+from featstore.ops.arrays import Integers, Mask, array_of, values_of
 from featstore.ops.columns import float_column
 from featstore.ops.hashing import MISSING, key_signs
 from featstore.ops.registry import OPERATORS
@@ -21,6 +21,8 @@ from featstore.spec.check import read_params
 from featstore.spec.model import EventHistory, Node
 
 _NEVER = np.iinfo(np.int64).min
+# Times this far from 1970, 146,000 years, are none: of others no difference is beyond int64.
+MOST_US = 2**62
 _ALWAYS = np.iinfo(np.int64).max
 
 
@@ -99,18 +101,27 @@ def ordered(history: EventHistory, columns: Mapping[str, pa.Array]) -> Events:
 
 def complete(history: EventHistory, columns: Mapping[str, pa.Array]) -> tuple[Integers, Integers]:
     """The signs of all events' keys, int64 `(num_events,)`, and the rows of those events that have
-    key and times; arguments as of `ordered`.
+    key and times, within MOST_US; arguments as of `ordered`.
     """
     keys = values_of(key_signs(columns[history.key]))
-    missing = keys == MISSING
+    has_all = keys != MISSING
     for name in history.times:
-        missing = either(missing, nulls_of(columns[name]))
-    return keys, np.flatnonzero(~missing)
+        has_all &= _are_times(columns[name])
+    return keys, np.flatnonzero(has_all)
 
 
 def keys_of_rows(keys: pa.Array, as_of: pa.Array) -> Integers:
-    """The signs of the rows' keys, 0 where key or `as_of` is missing: int64 `(num_rows,)`."""
-    return np.where(values_of(pc.is_valid(as_of)), values_of(keys), MISSING)
+    """The signs of the rows' keys, 0 where key or `as_of` is missing or `as_of` beyond MOST_US:
+    int64 `(num_rows,)`.
+    """
+    return np.where(_are_times(as_of), values_of(keys), MISSING)
+
+
+def _are_times(array: pa.Array) -> Mask:
+    """Where a time is there and within MOST_US: bool `(len(array),)`."""
+    times = values_of(array)
+    within: Mask = (times > -MOST_US) & (times < MOST_US) & values_of(pc.is_valid(array))
+    return within
 
 
 def visible(events: Events, history: EventHistory, keys: Integers, as_of: Integers) -> EventRanges:

@@ -13,6 +13,7 @@ from featstore.base.errors import DataFileError
 from featstore.base.processes import cached_property
 from featstore.base.schema import Slot
 from featstore.histories.file_format import StoredHistory
+from featstore.histories.visibility import MOST_US
 from featstore.ops.arrays import values_of
 from featstore.ops.lists import positions_of
 from featstore.ops.timestamps import UNITS
@@ -25,7 +26,6 @@ from featstore.reading.reader import RowGroupReader, Rows, chosen_lists
 
 _TIME = pa.timestamp("us", "UTC")
 # Times of which each difference is an int64, 146,000 years before and after 1970.
-_MOST_US = 2**62
 _SMALLEST = 2**63 - 1  # Without its sign.
 # How many events are looked at at once where single ones may be too old. Chosen, not measured.
 _EVENTS_AT_ONCE = 1 << 20
@@ -345,9 +345,9 @@ class _Lists:
         has_events = begins < ends
         newest = np.zeros(len(as_of), np.int64)
         newest[has_events] = at[ends[has_events] - 1]
-        is_time = (np.abs(as_of) < _MOST_US) & ((newest < as_of) | ~has_events)
+        is_time = ~has_events | ((np.abs(as_of) < MOST_US) & (newest < as_of))
         self._require(self._history.end, newest, is_time, "events before the row's time")
-        if len(at) and not -_MOST_US < int(at.min()) <= int(at.max()) < _MOST_US:
+        if len(at) and not -MOST_US < int(at.min()) <= int(at.max()) < MOST_US:
             raise DataFileError(
                 f"{self._rows.file_name}: column {self._history.times.name!r}: expected times "
                 "within 146,000 years of 1970, found others; write the file again"

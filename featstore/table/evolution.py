@@ -5,7 +5,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from featstore.base.errors import InputError
-from featstore.base.schema import HISTORY, Slot, SlotSchema
+from featstore.base.schema import Slot, SlotSchema
+from featstore.histories.file_format import histories_of
 
 
 def merge_schemas(old: SlotSchema, new: SlotSchema, where: str) -> SlotSchema:
@@ -178,21 +179,44 @@ def _check_names(old: SlotSchema, new: SlotSchema, where: str) -> None:
 
 
 def _check_histories(old: SlotSchema, new: SlotSchema, where: str) -> None:
-    """The table's columns say how all of its files are read."""
-    known = {column.name: _history(column) for column in old.kept}
-    for column in new.kept:
-        if (found := _history(column)) != known.get(column.name, found):
+    """The table's columns say how all of its files are read. What is stored of a history is found
+    in files by names and numbers, as other columns are, though the table's schema lacks it.
+    """
+    known = {history.name: history for history in histories_of(old)}
+    for history in histories_of(new):
+        there = known.get(history.name)
+        if there is None:
             raise InputError(
-                f"column {column.name!r} has a history that is stored in another way than in "
-                f"{where}, whose files would be read wrongly: expected "
-                f"{known[column.name] or 'none'}, found {found or 'none'}; rename the history, or "
+                f"{where}: expected histories from its first files on, since its rows could not be "
+                f"deleted or compacted afterwards, found {history.name!r} in this run; extract "
+                f"into a new table"
+            )
+        if history != there:
+            raise InputError(
+                f"history {history.name!r} is stored in another way in {where}, whose files would "
+                f"be read wrongly: expected {there.to_metadata()}, found {history.to_metadata()}; "
                 f"extract into a new table"
+            )
+    before, after = _owners(old), _owners(new)
+    for what in before.keys() & after.keys():
+        if before[what] != after[what]:
+            shown = f"slot number {what}" if isinstance(what, int) else f"column {what!r}"
+            raise InputError(
+                f"{shown} is of {before[what]} in {where}, and would be of {after[what]}; take "
+                f"another"
             )
 
 
-def _history(column: pa.Field) -> str:
-    found: bytes = (column.metadata or {}).get(HISTORY, b"")
-    return found.decode()
+def _owners(schema: SlotSchema) -> dict[str | int, str]:
+    """What has a slot number, or a name as Delta compares it: a history, or the rows."""
+    rows: list[str | int | None] = [slot.number for slot in schema.slots]
+    rows += (name.lower() for name in schema.to_arrow(partition_keys=True).names)
+    found = {what: "the rows" for what in rows if what is not None}
+    for history in histories_of(schema):
+        names = (*history.row_fields, *history.hidden_fields, *history.slots)
+        of_history = [slot.number for slot in history.slots] + [name.name.lower() for name in names]
+        found |= {what: f"history {history.name!r}" for what in of_history if what is not None}
+    return found
 
 
 def _meanings(schema: SlotSchema) -> dict[str, str]:

@@ -420,7 +420,7 @@ def open_existing(url: str, what: str, expected: str = "a Delta table") -> Snaps
         names = ", ".join(name.removesuffix("_end") for name in told)
         raise InputError(
             f"{redact(url)}: {what}: expected a table without histories, whose lists this release "
-            f"cannot write again, found {names}; nothing was done: extract the partitions again"
+            f"cannot write again, found {names}; nothing was done: extract into a new table"
         )
     return found
 

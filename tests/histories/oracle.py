@@ -29,8 +29,9 @@ def seen(
     events: Iterable[Event], user: str | None, as_of: int | None, history: EventHistory
 ) -> list[Event]:
     """The events that a row sees, in order."""
-    if user is None or as_of is None:
+    if user is None or not is_time(as_of):
         return []
+    assert as_of is not None
     mine = [event for event in events if event.user == user and is_complete(event, history)]
     mine.sort(key=lambda event: order(event, history))
     end = sum(known(event, history) < as_of for event in mine)
@@ -57,10 +58,12 @@ def time_of(event: Event) -> int:
 
 
 def is_complete(event: Event, history: EventHistory) -> bool:
-    has_times = event.at is not None and (
-        history.logged_at != "arrived" or event.arrived is not None
-    )
+    has_times = is_time(event.at) and (history.logged_at != "arrived" or is_time(event.arrived))
     return event.user is not None and has_times
+
+
+def is_time(time: int | None) -> bool:
+    return time is not None and -(2**62) < time < 2**62
 
 
 def _nulls_first(value: Any) -> tuple[Any, ...]:
@@ -110,8 +113,9 @@ def batch_of(events: Iterable[Event]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=["user", "at", "arrived", "item", "price"])
 
 
-# Few values, so that keys, times and whole events are often equal, and the ends of int64.
-ENDS = (-(2**63), 2**63 - 1)
+# Few values, so that keys, times and whole events are often equal, the ends of int64, and the last
+# times.
+ENDS = (-(2**63), 2**63 - 1, 2**62, 2**62 - 1, -(2**62) + 1)
 USERS = st.sampled_from(["a", "b", "", None])
 TIMES = st.one_of(st.integers(0, 12), st.sampled_from(ENDS), st.none())
 ITEMS = st.sampled_from(["x", "y", "é", "", None])

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from featstore.base.errors import InputError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.table.evolution import merge_schemas
+from tests.history_tables import HISTORY
 
 USER = Slot(name="user", kind=SlotKind.ID, number=101, op="hash")
 TAGS = Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=102, op="hash")
@@ -151,3 +153,32 @@ def test_slots_of_an_earlier_version_take_over_the_metadata_of_new_ones() -> Non
     described = replace(USER, op_path="hash(user)", meaning="0123456789abcdef")
     merged = merge_schemas(OLD, replace(OLD, slots=(described, TAGS)), "t")
     assert merged.slots == (described, TAGS)
+
+
+HIDDEN = "clicks_key", "clicks_at", "clicks_item", "CLICKS_PRICE", "clicks_age"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"slots": (replace(TAGS, name="other", number=301),)},
+            r"slot number 301 is of history 'clicks' in t",
+        ),
+        *(
+            ({"slots": (replace(TAGS, name=name),)}, f"column '{name.lower()}' is of history")
+            for name in HIDDEN
+        ),
+        ({"kept": (pa.field("clicks_at", pa.string()),)}, r"column 'clicks_at' is of history"),
+        ({"kept": (pa.field("clicks_end", pa.int32()),)}, r"column 'clicks_end' is of history"),
+    ],
+)
+def test_what_belongs_to_a_history_is_no_name_or_number_of_rows(
+    changed: dict[str, Any], message: str
+) -> None:
+    """Files are searched by names and numbers, in which the lists of a history would be found."""
+    old = replace(OLD, kept=HISTORY.row_fields)
+    with pytest.raises(InputError, match=message):
+        merge_schemas(old, replace(OLD, **changed), "t")
+    merged = merge_schemas(old, replace(OLD, slots=(PRICE,)), "t")
+    assert merged.kept == HISTORY.row_fields

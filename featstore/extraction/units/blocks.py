@@ -143,7 +143,10 @@ class Blocks(Closing):
         try:
             yield
         except OSError as error:
-            what = f"{self._where}: rows on their way to `output.cluster_by` cannot be kept there"
+            what = (
+                f"{self._where}: rows on their way to `output.cluster_by`, or to histories, cannot "
+                f"be kept there"
+            )
             raise system_error(what, error, "or point TMPDIR to a larger disk") from error
 
     def of_bucket(self, bucket: int) -> "BucketRows":
