@@ -11,7 +11,6 @@ import numpy as np
 from featstore.base.errors import ConfigError, require_integer
 from featstore.base.intervals import capped_cuts
 from featstore.base.processes import cached_property
-from featstore.ops.lists import offsets_from
 from featstore.samples.indices import Array
 from featstore.samples.order_batches import ORDER_ROWS, Order, OrderIteration, digest_of
 from featstore.samples.permutation import Permutation
@@ -138,7 +137,14 @@ class BatchesByCost(OrderIteration):
         if is_sorted:
             by_length = np.argsort(lengths, kind="stable")
             rows, lengths = rows[by_length], lengths[by_length]
-        return rows, capped_cuts(offsets_from(lengths), self.max_values, self.batch_size)
+        return rows, capped_cuts(offsets_of_lengths(lengths), self.max_values, self.batch_size)
+
+
+def offsets_of_lengths(lengths: Array) -> Array:
+    """Where lists begin and end, one after the other: int64 (num_rows + 1,)."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 def _divided(batches: Sequence[Array], num_parts: int) -> list[Array]:

@@ -18,8 +18,7 @@ from featstore.loader.iteration.shard_loop import (
     ValueCap,
 )
 from featstore.loader.iteration.state import LoaderState, merge_states
-from featstore.ops.lists import offsets_from
-from featstore.samples.batches_by_cost import checked_lengths
+from featstore.samples.batches_by_cost import checked_lengths, offsets_of_lengths
 from featstore.samples.indices import Array
 from featstore.samples.order_batches import require_same_order
 from featstore.samples.random_order import RandomOrder
@@ -123,7 +122,7 @@ class DispatchedOrder(Closing):
         """Where the values of the rows at these positions begin and end: (num_positions + 1,)."""
         assert self._lengths is not None
         rows = self._order.at_epoch(epoch)[positions.start : positions.stop]
-        return offsets_from(self._lengths[rows])
+        return offsets_of_lengths(self._lengths[rows])
 
     def ack(self) -> None:
         """Counts the last batch as delivered now, not only when the next one is asked for."""
