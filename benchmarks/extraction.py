@@ -63,7 +63,7 @@ FULL = Size(
     kernel_values=1 << 20,
 )
 SMALL = Size(
-    spark_rows=1 << 17,
+    spark_rows=1 << 18,
     spark_rows_many=1 << 16,
     sides_many=("catalyst_tuned",),  # the other takes longer, whatever the number of rows
     spark_rounds=1,
