@@ -27,9 +27,9 @@ from featstore.base.processes import forget_in_child
 from featstore.files.hdfs_files import HdfsError, HdfsFiles, HdfsReader, SilentError, remote_error
 from featstore.files.retry import BRIEF, RetryPolicy, with_time_limit
 
+_LOG = logging.getLogger(__name__)
 # Of a name node: to connect, as Hadoop's own client unless the configuration has a longer time, and
 # to answer.
-_LOG = logging.getLogger(__name__)
 _CONNECT_S, _ANSWER_S = 20.0, 10.0
 # Of a data node, unless the configuration has another time: to connect, and between two packets.
 # Other stores have 60 s. Here one that falls silent is asked once more, then those with the other

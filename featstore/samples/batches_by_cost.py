@@ -141,7 +141,9 @@ class BatchesByCost(OrderIteration):
 
 
 def offsets_of_lengths(lengths: Array) -> Array:
-    """Where lists begin and end, one after the other: int64 (num_rows + 1,)."""
+    """Where lists begin and end, one after the other: int64 (num_rows + 1,). As of
+    `ops.lists.offsets_from`, which would load pyarrow.
+    """
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

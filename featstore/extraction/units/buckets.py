@@ -28,15 +28,14 @@ from featstore.extraction.units.unit import (
 from featstore.extraction.units.writer import DataFileWriter, open_data_file
 from featstore.files.storage import join
 from featstore.histories.stored import with_ranges
+from featstore.ops import hashing
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.columns import clean, read_column
-from featstore.ops.hashing import sign, value_hash
 from featstore.spec.model import Spec
 from featstore.table.metadata import FileMetadata
 from featstore.table.snapshot import by_partition
 
 _ROW_BITS = 40  # for the rows of a unit; its number is before them
-_KEY_SLOT = 0  # No slot has this number, so signs of keys are those of no slot.
 # A block has so many rows or bytes, if its unit has as many.
 _BLOCK_ROWS, _BLOCK_BYTES = 65_536, 32 << 20
 # The share of `rows_per_file` that buckets are planned to have, as no two have equally many rows
@@ -110,7 +109,7 @@ def key_signs(column: pa.Array, declared: pa.DataType) -> Integers:
     """
     counts = Counter[str]()  # Whatever reads the column besides has counted it.
     column = clean(read_column(column, declared=declared, counts=counts), counts=counts)
-    return values_of(sign(_KEY_SLOT, value_hash(column)))
+    return values_of(hashing.key_signs(column))
 
 
 class _Keys:
