@@ -21,8 +21,8 @@ class BatchesByCost(OrderIteration):
     rows, int64 (num_rows,). Made by `RandomOrder.batches_by_cost`.
 
     In each step the ranks take the next batches, one each. In the last step batches are divided
-    until all ranks have one, unless fewer rows than ranks are left. All ranks compute where all
-    batches end.
+    until all ranks have one; if it has fewer rows than ranks, the step before leaves it its last
+    rows, unless both have fewer than two for each. All ranks compute where all batches end.
 
     Similar lengths come together as in torchtext's `BucketIterator`: what is sorted by length is a
     window of the order, so that batches hold other rows in each epoch, and batches are shuffled
@@ -94,11 +94,15 @@ class BatchesByCost(OrderIteration):
         """The position after each step, and this rank's rows of it; None if it has none."""
         position = begin
         batches = self._in_order(begin) if self.window_rows is None else self._by_length(begin)
-        while step := list(islice(batches, self.world_size)):
-            if len(step) < self.world_size:
-                if self.drop_last:
-                    return
+        following = list(islice(batches, self.world_size))
+        while step := following:
+            following = list(islice(batches, self.world_size))
+            if not self.drop_last:
+                if following:
+                    step, following = _shared(step, following, self.world_size)
                 step = _divided(step, self.world_size)
+            elif len(step) < self.world_size:
+                return
             position += sum(map(len, step))
             yield position, step[self.rank] if self.rank < len(step) else None
 
@@ -124,9 +128,10 @@ class BatchesByCost(OrderIteration):
             shuffled = Permutation(num_rows=num_batches, key=key).at(np.arange(num_batches))
             position = first
             for index in shuffled.tolist():
-                if position >= begin:
-                    yield rows[cuts[index] : cuts[index + 1]]
-                position += cuts[index + 1] - cuts[index]
+                batch = rows[cuts[index] : cuts[index + 1]]
+                position += len(batch)
+                if position > begin:  # It may lie in a batch whose last rows another step took.
+                    yield batch[begin - position :]
 
     def _divided_rows(
         self, begin: int, num_rows: int, *, is_sorted: bool = False
@@ -147,6 +152,18 @@ def offsets_of_lengths(lengths: Array) -> Array:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def _shared(
+    step: list[Array], last: list[Array], num_ranks: int
+) -> tuple[list[Array], list[Array]]:
+    """Both steps, such that the last has a row for each rank, if the one before can spare them."""
+    lacking = num_ranks - sum(map(len, last))
+    kept = sum(map(len, step)) - lacking
+    if lacking <= 0 or kept < num_ranks:
+        return step, last
+    parts = np.split(np.concatenate(step), np.minimum(np.cumsum([*map(len, step)]), kept))
+    return [rows for rows in parts[:-1] if len(rows)], [parts[-1], *last]
 
 
 def _divided(batches: Sequence[Array], num_parts: int) -> list[Array]:

@@ -120,9 +120,10 @@ class OrderIteration:
 
     def __len__(self) -> int:
         """How many batches the next iteration has (of `OrderRows`: rows)."""
-        full, rest = divmod(self._end(self._next_begin) - self._next_begin, self._step_rows)
-        first, end = self._own(0, rest)
-        return full + (end > first)
+        begin, end = self._next_begin, self._end(self._next_begin)
+        full = (end - begin) // self._step_rows
+        own_first, own_end = self._own(self._after(full, begin), end)
+        return full + (own_end > own_first)
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -131,10 +132,19 @@ class OrderIteration:
 
     def _position_after(self, num_delivered: int) -> int | None:
         """Where the order is after so many batches of this iteration; None: there were fewer."""
-        # The last step may be a part of one, so what it reaches may lie beyond the position.
-        reached = self._begin + num_delivered * self._step_rows
-        is_ahead = num_delivered > 0 and reached - self._step_rows >= self._position
-        return None if is_ahead else min(reached, self._position)
+        if num_delivered and self._after(num_delivered - 1, self._begin) >= self._position:
+            return None
+        return min(self._after(num_delivered, self._begin), self._position)
+
+    def _after(self, num_steps: int, begin: int) -> int:
+        """Where an iteration is after its first steps. The last step but one leaves a row for each
+        rank, where both have enough.
+        """
+        reached, end = begin + num_steps * self._step_rows, self._end(begin)
+        left = end - reached
+        if num_steps and 0 < left < self.world_size <= (self._step_rows + left) // 2:
+            return end - self.world_size
+        return min(reached, end)
 
     @property
     def _step_rows(self) -> int:
@@ -169,17 +179,17 @@ class OrderIteration:
 class OrderBatches(OrderIteration):
     """One rank's batches of an order: read-only arrays of rows, int64 (num_rows,).
 
-    In the last step the ranks share what is left: they have the same number of batches, whose sizes
-    differ by at most one row, unless fewer rows than ranks are left. Made by `RandomOrder.batches`.
+    In the last step the ranks share what is left, and where that is less than a row for each, the
+    step before leaves them one: so they have the same number of batches, unless the batches are of
+    one row or the order has fewer rows than ranks. Made by `RandomOrder.batches`.
     """
 
     def __iter__(self) -> Iterator[Array]:
         begin = self._begun()
-        end = self._end(begin)
-        for first in range(begin, end, self._step_rows):
-            step_end = min(first + self._step_rows, end)
-            self._position = step_end
-            own_first, own_end = self._own(first, step_end)
+        num_steps = -(-(self._end(begin) - begin) // self._step_rows)
+        for step in range(num_steps):
+            self._position = self._after(step + 1, begin)
+            own_first, own_end = self._own(self._after(step, begin), self._position)
             if own_end > own_first:
                 rows = self.order[own_first:own_end]
                 # Libraries that join batches with `+=` would add rows up.

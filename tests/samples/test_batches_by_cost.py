@@ -133,14 +133,21 @@ def test_ranks_take_the_next_batches_and_divide_the_last(
     ]
     batches = [listed(rank) for rank in ranks]
     assert [len(rank) for rank in ranks] == [len(each) for each in batches]
-    full, num_left = divmod(len(alone), world)
+    full = len(alone) // world
+    ending = [] if drop_last else list(chain(*alone[full * world :]))
+    if 0 < len(ending) < world and full:
+        before = list(chain(*alone[(full - 1) * world : full * world]))
+        if len(before) + len(ending) >= 2 * world:  # Both steps have a row for each rank.
+            full, ending = full - 1, before + ending
     for rank in range(world):
         assert batches[rank][:full] == alone[rank : full * world : world]
-    last = [row for each in batches for rows in each[full:] for row in rows]
-    left = list(chain(*alone[full * world :]))
-    assert last == ([] if drop_last else left)
-    sizes = [len(each) - full for each in batches]
-    assert sum(sizes) == (0 if drop_last or not num_left else min(world, len(left)))
+    last = [[each[step] for each in batches if step < len(each)] for step in (full, full + 1)]
+    assert list(chain(*chain(*last))) == ending
+    if len(ending) >= world:
+        assert {len(each) for each in batches} == {full + 1 + (len(last[1]) > 0)}
+        assert len(last[1]) in (0, world)
+    else:
+        assert [len(step) for step in last] == [len(ending), 0]
     assert all(sum(lengths[row] for row in rows) <= MAX_VALUES for each in batches for rows in each)
     assert all(0 < len(rows) <= batch_size for each in batches for rows in each)
 

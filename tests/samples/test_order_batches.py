@@ -52,7 +52,9 @@ def test_every_row_once_over_any_number_of_ranks(
     order = RandomOrder(num_rows, seed=1)
     steps = in_step(order, batch_size, world)
     assert [row for step in steps for row in step] == list(order)
-    assert all(len(step) == batch_size * world for step in steps[:-1])
+    assert all(len(step) == batch_size * world for step in steps[:-2])
+    if len(steps) > 1:
+        assert len(steps[-2]) == batch_size * world or len(steps[-1]) == world
 
 
 @given(num_rows=NUM_ROWS, world=WORLDS)
@@ -81,6 +83,17 @@ def test_the_length_is_the_number_of_batches_and_of_rows(
         assert len(rows) == len(list(rows))
 
 
+@given(num_rows=st.integers(0, 300), batch_size=st.integers(2, 9), world=WORLDS)
+def test_ranks_have_equally_many_batches_if_there_is_a_row_for_each(
+    num_rows: int, batch_size: int, world: int
+) -> None:
+    order = RandomOrder(num_rows)
+    num_batches = {
+        len(order.batches(batch_size, rank=rank, world_size=world)) for rank in range(world)
+    }
+    assert len(num_batches) == (2 if 0 < num_rows < world else 1)
+
+
 @given(num_rows=NUM_ROWS, batch_size=st.integers(1, 9), world=WORLDS)
 def test_without_the_last_step_all_batches_are_full(
     num_rows: int, batch_size: int, world: int
@@ -96,7 +109,7 @@ def test_without_the_last_step_all_batches_are_full(
 def test_in_the_last_step_the_ranks_share_what_is_left() -> None:
     order = RandomOrder(25)
     sizes = [[len(rows) for rows in order.batches(4, rank=rank, world_size=3)] for rank in range(3)]
-    assert sizes == [[4, 4], [4, 4], [4, 4, 1]]  # fewer rows than ranks
+    assert sizes == [[4, 3, 1], [4, 3, 1], [4, 4, 1]]  # The step before leaves two rows more.
     order = RandomOrder(35)
     sizes = [[len(rows) for rows in order.batches(4, rank=rank, world_size=3)] for rank in range(3)]
     assert sizes == [[4, 4, 3], [4, 4, 4], [4, 4, 4]]
