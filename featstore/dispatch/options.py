@@ -17,7 +17,7 @@ class Dispatch:
 
     Attributes:
         store: `auto` (the loader chooses: memory, or under torchrun the job's own store),
-            `memory://`, `sqlite:///absolute/path` or `tcp://host:port`.
+            `memory://`, `sqlite:///absolute/path`, `tcp://host:port` or `tls://host:port`.
         lease_s: A worker that does not renew its leases for this long loses its splits.
         run_id: The same text for all workers of a run, and a different one for each run. None is
             allowed for `auto` and `memory://`, and under torchrun, which brings its own.

@@ -11,6 +11,7 @@ from featstore.base.redaction import redact
 from featstore.dispatch.stores.base import Store as Store
 from featstore.dispatch.stores.endpoint import (
     TCP,
+    TLS,
     TORCH,
     ConnectionPool,
     job_store,
@@ -24,8 +25,8 @@ from featstore.files.looks import exists
 
 _KNOWN = (
     "memory:// (threads of one process), sqlite:///absolute/path (processes of one host), "
-    "tcp://host:port (many hosts; `featstore dispatch serve`) and torch://host:port (the TCPStore "
-    "of a running job)"
+    "tcp://host:port and tls://host:port (many hosts; `featstore dispatch serve`) and "
+    "torch://host:port (the TCPStore of a running job)"
 )
 # How long who only looks, such as `featstore dispatch status`, waits for a server.
 DEFAULT_TIMEOUT_S = 30.0
@@ -71,7 +72,7 @@ class StoreAddress:
             return MemoryStore(self.memory)
         if self.server is not None:
             endpoint = parse_endpoint(self.url)
-            if endpoint.kind == TCP:
+            if endpoint.kind != TORCH:
                 return TcpStore(
                     endpoint, timeout_s=self.timeout_s, server=self.server, patience=self.patience
                 )
@@ -125,7 +126,8 @@ def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
     """The address of the store that `url` names. Opens nothing.
 
     Args:
-        url: `memory://`, `sqlite:///absolute/path`, `tcp://host:port` or `torch://host:port`.
+        url: `memory://`, `sqlite:///absolute/path`, `tcp://host:port`, `tls://host:port` or
+            `torch://host:port`.
         timeout_s: Seconds to wait for a server that does not answer.
 
     Raises:
@@ -136,6 +138,7 @@ def bind(url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> StoreAddress:
         "memory": _memory,
         "sqlite": _sqlite,
         TCP: _remote,
+        TLS: _remote,
         TORCH: _remote,
     }
     if "://" not in url or scheme not in known:

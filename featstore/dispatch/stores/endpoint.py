@@ -13,7 +13,7 @@ from featstore.base.errors import ConfigError, DispatchError
 from featstore.base.processes import forget_in_child
 from featstore.base.redaction import redact
 
-TCP, TORCH = "tcp", "torch"
+TCP, TLS, TORCH = "tcp", "tls", "torch"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,8 @@ class Endpoint:
     Attributes:
         host: The host.
         port: The port.
-        kind: What is served: `tcp` by featstore, `torch` by torch's TCPStore.
+        kind: What is served: `tcp` by featstore, `tls` the same under TLS, `torch` by torch's
+            TCPStore.
     """
 
     host: str
@@ -85,7 +86,7 @@ def _leave_all(connections: list[Any]) -> None:
 
 
 def parse_endpoint(url: str) -> Endpoint:
-    """Reads `tcp://host:port` or `torch://host:port`.
+    """Reads `tcp://host:port`, `tls://host:port` or `torch://host:port`.
 
     Raises:
         ConfigError: The URL has no host or port, or has a user, path, query or fragment.
@@ -98,10 +99,10 @@ def parse_endpoint(url: str) -> Endpoint:
     if (
         not host
         or not port
-        or parts.scheme not in (TCP, TORCH)
+        or parts.scheme not in (TCP, TLS, TORCH)
         or any((parts.path, parts.query, parts.fragment, parts.username))
     ):
-        kind = TORCH if url.startswith(TORCH) else TCP
+        kind = next((kind for kind in (TLS, TORCH) if url.startswith(kind)), TCP)
         expected = f"{kind}://host:port, with a port from 1 to 65535, and no user, path or query"
         raise ConfigError(f"dispatch store {redact(url)!r}: expected {expected}")
     return Endpoint(host=host, port=port, kind=parts.scheme)

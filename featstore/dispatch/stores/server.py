@@ -18,7 +18,7 @@ from featstore.base.closing import Closing
 from featstore.base.errors import DispatchError
 from featstore.base.libraries import LazyModule
 from featstore.base.processes import forget_in_child
-from featstore.dispatch.stores.endpoint import Endpoint
+from featstore.dispatch.stores.endpoint import TCP, TLS, Endpoint
 from featstore.dispatch.stores.sqlite import ReplyingStore
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
@@ -38,8 +38,10 @@ from featstore.files.private_directory import PrivateDirectory
 
 if TYPE_CHECKING:
     import asyncio
+    import ssl
 else:
     asyncio = LazyModule("asyncio")
+    ssl = LazyModule("ssl")
 
 _logger = logging.getLogger(__name__)
 _NAME_KEY = "featstore/server"
@@ -58,8 +60,16 @@ class DispatchServer(Closing):
         url: What `dispatch.store` of the workers is set to.
     """
 
-    def __init__(self, host: str, port: int, *, file: Path | None, token: str) -> None:
-        self._token, self._is_durable = token, file is not None
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        file: Path | None,
+        token: str,
+        tls: "ssl.SSLContext | None" = None,
+    ) -> None:
+        self._token, self._is_durable, self._tls = token, file is not None, tls
         with ExitStack() as failed:
             self._listener = failed.enter_context(_listen(host, port))
             if file is None:
@@ -71,7 +81,7 @@ class DispatchServer(Closing):
             self._name = self._data.compare_set(_NAME_KEY, "", uuid.uuid4().hex)
             self._opened = failed.pop_all()
         found = int(self._listener.getsockname()[1])
-        self.url = Endpoint(host=_reachable(host), port=found).url
+        self.url = Endpoint(host=_reachable(host), port=found, kind=TLS if tls else TCP).url
         self._writers: dict[str, asyncio.StreamWriter] = {}  # of clients that have said their name
         self._talks: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         self._ready: Future[Callable[[], object]] = Future()
@@ -120,7 +130,13 @@ class DispatchServer(Closing):
 
     async def _serve(self) -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._talk, sock=self._listener, backlog=1024)
+        server = await asyncio.start_server(
+            self._talk,
+            sock=self._listener,
+            backlog=1024,
+            ssl=self._tls,
+            ssl_handshake_timeout=_HANDSHAKE_S if self._tls else None,
+        )
         self._ready.set_result(partial(loop.call_soon_threadsafe, ended.set))
         await ended.wait()
         server.close()
@@ -185,6 +201,8 @@ def serve(
     *,
     file: str | Path | None = None,
     token: str | None = None,
+    certificate: str | Path | None = None,
+    key: str | Path | None = None,
 ) -> DispatchServer:
     """Serves a dispatch store to the workers of a run, from a thread of this process.
 
@@ -200,24 +218,31 @@ def serve(
             the same file goes on where the last one ended; workers wait for it for their
             `store_wait_s`. None keeps them in a temporary file: the run ends with the server.
         token: What workers must have in `FEATSTORE_DISPATCH_TOKEN`; by default that variable of
-            this process. Empty: whoever reaches the port may read and write. Nothing is encrypted.
+            this process. Empty: whoever reaches the port may read and write.
+        certificate: A PEM file of the server's certificate and those that lead to its authority.
+            All connections are then encrypted (`tls://`), and workers check that the certificate
+            names the host, and that its authority is in the PEM file of `FEATSTORE_DISPATCH_CA`, by
+            default in the system's list. None: nothing is encrypted (`tcp://`).
+        key: A PEM file of the certificate's private key, without a password; by default in the
+            certificate's file.
 
     Returns:
         The server, to be closed, or used in a `with` block.
 
     Raises:
-        DispatchError: The address cannot be listened at, or the file cannot be used.
+        DispatchError: The address cannot be listened at, or a file cannot be used.
     """
     return DispatchServer(
         host,
         port,
         file=None if file is None else Path(file).absolute(),
         token=os.environ.get(TOKEN_VARIABLE, "") if token is None else token,
+        tls=_tls(certificate, key),
     )
 
 
 def serve_until_signal(
-    host: str, port: int, on_ready: Callable[[str], None], *, file: Path | None = None
+    host: str, port: int, on_ready: Callable[[str], None], **options: Any
 ) -> None:
     """Serves a store until SIGTERM or SIGINT. Call it from the main thread.
 
@@ -225,7 +250,7 @@ def serve_until_signal(
         host: As of `serve`.
         port: As of `serve`.
         on_ready: Called with the store's URL once the server listens.
-        file: As of `serve`.
+        **options: As of `serve`.
 
     Raises:
         DispatchError: As of `serve`.
@@ -238,7 +263,7 @@ def serve_until_signal(
     before = [signal.signal(number, lambda *_: None) for number in ends]
     wakeup = signal.set_wakeup_fd(waker.fileno())
     try:
-        with woken, waker, serve(host, port, file=file) as server:
+        with woken, waker, serve(host, port, **options) as server:
             on_ready(server.url)
             while woken.recv(1)[0] not in ends:
                 pass
@@ -260,6 +285,23 @@ def _open(path: Path, *, is_durable: bool) -> ReplyingStore:
         raise DispatchError(
             f"{error}; a file is for one server at a time: is another one running with it?"
         ) from error
+
+
+def _tls(certificate: str | Path | None, key: str | Path | None) -> "ssl.SSLContext | None":
+    if certificate is None:
+        if key is not None:
+            raise DispatchError(f"key {key}: expected its certificate too, found none")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        # Without the function a key with a password would wait for one at the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except OSError as error:
+        raise DispatchError(
+            f"certificate {certificate}, key {key or 'in the same file'}: cannot be used: {error}; "
+            "expected PEM files that belong together, the key without a password"
+        ) from error
+    return context
 
 
 def _listen(host: str, port: int) -> socket.socket:

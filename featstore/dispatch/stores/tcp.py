@@ -6,13 +6,15 @@ import secrets
 import socket
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from featstore.base.errors import DispatchError
-from featstore.dispatch.stores.endpoint import Endpoint
+from featstore.base.libraries import LazyModule
+from featstore.dispatch.stores.endpoint import TLS, Endpoint
 from featstore.dispatch.stores.served import Patience, ServedStore, ServerIdentity
 from featstore.dispatch.stores.wire import (
     ACCEPTED,
+    CA_VARIABLE,
     GREETING,
     LENGTH,
     NONCE_BYTES,
@@ -24,6 +26,11 @@ from featstore.dispatch.stores.wire import (
     proof,
     unpack,
 )
+
+if TYPE_CHECKING:
+    import ssl
+else:
+    ssl = LazyModule("ssl")
 
 
 class TcpStore(ServedStore):
@@ -38,15 +45,17 @@ class TcpStore(ServedStore):
         patience: As of `ServedStore`.
 
     Raises:
-        DispatchError: The server cannot be reached, does not take the token, or another one is in
-            its place.
+        DispatchError: The server cannot be reached, does not take the token, has no certificate
+            that is trusted, or another one is in its place.
     """
 
-    _servers, _no_answer = "`featstore dispatch serve`", (OSError, EOFError, ValueError)
+    _no_answer = (OSError, EOFError, ValueError)
 
     def __init__(
         self, endpoint: Endpoint, *, timeout_s: float, server: ServerIdentity, patience: Patience
     ) -> None:
+        certificate = "with" if endpoint.kind == TLS else "without"
+        self._servers = f"`featstore dispatch serve` {certificate} --certificate"
         super().__init__(endpoint, timeout_s, server, patience)
         self._begin()
         self._ask([])  # Makes the connection.
@@ -83,10 +92,37 @@ class TcpStore(ServedStore):
             self._connection = socket.create_connection(
                 (self._endpoint.host, self._endpoint.port), timeout=within_s
             )
+            if self._endpoint.kind == TLS:
+                self._connection = self._encrypted(self._connection)
             self._greet(self._connection)
         self._connection.settimeout(within_s)
         self._connection.sendall(request)
         return self._receive_frame() if request else [None]
+
+    def _encrypted(self, connection: socket.socket) -> socket.socket:
+        file = os.environ.get(CA_VARIABLE) or None
+        try:
+            context = ssl.create_default_context(cafile=file)
+        except OSError as error:
+            raise self._failed(
+                f": {CA_VARIABLE}={file} cannot be used: {error}; expected a PEM file of the "
+                "authority's certificate"
+            ) from error
+        try:
+            return context.wrap_socket(connection, server_hostname=self._endpoint.host)
+        except ssl.SSLCertVerificationError as error:
+            raise self._failed(
+                f": its certificate does not hold for {self._endpoint.host}: "
+                f"{error.verify_message}; expected one that names this host, signed by an "
+                f"authority in {file or 'the list of the system'} ({CA_VARIABLE} is a PEM file of "
+                "others)"
+            ) from error
+        except ssl.SSLError as error:
+            if error.reason != "WRONG_VERSION_NUMBER":
+                raise  # A connection that broke.
+            raise self._failed(
+                ": what listens there does not speak TLS; a server without --certificate is tcp://"
+            ) from error
 
     def _greet(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,9 +173,10 @@ class TcpStore(ServedStore):
     def _interrupt(self) -> None:
         connection = self._connection
         # Unless the thread that waits for an answer has closed the connection.
+        # The method of a TLS connection would take the keys from under that thread.
         with contextlib.suppress(OSError):
             if connection is not None:
-                connection.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def _abandon(self) -> None:
         if self._connection is not None:

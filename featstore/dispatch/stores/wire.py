@@ -17,6 +17,7 @@ import struct
 from typing import Any
 
 TOKEN_VARIABLE = "FEATSTORE_DISPATCH_TOKEN"
+CA_VARIABLE = "FEATSTORE_DISPATCH_CA"
 GREETING = b"featstore dispatch 1\n"
 NONCE_BYTES = PROOF_BYTES = 32
 ACCEPTED, REFUSED = b"\x01", b"\x00"

@@ -102,7 +102,7 @@ class Rendezvous:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         run_id = options.run_id or _torchrun_id()
-        if run_id is None and options.store.startswith(("sqlite:", "tcp:", "torch:")):
+        if run_id is None and options.store.startswith(("sqlite:", "tcp:", "tls:", "torch:")):
             raise ConfigError(
                 f"dispatch: expected a run_id with store {redact(options.store)!r}, found none: "
                 "what a run has read stays in the store, so a second run under the same name would "

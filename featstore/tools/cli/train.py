@@ -183,6 +183,7 @@ def dispatch() -> None:
     examples=[
         "featstore dispatch serve --host 0.0.0.0 --port 29600",
         "featstore dispatch serve --host 0.0.0.0 --file /data/dispatch.db",
+        "featstore dispatch serve --host 0.0.0.0 --certificate tls.crt --key tls.key",
     ]
 )
 @click.option(
@@ -203,13 +204,24 @@ def dispatch() -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keep the store in this file: a server that is started again with it goes on.",
 )
-def serve(host: str, port: int, file: Path | None) -> None:
+@click.option(
+    "--certificate",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Encrypt all connections (tls://HOST:PORT) with this certificate, a PEM file.",
+)
+@click.option(
+    "--key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The certificate's private key, if it is not in the same file.",
+)
+def serve(host: str, port: int, **options: Path | None) -> None:
     """Serve a store at tcp://HOST:PORT until SIGTERM or SIGINT.
 
-    Workers must have the same FEATSTORE_DISPATCH_TOKEN as the server, which both may lack. Nothing
-    is encrypted: use it in trusted networks only.
+    Workers must have the same FEATSTORE_DISPATCH_TOKEN as the server, which both may lack. Without
+    --certificate nothing is encrypted: use it in trusted networks only. Workers find the
+    certificate's authority in the PEM file FEATSTORE_DISPATCH_CA, by default in the system's list.
     """
-    load("featstore.dispatch.stores.server").serve_until_signal(host, port, click.echo, file=file)
+    load("featstore.dispatch.stores.server").serve_until_signal(host, port, click.echo, **options)
 
 
 @dispatch.command(

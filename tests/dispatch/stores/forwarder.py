@@ -21,6 +21,7 @@ class Forwarder:
     Attributes:
         url: What clients connect to.
         num_lost: Replies that were lost.
+        passed: Whatever came from either end.
     """
 
     def __init__(self, url: str, loses: Callable[[], bool] = lambda: False) -> None:
@@ -28,7 +29,8 @@ class Forwarder:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         port = self._listener.getsockname()[1]
         self.url = Endpoint(host="127.0.0.1", port=port, kind=self._server.kind).url
-        self.num_lost, self._open, self._dead = 0, list[socket.socket](), set[socket.socket]()
+        self.num_lost, self.passed = 0, list[bytes]()
+        self._open, self._dead = list[socket.socket](), set[socket.socket]()
         self._is_open = threading.Event()
         self._is_open.set()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -78,6 +80,7 @@ class Forwarder:
     def _pass(self, source: socket.socket, to: socket.socket, loses: Callable[[], bool]) -> None:
         with contextlib.suppress(OSError):  # Either end may be gone already.
             while part := source.recv(1 << 16):
+                self.passed.append(part)
                 if source in self._dead:
                     continue
                 self._is_open.wait()

@@ -7,6 +7,7 @@ import socket
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -26,13 +27,13 @@ class ServerProcess:
     Args:
         kind: `tcp` is featstore's server, `torch` is torch's TCPStore.
         port: The port.
-        file: The server's file.
+        **options: Of featstore's server: its file, its certificate.
     """
 
-    def __init__(self, kind: str = TCP, port: int = 0, file: Path | None = None) -> None:
+    def __init__(self, kind: str = TCP, port: int = 0, **options: Any) -> None:
         address, sender = _FORKS.Pipe(duplex=False)
-        self.kind, self.file = kind, file
-        self.process = _FORKS.Process(target=_serve, args=(kind, port, file, sender))
+        self.kind, self.options = kind, options
+        self.process = _FORKS.Process(target=_serve, args=(kind, port, options, sender))
         with address, sender:
             self.process.start()
             assert address.poll(60), f"no server after 60 s: {self.process}"
@@ -61,16 +62,16 @@ class ServerProcess:
 
     def again(self) -> "ServerProcess":
         """Another server at the same port, with the same file."""
-        return ServerProcess(self.kind, parse_endpoint(self.url).port, self.file)
+        return ServerProcess(self.kind, parse_endpoint(self.url).port, **self.options)
 
 
 def _is_stopped(stat: Path) -> bool:
     return stat.read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def _serve(kind: str, port: int, file: Path | None, sender: Connection) -> None:
+def _serve(kind: str, port: int, options: dict[str, Any], sender: Connection) -> None:
     if kind == TCP:
-        serve_until_signal("127.0.0.1", port, sender.send, file=file)
+        serve_until_signal("127.0.0.1", port, sender.send, **options)
         return
     server = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     sender.send(f"{TORCH}://127.0.0.1:{server.port}")
