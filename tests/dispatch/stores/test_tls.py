@@ -56,7 +56,7 @@ def server(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield served
 
 
-def refusal(url: str, timeout_s: float = 60) -> str:
+def refusal(url: str, timeout_s: float = 600) -> str:
     with pytest.raises(DispatchError) as caught:
         bind(url, timeout_s=timeout_s).open()
     return str(caught.value)
@@ -135,12 +135,6 @@ def test_a_handle_that_is_closed_while_it_waits_ends_the_wait(
             while not store._lock.locked():
                 time.sleep(0.001)
             store.close()
-
-
-def refusal(url: str, timeout_s: float = 600) -> str:
-    with pytest.raises(DispatchError) as caught:
-        bind(url, timeout_s=timeout_s).open()
-    return str(caught.value)
 
 
 def test_another_authority_is_refused_at_once(
