@@ -11,6 +11,7 @@ free it. Views of floats stay tracked: whoever asks for their gradients may atta
 that refer to the batch, and thereby to the view itself.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -39,8 +40,13 @@ from featstore.tensors.columns import (
 Allocate = Callable[[int], torch.Tensor]
 
 
-# Ends the collector's tracking of the objects in a tuple, which refer to none that it tracks.
-untrack = kernels.untrack
+def _leave_tracked(objects: tuple[object, ...]) -> None:
+    """In place of `untrack`."""
+
+
+# Ends the collector's tracking of the objects in a tuple, which refer to none that it tracks. How
+# the collector may be told so is CPython's own affair: only where it has been tried.
+untrack = kernels.untrack if sys.version_info < (3, 14) else _leave_tracked
 
 
 def tensor_of(array: Array) -> torch.Tensor:
