@@ -143,6 +143,15 @@ def test_rows_that_pass_a_filter_keep_their_candidates(
         assert found == {row: expected[row] for row in rows}
 
 
+def test_decoded_columns_have_the_same_candidates(
+    table: str, pool: str, expected: Drawn, tmp_path: Path
+) -> None:
+    staging = {"directory": str(tmp_path), "decoded": True}
+    for shuffle in (None, True):  # The second one reads what the first has decoded.
+        with loader_of(table, pool, staging=staging, shuffle=shuffle) as loader:
+            assert drawn(loader) == expected
+
+
 @pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_draw_as_one_process_does(
     table: str, pool: str, expected: Drawn, context: str

@@ -3,11 +3,15 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from featstore.base.errors import ConfigError
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.base.splitmix import CumulativeWeights
-from featstore.loader.request.candidates import ItemSampler, row_keys
+from featstore.loader.request.candidates import Candidates, ItemSampler, row_keys
+from featstore.loader.request.options import SlotRequest, requested_slots
 
 POPULARITY = st.lists(st.integers(0, 5) | st.floats(0, 1e20), min_size=2, max_size=60).filter(
     lambda found: (
@@ -77,3 +81,38 @@ def test_candidates_of_a_version_are_those_of_the_next() -> None:
     assert keys.tolist() == [-789254722445708305, 109078610690079757, 8742260487676155328]
     items, _ = sampler.draw(keys, np.array([10, 0, 50]), 6, seed=7, epoch=2)
     assert items.tolist() == [[3, 2, 2, 2, 3, 2], [2, 3, 3, 1, 1, 2], [2, 1, 1, 2, 1, 2]]
+
+
+def item_slot(**fields: Any) -> Slot:
+    return Slot(**{"name": "item_id", "kind": SlotKind.ID, **fields})
+
+
+def test_one_item_has_one_id_in_both_tables() -> None:
+    options = Candidates(pool="items", per_row=1)
+    rows = SlotSchema(slots=(item_slot(number=7),))
+    for same in (item_slot(number=7), item_slot(number=9, share_slot=7)):
+        found = options.own_item(rows, SlotSchema(slots=(same,)))
+        assert found == (rows["item_id"], same)
+    for other, text in (
+        (item_slot(number=8), "signs of slot 8"),
+        (item_slot(number=7, num_indices=50), "indices below 50"),
+        (item_slot(), "numbers"),
+    ):
+        with pytest.raises(ConfigError, match=f"signs of slot 7 in the table and {text} in the p"):
+            options.own_item(rows, SlotSchema(slots=(other,)))
+
+
+def test_slots_without_options_have_those_of_the_rows_slots() -> None:
+    tags, price = item_slot(name="tags", shape=(None,)), item_slot(name="price")
+    schema = SlotSchema(slots=(item_slot(number=7), tags, price))
+    options = [{"name": "item_id", "buckets": 9}, {"name": "tags", "pad": 3}]
+    rows = requested_slots(schema, options)
+    other = item_slot(name="other_id", number=8, share_slot=7)
+    pool = SlotSchema(slots=(item_slot(number=7), tags, price, other))
+    found = Candidates(pool="items", per_row=1).slots_as(
+        rows,
+        requested_slots(pool, ["item_id", {"name": "tags", "max_len": 1}, "price"]),
+    )
+    assert found == (rows[0], SlotRequest(slot=tags, max_len=1), SlotRequest(slot=price))
+    with pytest.raises(ConfigError, match="'item_id' and 'other_id' share their signs"):
+        Candidates(pool="items", per_row=1).slots_as(rows, requested_slots(pool, ["*"]))
