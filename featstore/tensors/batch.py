@@ -137,7 +137,7 @@ class Batch:
         return self._column((WEIGHT, names[0])) if names else None
 
     @cached_property
-    def candidates(self) -> Mapping[str, Column]:
+    def candidates(self) -> Mapping[str, Any]:
         """The slots of the items that were drawn for each row: a tensor (B, per_row), or
         (B, per_row, width); of lists a `Jagged` of B * per_row of them, those of a row one after
         the other. Empty if none are drawn.

@@ -113,8 +113,9 @@ def test_positions_follow_rows_that_are_taken_and_pieces(path: Path) -> None:
 
     def positions_of(found: Rows) -> list[int]:
         assert found.positions is not None
-        assert [position - 9 for position in found.positions.tolist()] == ids_of(found)
-        return found.positions.tolist()
+        positions: list[int] = found.positions.tolist()
+        assert [position - 9 for position in positions] == ids_of(found)
+        return positions
 
     assert [positions_of(piece) for piece in rows.pieces()] == [[10, 11], [12, 13], [14]]
     assert positions_of(rows.take(np.array([3, 0]))) == [13, 10]

@@ -51,7 +51,7 @@ class PoolItems:
     @property
     def num_bytes(self) -> int:
         """The memory that they take."""
-        return self.sampler.num_bytes + sum(buffer.nbytes for buffer in self.columns.buffers)
+        return self.sampler.num_bytes + sum(int(each.nbytes) for each in self.columns.buffers)
 
 
 # Loaders of one process share what they draw of, such as those of several tables.
