@@ -277,9 +277,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             raise ConfigError("to_tf(): expected a loader of one table, found a mixture")
         if source.job.makes_batches or source.job.tail.pads:
             raise ConfigError(
-                "to_tf(): expected a loader without transform, candidates and tail pad: what they "
-                "make is not known before the first batch; use the dataset's map(), numpy(), and "
-                "tail drop"
+                "to_tf(): expected a loader without transform and tail pad, and without "
+                "candidates: what they make is not known before the first batch; use the dataset's "
+                "map(), and tail drop, and numpy() for candidates"
             )
         return tensorflow_dataset(self.numpy(), source.job.request)
 

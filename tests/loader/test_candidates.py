@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
+import featstore
 from featstore.base.errors import (
     BudgetError,
     ConfigError,
@@ -186,6 +188,21 @@ def test_a_state_is_of_the_same_pool_and_draws(table: str, pool: str, tmp_path: 
     ):
         with pytest.raises(StateError, match=r"another selection: .*candidates or their pool"):
             other.load_state_dict(state)
+
+
+def test_a_state_continues_with_the_version_of_its_pool(table: str, tmp_path: Path) -> None:
+    url = str(tmp_path / "items")
+    deltalake.write_deltalake(url, items(10))
+    state = loader_of(table, url).state_dict()
+    deltalake.write_deltalake(url, items(60), mode="overwrite")
+    with pytest.raises(StateError, match="candidates or their pool"):
+        loader_of(table, url).load_state_dict(state)
+    with loader_of(table, url, candidates={"version": 0}) as loader:
+        loader.load_state_dict(state)
+        ids = [batch.candidates["item_id"].numpy() for batch in loader]
+        assert np.unique(np.concatenate(ids)).tolist() == list(range(1, 11))
+    with pytest.raises(ConfigError, match="found an open table, which has a version"):
+        loader_of(table, featstore.open_table(url), candidates={"version": 0})
 
 
 def test_each_epoch_and_each_seed_draws_anew(table: str, pool: str, expected: Drawn) -> None:
@@ -377,6 +394,7 @@ def test_a_mixture_draws_for_each_of_its_tables(table: str, pool: str, expected:
         (items(3), {"id": "price"}, SelectionError, "'price'"),
         (items(3), {"id": "tags"}, ConfigError, "candidates.id: 'tags' of the table: expected a"),
         (items(3), {"per_row": 0}, ConfigError, "candidates.per_row: expected an integer of 1"),
+        (items(3), {"id": 3}, ConfigError, "candidates.id"),
         (items(3), {"perrow": 1}, ConfigError, "candidates: unknown key 'perrow'.*per_row"),
         (items(3), {"slots": ["pice"]}, SelectionError, "candidates: no slot matches 'pice'"),
         (items(3), {"where": "item_id = 7 and"}, SelectionError, "candidates: where"),
@@ -398,7 +416,7 @@ def test_a_pool_beyond_the_memory_budget_is_told(table: str, tmp_path: Path) -> 
 
 
 def test_no_feed_of_tensorflow(table: str, pool: str) -> None:
-    with pytest.raises(ConfigError, match="without transform, candidates"):
+    with pytest.raises(ConfigError, match="and without candidates"):
         loader_of(table, pool).to_tf()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.base.errors import ConfigError, require_integer
+from featstore.base.errors import ConfigError, require_integer, require_text
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.base.splitmix import UNIFORM_SHIFT, CumulativeWeights, keys, mixed, words
 from featstore.loader.request.options import SlotRequest, require_shared_buckets
@@ -36,7 +36,7 @@ class Candidates:
         version: The version of the pool, as of `open_table`; None: the newest.
 
     Raises:
-        ConfigError: `per_row` is not an integer of 1 or more.
+        ConfigError: `per_row` is not an integer of 1 or more, or an open table is given a version.
     """
 
     pool: Any
@@ -49,6 +49,7 @@ class Candidates:
 
     def __post_init__(self) -> None:
         require_integer("candidates.per_row", self.per_row)
+        require_text("candidates.id", self.id)
         if self.version is not None and not isinstance(self.pool, str | Path):
             raise ConfigError(
                 "candidates.version: expected it beside the URL of a pool, found an open table, "
