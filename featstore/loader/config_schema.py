@@ -21,6 +21,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.request.candidates import Candidates
 from featstore.loader.request.options import SLOT_KEYS, SlotRequest
 from featstore.loader.request.request import LABEL_KEYS, LabelRequest, Negatives, ShorterHistory
 from featstore.loader.request.train_config import ENTRY_KEYS, KEYS, MIX_KEYS, STOPS
@@ -28,7 +29,8 @@ from featstore.staging.options import Staging
 
 # What a config gives as a mapping of fields (`as_options`).
 OPTIONS = (
-    *(BatchCap, Dispatch, Follow, Negatives, Ordering, OnStats, ShorterHistory, Shuffle, Staging),
+    *(BatchCap, Candidates, Dispatch, Follow, Negatives, Ordering, OnStats),
+    *(ShorterHistory, Shuffle, Staging),
 )
 _REQUIRED = ("table", "slots")
 

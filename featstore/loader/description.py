@@ -12,11 +12,13 @@ import pyarrow as pa
 
 from featstore.base.byte_sizes import parse_bytes
 from featstore.base.errors import ConfigError, require_boolean, require_integer
+from featstore.base.redaction import redact
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.loader.batches.bad_files import SKIP, checked
 from featstore.loader.batches.batch_cap import BatchCap
 from featstore.loader.batches.stats import OnStats, on_stats_options
 from featstore.loader.batches.transform import checked_transform
+from featstore.loader.iteration.candidates import CandidatePool
 from featstore.loader.iteration.job import BatchOptions, EpochOptions, Job, ProcessOptions
 from featstore.loader.iteration.staging_share import divided, limited, staging_for
 from featstore.loader.iteration.step_agreement import require_in_step, tail_of
@@ -38,6 +40,7 @@ from featstore.loader.plan.splitting import (
     split_list,
     split_size,
 )
+from featstore.loader.request.candidates import Candidates
 from featstore.loader.request.matching import (
     SelectedFiles,
     TableLike,
@@ -46,9 +49,10 @@ from featstore.loader.request.matching import (
     require_fresh_files,
     resolved,
     selected,
+    snapshot_of,
 )
 from featstore.loader.request.options import as_options
-from featstore.loader.request.request import Request
+from featstore.loader.request.request import Request, number_field
 from featstore.loader.request.train_config import (
     ALL_EXHAUSTED,
     FIRST_EXHAUSTED,
@@ -79,6 +83,7 @@ class LoaderDescription:
         dispatch: Where workers meet.
         staging: How files come to the local disk; None if none is staged.
         on_stats: What is called with metrics.
+        pool: What candidates are drawn of; None: there are none.
     """
 
     job: Job
@@ -86,6 +91,7 @@ class LoaderDescription:
     dispatch: Dispatch
     staging: Staging | None
     on_stats: OnStats | None
+    pool: CandidatePool | None = None
 
     def shared(self, num_loaders: int) -> "LoaderDescription":
         """The description of one of several loaders that one loop reads in turn. It takes an equal
@@ -130,6 +136,9 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
         snapshot, request = resolved(table, column_arguments(given), stale_groups, opened)
         if batches.cap is not None:
             request.list_slot("batch.of", batches.cap.of)
+        pool = None
+        if (options := given.get("candidates")) is not None:
+            request, pool = _with_candidates(request, options, keywords)
         key = section_key(epochs.shuffle, snapshot.schema, epochs.ordering)
         size = split_size(dispatch)
         cut = partial(make_splits, size=size, accepts_bad=process.on_bad_file == SKIP)
@@ -142,6 +151,7 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             **vars(epochs) | vars(batches) | vars(process),
             **parts,
             request=request,
+            candidates=None if pool is None else pool.drawing,
             cut=cut,
             section_key=key,
             terms=dispatch.terms,
@@ -158,7 +168,44 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             dispatch=dispatch,
             staging=staging,
             on_stats=given.get("on_stats"),
+            pool=pool,
         )
+
+
+# Parameters of a loader that hold for its pool, too.
+_OF_POOL = ("memory_budget", "decode_threads", "stale_groups")
+
+
+def _with_candidates(
+    request: Request, options: Candidates, keywords: Mapping[str, Any]
+) -> tuple[Request, CandidatePool]:
+    """The request with what candidates are drawn by, and the pool, which is not read yet.
+
+    Args:
+        request: What is read of the rows.
+        options: What is drawn.
+        keywords: The loader's arguments.
+    """
+    own = {key: keywords[key] for key in _OF_POOL if key in keywords}
+    columns = {"slots": options.slots, "weight": options.by, "where": options.where}
+    with naming("candidates"):
+        pool = snapshot_of(options.pool, partial(open_snapshot, version=options.version))
+        if options.by is not None:
+            number_field(pool.schema, options.by, "by")
+        made = described(pool, **columns, **own)
+    found = made.job.request
+    of_row, of_pool = options.own_item(request.schema, found.schema)
+    found.require_no_histories("candidates.slots")
+    found = replace(found, own_item=of_pool, slots=options.slots_as(request.slots, found.slots))
+    job = replace(made.job, request=found)
+    digest = {
+        "pool": job.table,
+        "request": found.digest,
+        "id": options.id,
+        "per_row": options.per_row,
+    }
+    name = f"candidates.pool {redact(made.url)}"
+    return replace(request, own_item=of_row, candidates=digest), CandidatePool(options, job, name)
 
 
 def _group(kind: type[Group], given: Mapping[str, Any]) -> Group:
@@ -190,6 +237,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     **{name: partial(require_integer, name) for name in ("num_epochs", "batch_size")},
     **{name: partial(require_boolean, name) for name in ("drop_last", "debug", "progress")},
     "batch": partial(as_options, BatchCap, what="batch"),
+    "candidates": partial(as_options, Candidates, what="candidates"),
     "order": partial(_short, Ordering, "kind", "order"),
     "shuffle": partial(_switched, Shuffle, "shuffle"),
     "tail": tail_of,

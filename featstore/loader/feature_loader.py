@@ -23,6 +23,7 @@ from featstore.loader.mixed_state import merge_any_states
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.request.candidates import Candidates
 from featstore.loader.request.matching import TableLike
 from featstore.loader.request.request import HistoriesOption, Negatives
 from featstore.loader.request.train_config import load_train_config, mixed_tables
@@ -87,6 +88,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             raises their weight to match.
         histories: Shorter histories than were extracted, by name: `{clicks: {max_len: 500, window:
             30d}}`. Slots of them are selected in `slots`.
+        candidates: Items that are drawn for each row from a table of them, `{pool, per_row, id,
+            by, slots, where, version}`: `batch.candidates` and `batch.log_q`.
         transform: A function over each batch, called in another thread, or its name
             `package.module:function`.
         on_stats: A function that is called with `stats()` while the loader runs, its name as
@@ -134,6 +137,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
         decode_threads: int | str = AUTO,
         negatives: Negatives | Mapping[str, Any] | None = None,
         histories: HistoriesOption | None = None,
+        candidates: Candidates | Mapping[str, Any] | None = None,
         transform: Transform | str | None = None,
         on_stats: OnStats
         | Mapping[str, Any]
@@ -167,6 +171,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             decode_threads=decode_threads,
             negatives=negatives,
             histories=histories,
+            candidates=candidates,
             transform=transform,
             on_stats=on_stats,
             on_bad_file=on_bad_file,
@@ -264,15 +269,17 @@ class FeatureLoader(IterableDataset[Batch], Closing):
 
         Raises:
             MissingDependencyError: tensorflow is not installed.
-            ConfigError: The loader has a `transform` or tail `pad`, or a slot is bfloat16.
+            ConfigError: The loader has a `transform`, candidates or tail `pad`, or a slot is
+                bfloat16.
         """
         source = self._source
         if isinstance(source, MixedSource):
             raise ConfigError("to_tf(): expected a loader of one table, found a mixture")
-        if source.job.transform is not None or source.job.tail.pads:
+        if source.job.makes_batches or source.job.tail.pads:
             raise ConfigError(
-                "to_tf(): expected a loader without transform and tail pad: what they make is not "
-                "known before the first batch; use the dataset's map(), and tail drop"
+                "to_tf(): expected a loader without transform and tail pad, and without "
+                "candidates: what they make is not known before the first batch; use the dataset's "
+                "map(), and tail drop, and numpy() for candidates"
             )
         return tensorflow_dataset(self.numpy(), source.job.request)
 

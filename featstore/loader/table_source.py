@@ -114,6 +114,8 @@ class TableSource(Life[Iteration]):
     def __init__(self, description: LoaderDescription, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(description.on_stats)
         self.job, self._staging = description.job, description.staging
+        if description.pool is not None:
+            description.pool.load()  # Before workers are forked, which then share it.
         self.num_epochs = self.job.num_epochs
         self.named_errors = NamedErrors(description.url)
         self._rendezvous = Rendezvous(

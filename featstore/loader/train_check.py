@@ -12,6 +12,7 @@ from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
 from featstore.base.text_table import Printed, text_table
 from featstore.loader.description import described, mixed_descriptions
+from featstore.loader.iteration.candidates import CandidatePool
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Rendezvous
 from featstore.loader.iteration.slice_source import rows_in_place
@@ -28,7 +29,8 @@ from featstore.staging.options import Staging
 from featstore.statistics.values_file import find_names
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
-from featstore.tensors.columns import Jagged
+from featstore.tensors.column_arrays import CANDIDATE, CANDIDATE_LENGTHS
+from featstore.tensors.columns import Column, Jagged
 
 _OFFSET_BYTES = 8
 _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
@@ -82,6 +84,8 @@ class TrainCheck(Printed):
         columns: The columns of the batches.
         cache_bytes: The budget of a staging directory to which whole files may go; None if there is
             none.
+        candidates: What is drawn for each row, and the memory of its pool: `per_row`, `num_items`,
+            and `pool_bytes`, which each process takes. None if nothing is.
         null_labels: What a run says of null labels and weights, unless `where`, `negatives` or row
             masks leave their rows out. Not part of `as_dict`.
         head: The first rows, as a batch holds them, by column. None where they were not asked for.
@@ -99,6 +103,7 @@ class TrainCheck(Printed):
     num_footers: int
     columns: tuple[CheckedColumn, ...]
     cache_bytes: int | None = None
+    candidates: Mapping[str, int] | None = None
     null_labels: tuple[str, ...] = ()
     head: Mapping[str, Sequence[Any]] | None = field(default=None)
     names: ValueNames = field(default=ValueNames(), repr=False)
@@ -164,6 +169,11 @@ class TrainCheck(Printed):
                 f"of {format_bytes(self.cache_bytes)}: if they are staged whole, each epoch "
                 "downloads again what was evicted; mode ranges keeps the selected columns, and "
                 "what lies between"
+            )
+        if (drawn := self.candidates) is not None:
+            yield (
+                f"candidates: {drawn['per_row']} of {drawn['num_items']:,} items for each row; the "
+                f"pool takes {format_bytes(drawn['pool_bytes'])} of memory in each process"
             )
         has_numbers = any(column.role in ("label", "weight") for column in self.columns)
         if has_numbers and self.num_footers != self.num_files:
@@ -277,10 +287,21 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
         num_footers=len(sampled),
         columns=tuple(_columns(request, sizes)),
         cache_bytes=_cache_bytes(made.staging, snapshot),
+        candidates=None if made.pool is None else _drawn(made.pool),
         null_labels=tuple(map(str, nulls)),
         head=first,
         names=_names(snapshot, request, first) if first else ValueNames(),
     )
+
+
+def _drawn(pool: CandidatePool) -> dict[str, int]:
+    """What is drawn of a pool, which is read as a run reads it."""
+    items = pool.load()
+    return {
+        "per_row": pool.options.per_row,
+        "num_items": len(items),
+        "pool_bytes": items.num_bytes,
+    }
 
 
 def _nulls(request: Request, sizes: ColumnSizes, table: str) -> list[MissingValueError]:
@@ -368,10 +389,20 @@ def _head(job: Job, files: Sequence[DataFile], num_rows: int) -> dict[str, list[
             return {}
         batch = found.batch()
     rows = {
-        name: [row.tolist() for row in column] if isinstance(column, Jagged) else column.tolist()
-        for (_, name), column in batch.made().items()
+        name: _as_list(column)
+        for (role, name), column in batch.made().items()
+        if role not in (CANDIDATE, CANDIDATE_LENGTHS)
     }
+    for name, column in batch.candidates.items():
+        of_items, step = _as_list(column), len(column) // len(batch)
+        if isinstance(column, Jagged):  # The lists of a row follow one another.
+            of_items = [of_items[i : i + step] for i in range(0, len(of_items), step)]
+        rows[f"candidates {name}"] = of_items
     return rows | {name: batch.extras[name].to_pylist() for name in batch.extras.column_names}
+
+
+def _as_list(column: Column) -> list[Any]:
+    return [row.tolist() for row in column] if isinstance(column, Jagged) else column.tolist()
 
 
 def _value_text(value: object, name: str, names: ValueNames) -> str:

@@ -53,6 +53,7 @@ class Rows:
             above, is one contiguous array.
         histories: The slots of histories, by name.
         own_lists_bytes: The memory of lists that were made of others while reading.
+        positions: The rows' numbers in the data file, int64 (num_rows,), where they are asked for.
     """
 
     file_name: str
@@ -62,6 +63,7 @@ class Rows:
     decoded: DecodedColumns = field(default_factory=lambda: NOTHING_DECODED)
     histories: "Histories" = field(default_factory=dict)
     own_lists_bytes: int = 0
+    positions: Array | None = None
 
     @cached_property
     def table(self) -> pa.Table:
@@ -134,6 +136,7 @@ class Rows:
             arrow=table,
             decoded=NOTHING_DECODED,
             histories=chosen_lists(self.histories, chosen),
+            positions=None if self.positions is None else self.positions[chosen],
         )
 
     def pieces(self) -> list["Rows"]:
@@ -145,7 +148,16 @@ class Rows:
         for table in tables or [self.arrow]:
             rows, end = slice(end, end + table.num_rows), end + table.num_rows
             of_piece = chosen_lists(self.histories, rows)
-            found.append(replace(self, num_rows=table.num_rows, arrow=table, histories=of_piece))
+            positions = None if self.positions is None else self.positions[rows]
+            found.append(
+                replace(
+                    self,
+                    num_rows=table.num_rows,
+                    arrow=table,
+                    histories=of_piece,
+                    positions=positions,
+                )
+            )
         return found
 
 

@@ -8,7 +8,6 @@ finalizer of SplitMix64 (`base/splitmix.py`) of the other half plus the round's 
 rows; it is no cipher to keep secrets.
 """
 
-import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 
 from featstore.base.errors import ConfigError
 from featstore.base.processes import cached_property
-from featstore.base.splitmix import mixed
+from featstore.base.splitmix import UNIFORM_SHIFT, CumulativeWeights, keys, mixed, words
 from featstore.samples.indices import Array
 
 MOST_ROWS = 1 << 40
@@ -78,11 +77,6 @@ class Permutation:
     @cached_property
     def _round_keys(self) -> Array:
         return keys(self.key, _ROUNDS_OF_FEW if self.num_rows < _FEW_ROWS else _ROUNDS)
-
-
-def keys(text: str, num_keys: int) -> Array:
-    """Keys that follow from a text, unrelated to those of any other text: uint64 (num_keys,)."""
-    return np.frombuffer(hashlib.shake_256(text.encode()).digest(8 * num_keys), "<u8")
 
 
 def _shifted(half: Array, bits: Array, base: np.uint64) -> Array:
@@ -164,53 +158,6 @@ def rows_of_groups(row_groups: Any) -> Array:
     return given.astype(np.int64)
 
 
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # The increment of SplitMix64: 2^64 / golden ratio, odd.
-_NUM_BITS = 53
-
-
-class CumulativeWeights:
-    """The sums of weights up to and with each row, as parts of the sum of all, and where to begin
-    a search in them.
-
-    A search is an indexed one (H. Chen, Y. Asau, "On Generating Random Variates from an Empirical
-    Distribution", AIIE Transactions 6, 1974): the range of sums is divided into equal parts, one
-    for 8 to 16 rows, and the first row of each part is kept. A binary search in a part takes a
-    fraction of the cache misses of one over all rows. Rows take 9 bytes each.
-
-    Args:
-        weights: A number for each row.
-
-    Raises:
-        ConfigError: The weights are not numbers of at least 0, or none is above 0.
-    """
-
-    def __init__(self, weights: Any) -> None:
-        self.sums = _sums(weights)
-        num_parts_log2 = max(0, len(self.sums).bit_length() - 4)
-        self._shift = np.uint64(_NUM_BITS - num_parts_log2)
-        begins = np.arange((1 << num_parts_log2) + 1, dtype=np.uint64) << self._shift
-        self._firsts = np.searchsorted(self.sums, begins * 2.0**-_NUM_BITS, side="right")
-
-    def rows_of(self, bits: Array) -> Array:
-        """The rows of uniform numbers: int64 (num_numbers,).
-
-        Args:
-            bits: The numbers in units of 2^-53: uint64 below 2^53, so that they are below 1.
-
-        Returns:
-            For each the first row whose sum is above it.
-        """
-        wanted = bits * 2.0**-_NUM_BITS  # exact
-        parts = (bits >> self._shift).astype(np.int64)
-        low, high = self._firsts[parts], self._firsts[parts + 1]
-        while (is_open := low < high).any():
-            middle = (low + high) >> 1
-            is_above = is_open & (self.sums[np.minimum(middle, len(self.sums) - 1)] > wanted)
-            low = np.where(is_open & ~is_above, middle + 1, low)
-            high = np.where(is_above, middle, high)
-        return low
-
-
 @dataclass(frozen=True, kw_only=True)
 class WeightedDraws:
     """Draws of rows. Draw i is a pure function of the weights, the key and i, so any draw can be
@@ -230,25 +177,4 @@ class WeightedDraws:
 
     def at(self, positions: Array) -> Array:
         """The rows of draws: int64 of the same shape (num_positions,)."""
-        bits = mixed(keys(self.key, 1) + (positions.astype(np.uint64) + np.uint64(1)) * _GAMMA)
-        return self.weights.rows_of(bits >> np.uint64(64 - _NUM_BITS))
-
-
-def _sums(weights: Any) -> Array:
-    """The sums of weights up to and with each row, divided by the last: float64 (num_rows,)."""
-    given = np.asarray(weights)
-    if given.ndim != 1 or given.dtype.kind not in "uif":
-        raise ConfigError(
-            f"weights: expected one number for each row, found {given.ndim} dimensions of "
-            f"{given.dtype}"
-        )
-    wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
-    if wrong.size:
-        raise ConfigError(
-            f"weights[{wrong[0]}]: expected a finite number of at least 0, found {given[wrong[0]]}"
-        )
-    cumulative: Array = np.cumsum(given, dtype=np.float64)
-    if not given.any() or not np.isfinite(cumulative[-1]):
-        raise ConfigError("weights: expected a sum above 0 that a float64 can hold")
-    cumulative /= cumulative[-1]
-    return cumulative
+        return self.weights.rows_of(words(keys(self.key, 1), positions) >> UNIFORM_SHIFT)

@@ -9,6 +9,7 @@ import numpy as np
 
 from featstore.base.errors import ConfigError, require_integer
 from featstore.base.processes import cached_property
+from featstore.base.splitmix import CumulativeWeights
 from featstore.samples.batches_by_cost import BatchesByCost
 from featstore.samples.indices import Array, is_single, positions_of
 from featstore.samples.order_batches import (
@@ -19,7 +20,6 @@ from featstore.samples.order_batches import (
 )
 from featstore.samples.permutation import (
     MOST_ROWS,
-    CumulativeWeights,
     Permutation,
     WeightedDraws,
     WindowedPermutation,

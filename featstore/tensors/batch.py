@@ -13,7 +13,15 @@ from featstore.base.errors import ConfigError, MissingDependencyError, nearest
 from featstore.base.processes import cached_property
 from featstore.base.text_table import short_names
 from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key
+from featstore.tensors.column_arrays import (
+    CANDIDATE,
+    CANDIDATE_LENGTHS,
+    LABEL,
+    LOG_Q,
+    SLOT,
+    WEIGHT,
+    Key,
+)
 from featstore.tensors.columns import Column, Columns, Device, Jagged, sliced, with_shared_offsets
 from featstore.tensors.gathering import joined
 from featstore.tensors.packed import TensorColumns, of_rows, values_of
@@ -127,6 +135,22 @@ class Batch:
         """float32 (B,); None if the loader was given no weight."""
         names = self._names(WEIGHT)
         return self._column((WEIGHT, names[0])) if names else None
+
+    @cached_property
+    def candidates(self) -> Mapping[str, Any]:
+        """The slots of the items that were drawn for each row: a tensor (B, per_row), or
+        (B, per_row, width); of lists a `Jagged` of B * per_row of them, those of a row one after
+        the other. Empty if none are drawn.
+        """
+        return {name: self._of_candidates(name) for name in self._names(CANDIDATE)}
+
+    @property
+    def log_q(self) -> torch.Tensor | None:
+        """The natural logarithm of the probability with which each candidate is drawn, in each of
+        the row's draws: float32 (B, per_row). None if none are drawn.
+        """
+        names = self._names(LOG_Q)
+        return self._column((LOG_Q, names[0])) if names else None
 
     def dense(self, slots: Sequence[str]) -> torch.Tensor:
         """Float slots side by side in one tensor.
@@ -334,6 +358,15 @@ class Batch:
                 "rows out by `where`, or select both slots with `pad`"
             )
         return values.float()
+
+    def _of_candidates(self, name: str) -> Column:
+        column: Column = self._column((CANDIDATE, name))
+        if not isinstance(column, Jagged):
+            return column
+        lengths = self._column((CANDIDATE_LENGTHS, name)).flatten()
+        offsets = lengths.new_zeros(len(lengths) + 1)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        return Jagged(column.values, offsets)
 
     def _of_slots(self) -> dict[str, Any]:
         columns = self.made()

@@ -11,6 +11,12 @@ from featstore.reading.buffers import Array, Ragged, Values
 
 Key = tuple[str, str]
 SLOT, LABEL, WEIGHT = "slot", "label", "weight"
+# Of candidates: a slot's values, of a list those of all candidates of a row; the lengths of each of
+# these lists, (num_rows, per_row); and the log of the probabilities with which they are drawn.
+CANDIDATE, CANDIDATE_LENGTHS, LOG_Q = "candidate", "candidate lengths", "log q"
+# What candidates are drawn by, which is in no batch: the row's identity and its own item.
+ROW_KEY, OWN_ITEM = ("row", "key"), ("row", "own item")
+_ROLES = (SLOT, LABEL, WEIGHT, CANDIDATE, CANDIDATE_LENGTHS, LOG_Q)
 
 
 class Keys(tuple[Key, ...]):
@@ -21,9 +27,7 @@ class Keys(tuple[Key, ...]):
     @cached_property
     def names(self) -> Mapping[str, tuple[str, ...]]:
         """The names of each role."""
-        return {
-            role: tuple(name for of, name in self if of == role) for role in (SLOT, LABEL, WEIGHT)
-        }
+        return {role: tuple(name for of, name in self if of == role) for role in _ROLES}
 
 
 def writable(values: Values) -> Values:

@@ -36,6 +36,8 @@ class NumpyBatch:
         slots: Each slot's array, (B,) or (B, width), or `JaggedArray`, by name.
         labels: Each label as float32 (B,), by name.
         weight: float32 (B,); None if the loader was given no weight.
+        candidates: Each slot of the rows' candidates, by name, as of `Batch`.
+        log_q: float32 (B, per_row), as of `Batch`; None without candidates.
         extras: The extra columns, an Arrow table of B rows.
         num_rows: How many rows count: B, or 0 in a padding batch.
         is_padding: Whether this is a padding batch of `tail: pad`.
@@ -44,6 +46,8 @@ class NumpyBatch:
     slots: Mapping[str, Array | JaggedArray]
     labels: Mapping[str, Array]
     weight: Array | None
+    candidates: Mapping[str, Array | JaggedArray]
+    log_q: Array | None
     extras: pa.Table
     num_rows: int
     is_padding: bool
@@ -59,6 +63,8 @@ def numpy_batch(batch: Batch) -> NumpyBatch:
         slots={name: _column(name, column) for name, column in batch.items()},
         labels={name: _array(name, label) for name, label in batch.labels.items()},
         weight=None if batch.weight is None else _array("weight", batch.weight),
+        candidates={name: _column(name, column) for name, column in batch.candidates.items()},
+        log_q=None if batch.log_q is None else _array("log_q", batch.log_q),
         extras=batch.extras,
         num_rows=batch.num_rows,
         is_padding=batch.is_padding,

@@ -15,7 +15,7 @@ from tests.loader.conftest import source_of
 
 OF_JOB = (EpochOptions, BatchOptions, ProcessOptions)
 # What says where files come from, where workers meet, and whom a loader tells.
-OF_SOURCE = ("dispatch", "staging", "follow", "stale_groups", "on_stats")
+OF_SOURCE = ("dispatch", "staging", "follow", "stale_groups", "on_stats", "candidates")
 
 
 def test_every_parameter_is_in_one_group() -> None:

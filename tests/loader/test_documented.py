@@ -16,6 +16,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.plan.follow import Follow
 from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
+from featstore.loader.request.candidates import Candidates
 from featstore.loader.request.request import Negatives
 from featstore.loader.request.train_config import KEYS
 from featstore.staging.options import Staging
@@ -98,6 +99,7 @@ def test_the_docstring_of_a_method_names_its_arguments(name: str) -> None:
         ("loader.md", Ordering),
         ("loader.md", Follow),
         ("loader.md", Negatives),
+        ("loader.md", Candidates),
         ("loader.md", OnStats),
         ("dispatch.md", Dispatch),
     ],

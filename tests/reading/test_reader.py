@@ -1,4 +1,5 @@
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,3 +104,20 @@ def test_no_thread_of_arrow_holds_bytes_of_a_file_that_is_read_in_place(
         assert slices is not None
         assert [rows.num_rows for rows in slices] == [1, 1]
     assert set(threads) == {(threading.get_ident(),) * 2}
+
+
+def test_positions_follow_rows_that_are_taken_and_pieces(path: Path) -> None:
+    with OpenFile(path) as file:
+        read = RowGroupReader(file, Selection(slots=(USER,), others=(LABEL,))).read([0, 1, 2])
+    rows = replace(read, positions=np.arange(10, 15))
+
+    def positions_of(found: Rows) -> list[int]:
+        assert found.positions is not None
+        positions: list[int] = found.positions.tolist()
+        assert [position - 9 for position in positions] == ids_of(found)
+        return positions
+
+    assert [positions_of(piece) for piece in rows.pieces()] == [[10, 11], [12, 13], [14]]
+    assert positions_of(rows.take(np.array([3, 0]))) == [13, 10]
+    is_taken = np.array([False, True, True, False, True])
+    assert [positions_of(piece) for piece in rows.take(is_taken).pieces()] == [[11, 12, 14]]

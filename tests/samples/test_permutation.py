@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from featstore.samples.permutation import MOST_ROWS, Permutation, keys
+from featstore.base.splitmix import keys
+from featstore.samples.permutation import MOST_ROWS, Permutation
 
 _MASK = 2**64 - 1
 

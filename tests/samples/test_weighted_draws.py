@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import ConfigError
-from featstore.samples.permutation import CumulativeWeights, WeightedDraws
+from featstore.base.splitmix import CumulativeWeights
+from featstore.samples.permutation import WeightedDraws
 
 
 def drawn(weights: Any, num_draws: int, key: str = "a") -> Any:

@@ -19,7 +19,7 @@ from featstore.loader.request.matching import Partition, partition_value
 from featstore.loader.request.request import Request
 from featstore.ops.arrays import array_of
 from featstore.reading.aligned import RowsReader, aligned_reader
-from featstore.reading.buffers import Array, rows_left
+from featstore.reading.buffers import Array, chosen_rows, rows_left
 from featstore.reading.file_columns import FileColumns
 from featstore.reading.histories import HistoryReader
 from featstore.reading.open_file import OpenFile
@@ -157,7 +157,8 @@ class FilteredReader:
         if self._filter is not None:
             tables, mask = self._judge(self._filter, row_groups, mask)
         elif mask is None:
-            return self._metered(self._rest, row_groups, order), None
+            rows = self._metered(self._rest, row_groups, order)
+            return self._placed(rows, row_groups, order), None
         ordered = mask if order is None else mask[order]
         if ordered.all():
             rows, chosen, found = self._metered(self._rest, row_groups, order), order, None
@@ -172,7 +173,20 @@ class FilteredReader:
             if chosen is not None:
                 table = table.take(array_of((np.cumsum(is_looked_at) - 1)[chosen]))
             rows = _beside(rows, table, self._filter.columns)
-        return rows, found
+        return self._placed(rows, row_groups, chosen), found
+
+    def _placed(self, rows: Rows, row_groups: range, chosen: Array | None) -> Rows:
+        """The rows with their positions, if these are asked for.
+
+        Args:
+            rows: The rows.
+            row_groups: Where they were read.
+            chosen: Which of the rows of the row groups they are; None: all.
+        """
+        if self._request.own_item is None:
+            return rows
+        places = np.arange(rows.num_rows) if chosen is None else chosen_rows(chosen)
+        return replace(rows, positions=places + self._first_rows[row_groups.start])
 
     def _passing(self, row_groups: range, mask: Array, chosen: Array) -> Rows:
         """Reads the chosen rows, which are those of the mask. Of row groups in which no row passes,
@@ -244,7 +258,16 @@ class FilteredReader:
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """A row group in slices of at most `num_rows` rows; None if it can only be read at once."""
-        return None if self.filters else self._rest.slices(row_group, num_rows)
+        slices = None if self.filters else self._rest.slices(row_group, num_rows)
+        if slices is None or self._request.own_item is None:
+            return slices
+        return self._placed_slices(slices, self._first_rows[row_group])
+
+    def _placed_slices(self, slices: Iterator[Rows], row: int) -> Iterator[Rows]:
+        for rows in slices:
+            row += rows.num_rows
+            yield replace(rows, positions=np.arange(row - rows.num_rows, row))
+            del rows  # Frees its memory before the next slice is decoded.
 
     def size_bytes(self, row_groups: range) -> int:
         """The memory that the decoded columns of these row groups take."""

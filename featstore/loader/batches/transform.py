@@ -1,5 +1,5 @@
-"""Applies a user's function to each batch, in a thread of its own. For debugging, detects writes to
-batches in place.
+"""Adds candidates to each batch and applies a user's function to it, in a thread of its own. For
+debugging, detects writes to batches in place.
 """
 
 import zlib
@@ -15,14 +15,28 @@ from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.options import function_of
 from featstore.tensors.batch import Batch
-from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT
+from featstore.tensors.column_arrays import (
+    CANDIDATE,
+    CANDIDATE_LENGTHS,
+    LABEL,
+    LOG_Q,
+    SLOT,
+    WEIGHT,
+)
 from featstore.tensors.columns import Column, Jagged
 from featstore.tensors.packed import TensorColumns, array_of
 
 # Takes a batch, and returns it, another batch, or slots by name that are added to it or replace its
 # own.
 Transform = Callable[[Batch], Batch | Mapping[str, Column]]
-_ACCESS = {SLOT: "batch[{!r}]", LABEL: "batch.labels[{!r}]", WEIGHT: "batch.weight ({!r})"}
+_ACCESS = {
+    SLOT: "batch[{!r}]",
+    LABEL: "batch.labels[{!r}]",
+    WEIGHT: "batch.weight ({!r})",
+    CANDIDATE: "batch.candidates[{!r}]",
+    CANDIDATE_LENGTHS: "the lengths of batch.candidates[{!r}]",
+    LOG_Q: "batch.log_q ({!r})",
+}
 
 
 def checked_transform(transform: Transform | str | None) -> Transform | None:
@@ -34,7 +48,8 @@ def checked_transform(transform: Transform | str | None) -> Transform | None:
 
 def transformed(
     slices: Iterator[BatchSlice],
-    transform: Transform,
+    draw: Callable[[Batch], Batch] | None,
+    transform: Transform | None,
     stats: Stats,
     *,
     debug: bool = False,
@@ -43,7 +58,8 @@ def transformed(
 
     Args:
         slices: Batch slices.
-        transform: The function.
+        draw: Adds candidates; None: there are none.
+        transform: The function; None: there is none.
         stats: Where seconds are counted.
         debug: Whether to check for writes of the function to the batch that it gets.
 
@@ -53,7 +69,9 @@ def transformed(
     for rows in slices:
         if rows.blocks:
             with stats.timed("transform_s"):
-                batch = _applied(transform, rows, debug=debug)
+                batch = rows.batch() if draw is None else draw(rows.batch())
+                if transform is not None:
+                    batch = _applied(transform, batch, rows, debug=debug)
             yield replace(rows, made=batch)
             del batch  # As below.
         else:
@@ -61,8 +79,7 @@ def transformed(
         del rows  # Frees its memory before the next slice is waited for.
 
 
-def _applied(transform: Transform, rows: BatchSlice, *, debug: bool) -> Batch:
-    batch = rows.batch()
+def _applied(transform: Transform, batch: Batch, rows: BatchSlice, *, debug: bool) -> Batch:
     check = write_check(batch) if debug else None
     try:
         result = _result(batch, transform(batch))

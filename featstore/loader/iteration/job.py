@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,7 +17,9 @@ from featstore.dispatch.relieving import FEW_ROWS
 from featstore.dispatch.terms import Claim, Terms
 from featstore.loader.batches.bad_files import ERROR
 from featstore.loader.batches.batch_cap import BatchCap
-from featstore.loader.batches.transform import Transform
+from featstore.loader.batches.batch_slices import BatchSlice
+from featstore.loader.batches.stats import Stats
+from featstore.loader.batches.transform import Transform, transformed
 from featstore.loader.iteration.state import LoaderState
 from featstore.loader.iteration.step_agreement import JOIN, Tail
 from featstore.loader.iteration.worker import HostShare, LoaderWorker
@@ -29,6 +31,7 @@ from featstore.loader.request.matching import SelectedFiles
 from featstore.loader.request.request import DROP as DROP_ROW
 from featstore.loader.request.request import Request
 from featstore.table.snapshot import DataFile
+from featstore.tensors.batch import Batch
 
 _MOST_HISTORY_BYTES = 32 << 20
 
@@ -90,6 +93,8 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
         section_key: The partition key of `shuffle.within`, in the order of which the files are.
         most_open: How many splits may be open at once because of the staging budget; None: any
             number.
+        candidates: Makes what adds candidates to batches, as of `CandidatePool.drawing`; None:
+            there are none.
         num_sharing: How many loaders one loop reads in turn, which share the memory, the threads
             and the staging budget of their process.
         ends_finished: Whether an iteration that an earlier start of the run has read ends empty;
@@ -110,6 +115,7 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
     ends_finished: bool = False
     most_open: int | None = None
     section_key: pa.Field | None = None
+    candidates: Callable[[int, int, int], Callable[[Batch], Batch]] | None = None
     num_sharing: int = 1
 
     def share_of_host(self, worker: LoaderWorker) -> HostShare:
@@ -193,6 +199,25 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
         for index in range(worker.num_workers):
             worker_info = WorkerInfo(index=index, num_workers=worker.num_workers)
             yield self.part(MiniEpoch(seed=self.seed, epoch=0, worker_info=worker_info))
+
+    @property
+    def makes_batches(self) -> bool:
+        """Whether batches are made in a thread of their own, as more is done to them."""
+        return self.transform is not None or self.candidates is not None
+
+    def made(
+        self, slices: Iterator[BatchSlice], epoch: int, num_threads: int, stats: Stats
+    ) -> Generator[BatchSlice, None, None]:
+        """The batch slices with their batches made: with candidates, and transformed.
+
+        Args:
+            slices: Batch slices of the epoch.
+            epoch: The epoch.
+            num_threads: In how many threads the slots of candidates are gathered.
+            stats: Where seconds are counted.
+        """
+        draw = self.candidates and self.candidates(self.seed, epoch, num_threads)
+        return transformed(slices, draw, self.transform, stats, debug=self.debug)
 
     @property
     def least_rows(self) -> int:

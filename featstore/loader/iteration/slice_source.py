@@ -36,7 +36,6 @@ from featstore.loader.batches.mixtures import Mixture, Splits, read_in_order
 from featstore.loader.batches.pipeline import Pipeline, Stage, fill
 from featstore.loader.batches.split_reader import SplitReader, Work
 from featstore.loader.batches.stats import Stats
-from featstore.loader.batches.transform import transformed
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.reports import Reports
@@ -140,7 +139,7 @@ class SliceSource:
             cap=job.cap,
         )
         # The consumer waits for the last thread: the transform's if there is one.
-        waits = "wait_s" if job.transform is None else "transform_wait_s"
+        waits = "transform_wait_s" if job.makes_batches else "wait_s"
         paced = self._stats.paced(mixtures, "decode_room_s")
         pipeline = Pipeline(paced, assembler, budget, self._stats, waits)
         self._begin(pipeline)
@@ -152,10 +151,10 @@ class SliceSource:
             pool=self._pools.joined,
             cap=job.cap,
         )
-        if job.transform is None:
+        if not job.makes_batches:
             yield from slices
         else:
-            made = transformed(slices, job.transform, self._stats, debug=job.debug)
+            made = job.made(slices, epoch, self._share.num_threads, self._stats)
             made = self._stats.paced(made, "transform_room_s")
             ahead = Stage[BatchSlice](ahead=2)
             ahead.begin("featstore-transform", fill, made)
@@ -402,8 +401,8 @@ def rows_in_place(job: Job, splits: Iterable[Split]) -> Generator[BatchSlice, No
     with closing(in_order) as mixtures:
         blocks = assembler.all_blocks(mixtures)
         slices = slice_batches(blocks, job.batch_size, drop_last=False, cap=job.cap)
-        if job.transform is not None:
-            slices = transformed(slices, job.transform, stats, debug=job.debug)
+        if job.makes_batches:
+            slices = job.made(slices, 0, share.num_threads, stats)
         for rows in slices:
             if rows.blocks:
                 yield rows

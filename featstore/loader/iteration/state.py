@@ -35,7 +35,7 @@ _DIFFERENCES = {
     ),
     "request": (
         "selection: slots, their order or options (also which end of lists is kept), labels, "
-        "weight, extras, negatives or `where`",
+        "weight, extras, negatives, `where`, or candidates or their pool",
         " (a state holds only a hash of them: compare the configs, slots in their order and with "
         "their options, and what their globs match)",
     ),

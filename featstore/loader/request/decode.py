@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from featstore.base.errors import MissingValueError
 from featstore.base.schema import without_places
+from featstore.loader.request.candidates import row_keys
 from featstore.loader.request.matching import Partition, partition_value
 from featstore.loader.request.options import FIRST, RIGHT, SlotRequest
 from featstore.loader.request.request import (
@@ -30,7 +31,16 @@ from featstore.reading.gather import ColumnBuffers, ColumnKind, add_column, kind
 from featstore.reading.pages import DecodedColumns
 from featstore.reading.reader import Rows
 from featstore.reading.tables import marks_to_nulls, nan_to_null
-from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key, bfloat16_bits, writable
+from featstore.tensors.column_arrays import (
+    LABEL,
+    OWN_ITEM,
+    ROW_KEY,
+    SLOT,
+    WEIGHT,
+    Key,
+    bfloat16_bits,
+    writable,
+)
 
 NO_EXTRAS = pa.table({})
 
@@ -206,6 +216,10 @@ def block_columns(
         columns[key] = request.negatives.weighted(
             columns[LABEL, request.negatives.label], columns.get(key)
         )
+    if request.own_item is not None:
+        assert rows.positions is not None
+        columns[ROW_KEY] = row_keys(rows.file_name, rows.positions)
+        columns[OWN_ITEM] = writable(rows.slot(request.own_item))
     counts.update(filled)  # Nothing of rows that cannot be converted.
     return WindowColumns(rows.decoded, delivery, columns, rows.num_rows)
 
@@ -232,6 +246,7 @@ def _delivery(rows: Rows, request: Request, changed: Collection[str]) -> _Delive
     found |= {(LABEL, label.name): None for label in request.labels}
     if request.weight is not None or request.negatives is not None:
         found[WEIGHT, _name_of_weight(request)] = None
+    found |= {} if request.own_item is None else {ROW_KEY: None, OWN_ITEM: None}
     names = [name for name in found.values() if name is not None]
     delivery = _Delivery(
         request=request,

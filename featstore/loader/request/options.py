@@ -126,11 +126,11 @@ def requested_slots(
         else _slot_of_history(schema[name], options.get(name, {}), owners[name])
         for name in select(patterns, schema.names)
     )
-    _require_shared_buckets(requested)
+    require_shared_buckets(requested)
     return requested
 
 
-def _require_shared_buckets(requested: Sequence[SlotRequest]) -> None:
+def require_shared_buckets(requested: Sequence[SlotRequest]) -> None:
     """ConfigError if slots that share signs have different buckets: one item would have an id of
     its own in each, and an embedding table that they share would hold it twice.
     """

@@ -180,6 +180,8 @@ class Request:
         where: The condition on rows.
         negatives: How negatives are downsampled.
         histories: The histories that selected slots are of.
+        own_item: The id slot of the rows' own items, if candidates are drawn for them.
+        candidates: What is drawn, for the digest.
         schema: The table's schema.
     """
 
@@ -190,6 +192,8 @@ class Request:
     where: Where | None = None
     negatives: Negatives | None = None
     histories: tuple[SelectedHistory, ...] = ()
+    own_item: Slot | None = None
+    candidates: Mapping[str, Any] | None = None
     schema: SlotSchema
 
     @property
@@ -297,6 +301,7 @@ class Request:
         names = self.negatives.columns if self.negatives else ()
         own = (item.slot for item in self.slots if item.history is None)
         chosen = (*own, *self.where_slots, *self._slots_of(names))
+        chosen += () if self.own_item is None else (self.own_item,)
         slots = {slot.name: slot for slot in chosen}
         fields = (
             *(item.field for item in self.numbers),
@@ -321,6 +326,8 @@ class Request:
             parts["negatives"] = vars(self.negatives)
         if shortened := {each.history.name: each.key for each in self.histories if any(each.key)}:
             parts["histories"] = shortened
+        if self.candidates is not None:
+            parts["candidates"] = self.candidates
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -359,7 +366,7 @@ def resolve(
         labels=numbers,
         weight=None
         if weight is None
-        else LabelRequest(field=_number_field(schema, weight, "weight")),
+        else LabelRequest(field=number_field(schema, weight, "weight")),
         extras=tuple(_extra(schema, name) for name in as_list("extras", extras)),
         where=None if where is None else parse_where(where, _types(schema)),
         negatives=_checked_negatives(schema, negatives, [label.name for label in numbers]),
@@ -432,7 +439,7 @@ def _longer(history: StoredHistory, what: str, most: str, found: object) -> Conf
 
 def _label(schema: SlotSchema, item: Any) -> LabelRequest:
     if isinstance(item, str):
-        return LabelRequest(field=_number_field(schema, item, "labels"))
+        return LabelRequest(field=number_field(schema, item, "labels"))
     if not isinstance(item, Mapping):
         raise ConfigError(f"labels: expected a name or {{name: ..., null: ...}}, found {item!r}")
     # YAML reads the key of `{name: click, null: drop}` as null, not as text.
@@ -447,7 +454,7 @@ def _label(schema: SlotSchema, item: Any) -> LabelRequest:
             f"found {null!r}"
         )
     return LabelRequest(
-        field=_number_field(schema, name, "labels"), null=float(null) if is_value else null
+        field=number_field(schema, name, "labels"), null=float(null) if is_value else null
     )
 
 
@@ -509,7 +516,18 @@ def _extra(schema: SlotSchema, name: str) -> pa.Field:
     return field
 
 
-def _number_field(schema: SlotSchema, name: str, what: str) -> pa.Field:
+def number_field(schema: SlotSchema, name: str, what: str) -> pa.Field:
+    """The scalar column of numbers of this name, which is no column of signs.
+
+    Args:
+        schema: The table's schema.
+        name: The column.
+        what: What names it, for the errors.
+
+    Raises:
+        ConfigError: The column is of another type.
+        SelectionError: There is no such column.
+    """
     field = _field(schema, name, what)
     is_number = (
         pa.types.is_integer(field.type)

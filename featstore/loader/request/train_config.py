@@ -38,6 +38,7 @@ KEYS = (
     "decode_threads",
     "negatives",
     "histories",
+    "candidates",
     "transform",
     "on_stats",
     "on_bad_file",
