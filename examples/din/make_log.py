@@ -66,4 +66,4 @@ def make_log(directory: Path, num_users: int, *, impressions_a_day: int = 6, see
 
 
 if __name__ == "__main__":
-    make_log(Path(), int(sys.argv[1]) if len(sys.argv) > 1 else 1_000)
+    make_log(Path(), int(sys.argv[1]) if len(sys.argv) > 1 else 600)

@@ -48,7 +48,8 @@ def main() -> None:
             if step % STEPS_BETWEEN_CHECKPOINTS == 0:
                 save(step, model, optimizer, loader)
                 log(f"step {step}: loss {loss.item():.3f}")
-    with FeatureLoader.from_config(config, where=HELD_OUT, shuffle=None) as loader:
+    held_out = {"where": HELD_OUT, "shuffle": None, "dispatch": {"in_step": False}}
+    with FeatureLoader.from_config(config, **held_out) as loader:
         auc, mean_loss, num_rows = evaluate(model, loader, device)
     log(f"{step} steps; held-out rows: {num_rows:,}, AUC {auc:.3f}, loss {mean_loss:.3f}")
     if is_first():

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import featstore
 from tests.pages.page import ROOT, run_page
 from tests.programs import run_python, torchrun
+from website.links import linked, resolve
 
 EXAMPLE = ROOT / "examples" / "din"
 CPU = torch.device("cpu")
@@ -73,11 +74,19 @@ def example() -> Iterator[Any]:
         sys.modules.pop(name, None)
 
 
+def test_links_of_the_page_lead_somewhere() -> None:
+    page = PurePosixPath("examples/din/README.md")
+    targets = linked((ROOT / page).read_text())
+    assert targets
+    for target in targets:
+        resolve(ROOT, page, target)
+
+
 def copied(directory: Path) -> Path:
     return Path(shutil.copytree(EXAMPLE, directory, ignore=shutil.ignore_patterns("__pycache__")))
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(lengths=st.lists(st.integers(0, 5), max_size=6), seed=st.integers(0, 1 << 20))
 def test_attention_sums_the_weighted_events_of_each_row(
     example: Any, lengths: list[int], seed: int
@@ -102,7 +111,7 @@ def test_a_checkpoint_continues_with_equal_losses(
     example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(copied(tmp_path / "din"))
-    import_module("make_log").make_log(Path(), num_users=80)
+    import_module("make_log").make_log(Path(), num_users=60)
     featstore.extract(
         "spec.yaml",
         "raw",
