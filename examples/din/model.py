@@ -36,12 +36,12 @@ class Attention(nn.Module):
         Returns:
             float32 (num_rows, dim), zeros where a row has no events.
         """
-        # A known size, so that a GPU need not be asked for it.
+        # With a known size nobody waits for a GPU to tell it.
         of_row = candidates.repeat_interleave(offsets.diff(), dim=0, output_size=len(events))
         inputs = [events, of_row, events * of_row, ages.log1p()[:, None]]
         weighted = self.weight(torch.cat(inputs, dim=1)) * events
-        # Equal sums in every run, on GPUs too, which `index_add_` does not give. `sum(dim=1)` of a
-        # nested tensor pads it. `unsafe` leaves out a check of the offsets, which the loader made.
+        # `sum(dim=1)` of a nested tensor would pad it. `unsafe` leaves out a check of the offsets,
+        # for which a GPU would have to be waited for.
         return torch.segment_reduce(weighted, "sum", offsets=offsets, axis=0, unsafe=True)
 
 

@@ -48,6 +48,7 @@ def main() -> None:
             if step % STEPS_BETWEEN_CHECKPOINTS == 0:
                 save(step, model, optimizer, loader)
                 log(f"step {step}: loss {loss.item():.3f}")
+    # Evaluation has no steps that all ranks make at once.
     held_out = {"where": HELD_OUT, "shuffle": None, "dispatch": {"in_step": False}}
     with FeatureLoader.from_config(config, **held_out) as loader:
         auc, mean_loss, num_rows = evaluate(model, loader, device)
