@@ -56,24 +56,25 @@ def trained_in_orders(directory: Path, seeds: range) -> Figures:
             print(f"  seed {seed}, {name}: AUC {found[name][-1][0]:.4f}", flush=True)
     return {
         name: {
-            "auc": _figures([auc for auc, _ in of_seeds]),
-            "loss": _figures([loss for _, loss in of_seeds]),
+            "auc": figures_of([auc for auc, _ in of_seeds]),
+            "loss": figures_of([loss for _, loss in of_seeds]),
         }
         for name, of_seeds in found.items()
     }
 
 
-def is_like_global(figures: Figures) -> bool:
-    """Whether the means of `shuffle: true` lie in the ranges of the global permutation."""
+def is_like_global(figures: Figures, order: str = DEFAULT) -> bool:
+    """Whether the means of an order lie in the ranges of the global permutation."""
     return all(
         figures[GLOBAL][what]["least"]
-        <= figures[DEFAULT][what]["mean"]
-        <= (figures[GLOBAL][what]["most"])
+        <= figures[order][what]["mean"]
+        <= figures[GLOBAL][what]["most"]
         for what in ("auc", "loss")
     )
 
 
-def _figures(values: list[float]) -> dict[str, Any]:
+def figures_of(values: list[float]) -> dict[str, Any]:
+    """A figure of all seeds."""
     return {
         "mean": round(statistics.mean(values), 4),
         "least": round(min(values), 4),

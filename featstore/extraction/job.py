@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.base.errors import ConfigError, EmptyInputError, InputError
+from featstore.base.errors import ConfigError, EmptyInputError, InputError, nearest
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.local import LocalRunner
@@ -298,7 +298,8 @@ def check_events(job: ExtractJob) -> None:
     known = f"those of {', '.join(names)}" if names else "none, as the spec has no histories"
     for name in job.events:
         if name not in names:
-            raise ConfigError(f"events: expected {known}, found {name!r}; leave it out")
+            hint = nearest(name, names) or "; leave it out"
+            raise ConfigError(f"events: expected {known}, found {name!r}{hint}")
     for name in names:
         if name not in job.events:
             raise ConfigError(

@@ -38,6 +38,8 @@ _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
 _MAX_FOOTERS = 16
 # Numbers of ranks of which the shares of an epoch are shown.
 _NUM_RANKS = (2, 4, 8)
+# How many values of a list are shown at each of its ends.
+_SHOWN_AT_AN_END = 5
 _HEADERS = ("name", "role", "kind", "batch", "dtype", "stored B/row", "batch B/row")
 _ALIGN = ("left", "left", "left", "left", "left", "right", "right")
 
@@ -406,11 +408,17 @@ def _as_list(column: Column) -> list[Any]:
 
 
 def _value_text(value: object, name: str, names: ValueNames) -> str:
-    """A value of a column; ids of the slots in `names` as their texts, or as short signs."""
+    """A value of a column; ids of the slots in `names` as their texts, or as short signs. A long
+    list by its first and last values.
+    """
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
-        return " ".join(_value_text(item, name, names) for item in value) or "(empty)"
+        texts = [_value_text(item, name, names) for item in value]
+        if len(texts) > 2 * _SHOWN_AT_AN_END:
+            between = f"... ({len(texts):,} values) ..."
+            texts[_SHOWN_AT_AN_END:-_SHOWN_AT_AN_END] = [between]
+        return " ".join(texts) or "(empty)"
     if isinstance(value, int) and value and name in names.by_slot:
         return names.text(name, value)
     return str(value)

@@ -448,6 +448,8 @@ def test_events_of_all_histories_are_named_and_no_others(job: ExtractJob) -> Non
     both = {**job.events, "views": "log"}
     with pytest.raises(ConfigError, match=r"^events: expected those of clicks, found 'views'"):
         extract_files(replace(job, events=both))
+    with pytest.raises(ConfigError, match=r"found 'click'; did you mean 'clicks'\?$"):
+        extract_files(replace(job, events={"click": "log"}))
     plain = load_spec(oracle.document_of() | {"histories": []})
     with pytest.raises(ConfigError, match=r"^events: expected none, as the spec .* found 'clicks'"):
         extract_files(replace(job, spec=plain))

@@ -171,6 +171,15 @@ def test_ids_of_the_head_are_shown_as_texts_and_stay_signs_in_json(here: Path) -
     assert "names" not in as_json
 
 
+def test_a_long_list_is_shown_by_its_ends(tmp_path: Path) -> None:
+    put_parquet(tmp_path / "a.parquet", {"few": [list(range(10))], "many": [list(range(2_000))]})
+    path = tmp_path / "train.yaml"
+    path.write_text(f"table: {tmp_path}\nslots: [few, many]\n")
+    few, many = (" ".join(line.split()) for line in str(check(str(path), head=1)).splitlines()[-2:])
+    assert few == "few 0 1 2 3 4 5 6 7 8 9"
+    assert many == "many 0 1 2 3 4 ... (2,000 values) ... 1995 1996 1997 1998 1999"
+
+
 def test_ids_without_texts_are_shown_short(here: Path) -> None:
     spec = featstore.load_spec(SPEC | {"values": "none"})
     featstore.extract(spec, "raw", "nameless", partition_from_path=["dt"])

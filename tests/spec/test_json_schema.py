@@ -64,6 +64,7 @@ def test_there_are_examples_in_files_and_pages() -> None:
     assert {
         "featstore/tools/flights.spec.yaml",
         "examples/compiled_operator/spec.yaml",
+        "examples/din/spec.yaml",
     } <= set(EXAMPLES)
     assert any(name.startswith("README.md") for name in EXAMPLES)
 
