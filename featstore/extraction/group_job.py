@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from featstore.base.closing import noted_on_failure
-from featstore.base.errors import CommitConflictError, InputError
+from featstore.base.errors import CommitConflictError, ConfigError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.by_key import KeyRunner, keyed_partitions, run_by_key
@@ -36,6 +36,7 @@ from featstore.extraction.units.extractor import Extractor, check_no_histories
 from featstore.extraction.units.part import GroupTask, Part, Target, labels_part, slots_part
 from featstore.extraction.units.raw import RawFile, Unit, files_part, plan_units
 from featstore.extraction.units.unit import Progress, Runner, UnitReport, ignore_progress
+from featstore.histories.file_format import histories_of
 from featstore.spec.model import Spec
 from featstore.statistics.stale_groups import holds
 from featstore.table import delta
@@ -123,10 +124,10 @@ def extract_group(
         CommitConflictError: The base was replaced in the meantime.
     """
     started_s, job = time.monotonic(), group.job
-    check_no_histories(job.spec, f"the slot group {group.name!r}")
     check_apart(job.input_url, job.table_url)
     expected = f"one to add slot group {group.name!r} to"
     base = open_existing(job.table_url, "add a slot group", expected)
+    _check_histories(group, base)
     files = _raw_files(job, base, with_text=runs_here(runner))
     with_rows = by_partition(file for file in files if any(file.row_groups))
     partitions = tuple(found[0].partition for found in with_rows.values())
@@ -163,6 +164,23 @@ def extract_group(
         group, run, part, base_files, files, run_units, commit
     )
     return _publish(group, base, run, report, publish)
+
+
+def _check_histories(group: GroupJob, base: Snapshot) -> None:
+    """Histories that the table has, or that come with rows, are no part of a group.
+
+    Raises:
+        ConfigError: The spec has others, or there are events of some.
+    """
+    spec, known = group.job.spec, {history.name for history in histories_of(base.schema)}
+    added = tuple(history for history in spec.histories if history.name not in known)
+    if not group.labels:
+        check_no_histories(replace(spec, histories=added), f"the slot group {group.name!r}")
+    if group.job.events:
+        raise ConfigError(
+            f"events: expected none for the slot group {group.name!r}, which has no histories, "
+            f"found those of {', '.join(group.job.events)}; leave them out"
+        )
 
 
 def _raw_files(job: ExtractJob, base: Snapshot, *, with_text: bool) -> list[RawFile]:

@@ -16,7 +16,7 @@ from featstore.extraction.units.extractor import EventExtractor
 from featstore.extraction.units.findings import BatchOrigin, Malformed, first_examples
 from featstore.extraction.units.raw import Unit, open_range, read_batches
 from featstore.extraction.units.unit import OnRows, UnitReport, bind
-from featstore.histories.file_format import StoredHistory, list_columns
+from featstore.histories.file_format import HistoryRanges, StoredHistory
 from featstore.histories.stored import stored_histories
 from featstore.histories.trimming import trim
 from featstore.histories.visibility import keys_of_rows, ordered, visible
@@ -257,22 +257,16 @@ def _with_history(
         np.concatenate([getattr(part, name) for part in parts])[order]
         for name in ("keys", "begin", "end")
     )
-    trimmed = trim(keys, begin + firsts[order], end + firsts[order])
-    positions = positions_of(trimmed.starts, trimmed.counts)
-    names = [slot.name for slot in (*stored.lists, stored.times)]
-    values = {
-        name: np.concatenate([part.values[name] for part in parts])[positions] for name in names
-    }
-    holders = np.flatnonzero(trimmed.counts)
-    lists = list_columns(stored, holders, trimmed.counts[holders], values, len(keys))
-    found = {
-        stored.end: array_of(trimmed.end),
-        stored.length: array_of(trimmed.length),
-        stored.back: array_of(trimmed.back),
-        stored.key_column: array_of(keys),
-        **lists,
-    }
-    for name, column in found.items():
+    values = {name: [part.values[name] for part in parts] for name in parts[0].values}
+    found = HistoryRanges(
+        history=stored,
+        keys=keys,
+        sharing=keys,
+        begin=begin + firsts[order],
+        end=end + firsts[order],
+        values=values,
+    )
+    for name, column in found.columns().items():
         rows = rows.append_column(name, column)
     return rows
 
