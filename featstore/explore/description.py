@@ -10,9 +10,7 @@ from typing import Any
 from tabulate import tabulate
 
 from featstore.base.redaction import redact
-from featstore.base.schema import SlotSchema
 from featstore.base.text_table import Printed, text_table
-from featstore.histories.file_format import StoredHistory, histories_of
 from featstore.ops.timestamps import duration_text
 from featstore.statistics.data_checks import CheckResult
 from featstore.table.delta import Commit
@@ -63,15 +61,6 @@ class HistoryDescription:
     logged_at: str | None
     max_len: int
     window: str | None
-
-    @classmethod
-    def of(cls, history: StoredHistory) -> "HistoryDescription":
-        """The description of a table's history."""
-        window = None if history.window_us is None else duration_text(history.window_us)
-        own = {
-            name: getattr(history, name) for name in cls.__dataclass_fields__ if name != "window"
-        }
-        return cls(**own, window=window)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +189,19 @@ def describe(
         num_files=len(snapshot.data_files),
         spec_hash=snapshot.spec_hash,
         num_commits=num_commits,
-        columns=_columns(snapshot.schema),
-        histories=tuple(map(HistoryDescription.of, histories_of(snapshot.schema))),
+        columns=_columns(snapshot),
+        histories=tuple(
+            HistoryDescription(
+                name=history.name,
+                key=history.key,
+                as_of=history.as_of,
+                at=history.at,
+                logged_at=history.logged_at,
+                max_len=history.max_len,
+                window=None if history.window_us is None else duration_text(history.window_us),
+            )
+            for history in snapshot.histories
+        ),
         groups=tuple(
             GroupDescription(
                 name=group.name,
@@ -224,8 +224,9 @@ def describe(
     )
 
 
-def _columns(schema: SlotSchema) -> tuple[ColumnDescription, ...]:
-    of_histories = (slot for history in histories_of(schema) for slot in history.slots)
+def _columns(snapshot: Snapshot) -> tuple[ColumnDescription, ...]:
+    schema = snapshot.schema
+    of_histories = (slot for history in snapshot.histories for slot in history.slots)
     slots = [
         ColumnDescription(
             slot=slot.number,

@@ -36,7 +36,6 @@ from featstore.extraction.units.extractor import Extractor, check_no_histories
 from featstore.extraction.units.part import GroupTask, Part, Target, labels_part, slots_part
 from featstore.extraction.units.raw import RawFile, Unit, files_part, plan_units
 from featstore.extraction.units.unit import Progress, Runner, UnitReport, ignore_progress
-from featstore.histories.file_format import histories_of
 from featstore.spec.model import Spec
 from featstore.statistics.stale_groups import holds
 from featstore.table import delta
@@ -172,10 +171,8 @@ def _check_histories(group: GroupJob, base: Snapshot) -> None:
     Raises:
         ConfigError: The spec has others, or there are events of some.
     """
-    spec, known = group.job.spec, {history.name for history in histories_of(base.schema)}
-    added = tuple(history for history in spec.histories if history.name not in known)
     if not group.labels:
-        check_no_histories(replace(spec, histories=added), f"the slot group {group.name!r}")
+        check_no_histories(group.job.spec, f"the slot group {group.name!r}", base.schema)
     if group.job.events:
         raise ConfigError(
             f"events: expected none for the slot group {group.name!r}, which has no histories, "

@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import random
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,9 @@ from hypothesis import strategies as st
 from featstore import api
 from featstore.base.errors import ConfigError, InputError, SpecError
 from featstore.explore.preview import preview
+from featstore.explore.profile import Profile
 from featstore.explore.replay import replay
+from featstore.explore.report.report import report
 from featstore.explore.table import open_table
 from featstore.extraction.days import extract_days
 from featstore.extraction.deletion import delete_rows
@@ -579,6 +582,52 @@ def test_rows_keep_their_events_when_the_table_is_changed(
     assert check_rows(job, gone=[17]) > 1_000
     assert {"other", "click"} <= set(open_table(job.table_url).to_arrow().column_names)
     assert not any(file.groups for file in open_snapshot(job.table_url).data_files)
+
+
+def test_statistics_tell_coverage_lengths_and_ages(job: ExtractJob, tmp_path: Path) -> None:
+    keyed = replace(job, no_partition=False, partition={"dt": "1"})
+    plain = replace(keyed, partition={"dt": "2"}, run_id="c", spec=plain_spec(), events={})
+    extract_files(keyed)
+    check_statistics(job, 500)
+    delete_rows(job.table_url, "row < 250")
+    check_statistics(job, 250)
+    extract_files(plain)
+    profile = check_statistics(job, 750)
+    report(job.table_url, tmp_path / "report.html")
+    shown = str(profile).splitlines()[-1]
+    assert re.fullmatch(
+        r"history clicks: \d+\.\d% of rows have events, 2\.\d+ each, at most 3; their ages at "
+        r"1 25 50 75 99 %: \S+s \S+s \S+s \S+ \S+m \(ranks ±\S+%\)",
+        shown,
+    )
+    assert "history clicks" in (tmp_path / "report.html").read_text()
+    assert "clicks" not in open_table(job.table_url).profile().histories
+
+
+def check_statistics(job: ExtractJob, num_rows: int) -> Profile:
+    lengths, ages = list[int](), list[float]()
+    slots = ["clicks_age"]
+    with FeatureLoader(job.table_url, slots=slots, batch_size=100) as loader:
+        for batch in loader:
+            lengths += batch["clicks_age"].offsets.diff().tolist()
+            ages += batch["clicks_age"].values.tolist()
+    profile = open_table(job.table_url).profile(stored=True)
+    found = profile.as_dict()["histories"]["clicks"]
+    has_events = [length for length in lengths if length]
+    assert profile.num_rows == len(lengths) == num_rows
+    assert found["coverage"] == pytest.approx(len(has_events) / num_rows)
+    assert (found["num_values"], found["length_max"]) == (len(ages), max(lengths))
+    assert found["length_mean"] == pytest.approx(len(ages) / len(has_events))
+    assert [found["min"], found["mean"], found["max"]] == pytest.approx(
+        [min(ages), sum(ages) / len(ages), max(ages)]
+    )
+    assert found["quantiles"][2] == pytest.approx(sorted(ages)[len(ages) // 2], abs=30)
+    return profile
+
+
+def test_a_spec_without_statistics_stores_none_of_histories(job: ExtractJob) -> None:
+    extract_files(replace(job, spec=spec_of({"statistics": False})))
+    assert not list(Path(job.table_url).rglob("*.statistics"))
 
 
 def test_a_group_has_no_history_of_its_own(job: ExtractJob) -> None:

@@ -206,7 +206,6 @@ def test_a_range_of_another_key_is_told_and_nothing_is_deleted(tmp_path: Path) -
         delete(root, [3])
     assert open_delta(str(root)).version == 0
     assert len(list(root.glob("part-*.parquet"))) == 2
-    assert delete(root, [45]) == 1
 
 
 def test_files_that_lost_their_lists_are_told_and_nothing_is_deleted(tmp_path: Path) -> None:
