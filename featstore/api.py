@@ -143,7 +143,8 @@ def extract(
     Raises:
         SpecError: The spec is invalid.
         ConfigError: The events of a history are missing, or it has histories and rows are extracted
-            on Spark, with `days` or with `group`, which cannot make them yet.
+            on Spark or with `days`, which cannot make them yet; or with `group`, and the table has
+            none of that name.
         InputError: The input cannot be extracted, or arguments contradict each other.
         OperatorError: An operator failed on a row.
         CommitConflictError: Another writer committed the same partition first.

@@ -4,14 +4,14 @@
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from tabulate import tabulate
 
 from featstore.base.redaction import redact
-from featstore.base.schema import SlotSchema
 from featstore.base.text_table import Printed, text_table
+from featstore.ops.timestamps import duration_text
 from featstore.statistics.data_checks import CheckResult
 from featstore.table.delta import Commit
 from featstore.table.open import history_of
@@ -51,6 +51,19 @@ class ColumnDescription:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HistoryDescription:
+    """A history: what a spec says of it, but for its slots; `window` as text, such as `90d`."""
+
+    name: str
+    key: str
+    as_of: str
+    at: str
+    logged_at: str | None
+    max_len: int
+    window: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartitionDescription:
     """A partition: its keys and values, and what its data files hold together."""
 
@@ -86,7 +99,8 @@ class Description(Printed):
         num_rows, size_bytes, num_files: Of all data files.
         spec_hash: The hash of the spec of the newest commit; None if unknown.
         num_commits: The commits in the log.
-        columns: The slots in declared order, then labels and kept columns.
+        columns: The slots in declared order, then those of histories, labels and kept columns.
+        histories: The histories.
         groups: The slot groups.
         partitions: The partitions.
         warnings: The checks of severity `warn` that did not pass when the partitions were written.
@@ -100,6 +114,7 @@ class Description(Printed):
     spec_hash: str | None
     num_commits: int
     columns: tuple[ColumnDescription, ...]
+    histories: tuple[HistoryDescription, ...]
     groups: tuple[GroupDescription, ...]
     partitions: tuple[PartitionDescription, ...]
     warnings: tuple[CheckResult, ...] = ()
@@ -110,6 +125,7 @@ class Description(Printed):
         parts = [
             self._summary(),
             text_table(columns, ("slot", "name", "kind", "shape", "operator"), width=width),
+            self._histories_text(width),
             self._groups_text(width),
             text_table(
                 [partition.cells for partition in self.partitions],
@@ -139,6 +155,12 @@ class Description(Printed):
         ]
         return tabulate(lines, tablefmt="plain", disable_numparse=True)
 
+    def _histories_text(self, width: int | None) -> str:
+        if not self.histories:
+            return ""
+        headers = ("history", *list(HistoryDescription.__dataclass_fields__)[1:])
+        return text_table([astuple(each) for each in self.histories], headers, width=width)
+
     def _groups_text(self, width: int | None) -> str:
         if not self.groups:
             return ""
@@ -167,7 +189,19 @@ def describe(
         num_files=len(snapshot.data_files),
         spec_hash=snapshot.spec_hash,
         num_commits=num_commits,
-        columns=_columns(snapshot.schema),
+        columns=_columns(snapshot),
+        histories=tuple(
+            HistoryDescription(
+                name=history.name,
+                key=history.key,
+                as_of=history.as_of,
+                at=history.at,
+                logged_at=history.logged_at,
+                max_len=history.max_len,
+                window=None if history.window_us is None else duration_text(history.window_us),
+            )
+            for history in snapshot.histories
+        ),
         groups=tuple(
             GroupDescription(
                 name=group.name,
@@ -190,7 +224,9 @@ def describe(
     )
 
 
-def _columns(schema: SlotSchema) -> tuple[ColumnDescription, ...]:
+def _columns(snapshot: Snapshot) -> tuple[ColumnDescription, ...]:
+    schema = snapshot.schema
+    of_histories = (slot for history in snapshot.histories for slot in history.slots)
     slots = [
         ColumnDescription(
             slot=slot.number,
@@ -199,7 +235,7 @@ def _columns(schema: SlotSchema) -> tuple[ColumnDescription, ...]:
             shape=slot.shape_text,
             operator=slot.op,
         )
-        for slot in schema.slots
+        for slot in (*schema.slots, *of_histories)
     ]
     others = [
         ColumnDescription(

@@ -64,6 +64,8 @@ _COPIED = (
     "length_quantiles",
     "length_rank_error",
 )
+_OF_HISTORIES = [name for name in _COPIED if not name.startswith("distinct")]
+_AGES = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}  # the units of ages, and their seconds
 _EXTRACTION_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 
 
@@ -78,6 +80,9 @@ class Profile(TableResult, ProfiledRows):
         source: What the profile was computed from.
         counts: Counts of the extraction over the whole input, by name. Empty unless the profile is
             from stored statistics.
+        histories: Of stored statistics, what is known of each history, by name: the rows with
+            events are present, lengths are of their lists, and the values are the ages of events in
+            seconds.
         summaries: What is known of each slot, by name: more than `table` shows, for comparisons.
         names: What top values mean.
         find_names: Finds what other ids of the slots mean, for comparisons.
@@ -109,6 +114,7 @@ class Profile(TableResult, ProfiledRows):
 
     table: pa.Table
     counts: Mapping[str, int] = field(default_factory=dict)
+    histories: Mapping[str, SlotSummary] = field(default_factory=dict)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -181,6 +187,10 @@ class Profile(TableResult, ProfiledRows):
             "num_rows": self.num_rows,
             "label_rates": dict(self.label_rates),
             "counts": dict(self.counts),
+            "histories": {
+                name: {figure: getattr(one, figure) for figure in _OF_HISTORIES}
+                for name, one in self.histories.items()
+            },
             "slots": slots,
         }
 
@@ -194,7 +204,11 @@ class Profile(TableResult, ProfiledRows):
         ]
 
     def _foot(self) -> Sequence[str]:
-        return [f"{name}: {number:,}" for name, number in self.counts.items()]
+        histories = self.histories.items()
+        return [
+            *(f"history {name}: {history_text(one)}" for name, one in histories),
+            *(f"{name}: {number:,}" for name, number in self.counts.items()),
+        ]
 
     def _head(self) -> str:
         return self.headline
@@ -247,6 +261,24 @@ def values_text(
     ends = itertools.accumulate(len(entry) + len("  ") for entry in entries)
     num_kept = sum(end + len("…") <= most_characters for end in ends)
     return "  ".join([*entries[:num_kept], "…"])
+
+
+def history_text(one: SlotSummary) -> str:
+    """How many rows have events of a history, how many, and how old these are."""
+    found = f"{share_text(one.coverage)} of rows have events"
+    if one.length_mean is None:
+        return found
+    ages = " ".join(map(_age_text, one.quantiles or ()))
+    ranks = f" (ranks{error_text(one.rank_error)})" if one.rank_error else ""
+    return (
+        f"{found}, {number_text(one.length_mean)} each, at most {one.length_max:,}; their ages at "
+        f"1 25 50 75 99 %: {ages}{ranks}"
+    )
+
+
+def _age_text(age_s: float) -> str:
+    unit = next((unit for unit, size_s in _AGES.items() if age_s >= size_s), "s")
+    return f"{number_text(age_s / _AGES[unit])}{unit}"
 
 
 def shown_top(row: Mapping[str, Any], names: ValueNames, most: int) -> list[Mapping[str, Any]]:

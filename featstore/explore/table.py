@@ -30,7 +30,7 @@ from featstore.explore.profiling import profile_rows, stored_profile, with_count
 from featstore.explore.reading_costs import NUM_FILES, ReadingCosts, reading_costs
 from featstore.explore.views import duckdb_view, polars_view
 from featstore.explore.whatis import named_label_profile, named_profile, named_rows
-from featstore.extraction.units.unit_statistics import gather_rows
+from featstore.extraction.units.unit_statistics import gather_rows, history_summaries
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.buffers import rows_left
 from featstore.reading.file_columns import ColumnCache, Selection
@@ -362,7 +362,10 @@ class Table:
         statistics = merge_statistics(part.statistics for part in parts)
         counts = add_counts(part.counts for part in parts)
         in_base = [slot for slot in schema.slots if slot not in of_groups]
-        found = stored_profile(statistics, counts, in_base, labels)
+        found = replace(
+            stored_profile(statistics, counts, in_base, labels),
+            histories=history_summaries(statistics, self.snapshot.histories),
+        )
         if not of_groups and not any(map(self._is_in_group, labels)):
             return found
         counted = self._counted(partitions, replace(schema, slots=of_groups), where)

@@ -23,12 +23,18 @@ from featstore.extraction.rewriting import (
     replace_files,
     rewrite_file,
 )
-from featstore.extraction.units.unit_statistics import gather_rows
+from featstore.extraction.units.unit_statistics import (
+    gather_rows,
+    history_statistics,
+    merged_histories,
+)
 from featstore.files.retry import thread_pool
 from featstore.ops.arrays import Integers, values_of
+from featstore.reading.histories import StoredReader
 from featstore.reading.open_file import OpenFile
 from featstore.reading.tables import read_tables
 from featstore.selection.where import Where, parse_where
+from featstore.statistics.column_statistics import ColumnStatistics, merge_statistics
 from featstore.statistics.stale_groups import require_fresh, stale_groups
 from featstore.statistics.statistics_file import StoredStatistics, write_statistics
 from featstore.statistics.values_file import StoredValues, partition_values, recounted, write_values
@@ -312,7 +318,8 @@ def store_remains(snapshot: Snapshot, tag: str, files: Sequence[DataFile]) -> No
     partition = files[0].partition
     schema = replace(snapshot.schema, partition_keys=())
     counter = TextCounter(partition_values(snapshot, partition), schema)
-    statistics = gather_rows(schema, counter.watch(_rows(schema, files)))
+    of_rows = gather_rows(schema, counter.watch(_rows(schema, files)))
+    statistics = merge_statistics([of_rows, merged_histories(_histories(schema, files))])
     stored = StoredStatistics(statistics=statistics, data_digest=files_digest(files))
     write_statistics(snapshot.url, statistics_path(partition, tag), stored)
     texts = counter.counted()
@@ -325,3 +332,17 @@ def _rows(schema: SlotSchema, files: Sequence[DataFile]) -> Iterator[pa.RecordBa
         with open_part(file) as opened:
             for table in read_tables(opened, schema, file.partition):
                 yield from table.combine_chunks().to_batches()
+
+
+def _histories(schema: SlotSchema, files: Sequence[DataFile]) -> Iterator[ColumnStatistics]:
+    """The statistics of each history of each row group."""
+    for file in files:
+        with open_part(file) as opened:
+            lists = StoredReader(opened, schema)
+            if not lists.histories:
+                continue
+            times = schema.only({history.as_of for history in lists.histories})
+            for index, table in enumerate(read_tables(opened, times, file.partition)):
+                for ranges in lists.read(index):
+                    as_of = table.column(ranges.history.as_of).combine_chunks()
+                    yield history_statistics(ranges, values_of(as_of.cast(pa.int64()).fill_null(0)))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from featstore.base.closing import noted_on_failure
-from featstore.base.errors import CommitConflictError, InputError
+from featstore.base.errors import CommitConflictError, ConfigError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.by_key import KeyRunner, keyed_partitions, run_by_key
@@ -123,10 +123,10 @@ def extract_group(
         CommitConflictError: The base was replaced in the meantime.
     """
     started_s, job = time.monotonic(), group.job
-    check_no_histories(job.spec, f"the slot group {group.name!r}")
     check_apart(job.input_url, job.table_url)
     expected = f"one to add slot group {group.name!r} to"
     base = open_existing(job.table_url, "add a slot group", expected)
+    _check_histories(group, base)
     files = _raw_files(job, base, with_text=runs_here(runner))
     with_rows = by_partition(file for file in files if any(file.row_groups))
     partitions = tuple(found[0].partition for found in with_rows.values())
@@ -163,6 +163,21 @@ def extract_group(
         group, run, part, base_files, files, run_units, commit
     )
     return _publish(group, base, run, report, publish)
+
+
+def _check_histories(group: GroupJob, base: Snapshot) -> None:
+    """Histories that the table has, or that come with rows, are no part of a group.
+
+    Raises:
+        ConfigError: The spec has others, or there are events of some.
+    """
+    if not group.labels:
+        check_no_histories(group.job.spec, f"the slot group {group.name!r}", base.schema)
+    if group.job.events:
+        raise ConfigError(
+            f"events: expected none for the slot group {group.name!r}, which has no histories, "
+            f"found those of {', '.join(group.job.events)}; leave them out"
+        )
 
 
 def _raw_files(job: ExtractJob, base: Snapshot, *, with_text: bool) -> list[RawFile]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import repeat
 
 import pyarrow as pa
 from isal import isal_zlib
@@ -23,6 +24,7 @@ from featstore.files.retry import thread_pool
 from featstore.files.storage import join, open_read, open_write, source_of
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.file_columns import FileColumns, Selection
+from featstore.reading.histories import StoredReader
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import Rows
 from featstore.statistics.stale_groups import require_fresh
@@ -51,6 +53,8 @@ from featstore.table.snapshot import (
 )
 
 _COPIED_BYTES = 8 << 20
+# Row groups with histories are joined up to this size in memory: extraction cuts there, too.
+_JOINED_BYTES = 128 << 20
 _ZSTD = 6  # CompressionCodec.ZSTD in parquet.thrift
 
 CommitFunction = Callable[[str, delta.Change], int]
@@ -295,27 +299,34 @@ def rewrite_file(
         file: The base file.
         path: The new path, below the table.
         masks: Which rows to keep. All by default, in the same row groups; otherwise row groups are
-            filled up to the size of the first.
+            filled up to the size of the first. Those with histories, whose lists are of one row
+            group, are joined up to the size of the largest.
 
     Raises:
         InputError: A slot holds nulls, as only files of other writers do.
+        DataFileError: A row's range is not one of its own key's list.
     """
     schema, url = snapshot.schema.with_foreign_kept(), join(snapshot.url, path)
     with ExitStack() as stack:
         footer, *groups = (stack.enter_context(open_part(part)) for part in file.parts)
         reader = aligned_reader(footer, groups, Selection(slots=schema.slots, others=schema.others))
-        stored, cut = _stored(schema, reader.columns), max(footer.row_group_rows[:1] or (1,))
-        metadata = _file_metadata(footer, file.path)
+        stored, lists = _stored(schema, reader.columns), StoredReader(footer, schema)
+        sizes, histories = footer.row_group_rows, lists.histories
+        cut = max(sizes if histories else sizes[:1], default=0) or 1
+        metadata, compression = _file_metadata(footer, file.path), _compression(footer)
         writer = stack.enter_context(
-            open_data_file(url, stored, metadata, cut, _compression(footer))
+            open_data_file(url, stored, metadata, cut, compression, histories)
         )
-        tables = _tables(reader, footer, stored)
-        if masks is not None:
-            kept = masks(footer, groups)
-            tables = (table.filter(mask) for table, mask in zip(tables, kept, strict=True))
-        for table in tables:
-            for batch in table.combine_chunks().to_batches():
-                writer.write(batch)
+        chosen = repeat(None, len(sizes)) if masks is None else masks(footer, groups)
+        kept = zip(range(len(sizes)), chosen, strict=True)
+        tables = _tables(reader, lists, kept, stored, writer.columns)
+        if histories:
+            for table in _joined(tables, 0 if masks is None else cut):
+                writer.write_row_group(table)
+        else:
+            for table in tables:
+                for batch in table.combine_chunks().to_batches():
+                    writer.write(batch)
         done = writer.close()
     return DataFile(
         path=path,
@@ -359,13 +370,42 @@ def _stored(schema: SlotSchema, columns: FileColumns) -> SlotSchema:
     return replace(schema.only(names), partition_keys=())
 
 
-def _tables(reader: RowsReader, footer: OpenFile, stored: SlotSchema) -> Iterator[pa.Table]:
-    schema = stored.to_arrow()
-    for index in range(len(footer.row_group_rows)):
+def _tables(
+    reader: RowsReader,
+    lists: StoredReader,
+    kept: Iterable[tuple[int, pa.ChunkedArray | None]],
+    stored: SlotSchema,
+    schema: pa.Schema,
+) -> Iterator[pa.Table]:
+    """The rows that are kept of each row group, all without a mask, as data files hold them."""
+    for index, mask in kept:
         rows = reader.read([index])
-        yield pa.table(
-            [_column(rows, stored, field, footer.name) for field in schema], schema=schema
-        )
+        columns = {
+            field.name: _column(rows, stored, field, rows.file_name) for field in stored.to_arrow()
+        }
+        if mask is not None:
+            columns = {name: column.filter(mask) for name, column in columns.items()}
+        chosen = slice(None) if mask is None else mask.to_numpy()
+        for history in lists.read(index):
+            columns |= history.columns(chosen)
+        yield pa.table(list(columns.values()), schema=schema)
+
+
+def _joined(tables: Iterable[pa.Table], most_rows: int) -> Iterator[pa.Table]:
+    """Joins neighbours of at most `most_rows` together that are not too large, and leaves out those
+    without rows. Rows find their lists by the distance to their holders, so lists stay as they are.
+    """
+    waiting, num_rows, num_bytes = list[pa.Table](), 0, 0
+    for table in tables:
+        is_full = num_rows + table.num_rows > most_rows
+        if waiting and (is_full or num_bytes + table.nbytes > _JOINED_BYTES):
+            yield pa.concat_tables(waiting)
+            waiting, num_rows, num_bytes = [], 0, 0
+        if table.num_rows:
+            waiting.append(table)
+            num_rows, num_bytes = num_rows + table.num_rows, num_bytes + table.nbytes
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def _column(rows: Rows, stored: SlotSchema, field: pa.Field, where: str) -> pa.ChunkedArray:

@@ -3,7 +3,7 @@
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ import pyarrow as pa
 from featstore.base.errors import DataFileError
 from featstore.base.processes import cached_property
 from featstore.base.schema import HISTORY, ROLE, Role, Slot, SlotKind, SlotSchema
+from featstore.histories.trimming import seen_only, trim
+from featstore.ops.arrays import Integers, array_of
+from featstore.ops.lists import positions_of
 from featstore.ops.timestamps import UNITS
 
 VERSION = 1
@@ -195,6 +198,51 @@ def histories_of(schema: SlotSchema) -> tuple[StoredHistory, ...]:
     )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HistoryRanges:
+    """What rows see of a history.
+
+    Attributes:
+        history: The history.
+        keys: The signs of the rows' keys, int64 (num_rows,); 0 where a row sees nothing for lack of
+            a key or a time.
+        sharing: Tells the rows that share a list, int64 (num_rows,): the keys or, of rows that had
+            lists, their holders + 1.
+        begin: Where each row's range begins in the events, int64 (num_rows,).
+        end: Where it ends, int64 (num_rows,).
+        values: The events, of which those of rows that share stand side by side, of each list and
+            the times, by the names of the columns, in pieces: int64 or float32 (num_events,).
+    """
+
+    history: StoredHistory
+    keys: Integers
+    sharing: Integers
+    begin: Integers
+    end: Integers
+    values: Mapping[str, Sequence[Array]]
+
+    def columns(self, rows: Array | slice = slice(None)) -> dict[str, pa.Array]:
+        """The columns of a row group of these rows, by name. Events that none sees are in no list.
+
+        Args:
+            rows: Which rows, as numpy indexes arrays.
+        """
+        history, keys = self.history, self.keys[rows]
+        num_events = sum(map(len, self.values[history.times.name]))
+        seen, begin, end = seen_only(self.begin[rows], self.end[rows], num_events)
+        trimmed = trim(self.sharing[rows], begin, end)
+        places = seen[positions_of(trimmed.starts, trimmed.counts)]
+        values = {name: _joined(pieces)[places] for name, pieces in self.values.items()}
+        holders = np.flatnonzero(trimmed.counts)
+        return {
+            history.end: array_of(trimmed.end),
+            history.length: array_of(trimmed.length),
+            history.back: array_of(trimmed.back),
+            history.key_column: array_of(keys),
+            **list_columns(history, holders, trimmed.counts[holders], values, len(keys)),
+        }
+
+
 def list_columns(
     history: StoredHistory, holders: Array, lengths: Array, values: Mapping[str, Array], rows: int
 ) -> dict[str, pa.Array]:
@@ -227,6 +275,10 @@ def list_columns(
         elements = pa.array(values[slot.name], slot.arrow_type().value_type)
         found[slot.name] = pa.ListArray.from_arrays(offsets, elements, type=slot.arrow_type())
     return found
+
+
+def _joined(pieces: Sequence[Array]) -> Array:
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
 def _described(slot: Slot) -> dict[str, Any]:

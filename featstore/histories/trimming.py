@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from featstore.base.errors import InputError
 from featstore.ops.arrays import Integers
+from featstore.ops.lists import offsets_from
 
 MAX_EVENTS = 2**31 - 1  # of a row group: offsets of Arrow's lists have 32 bits
 
@@ -85,6 +86,28 @@ def trim(keys: Integers, begin: Integers, end: Integers) -> Trimmed:
         length=np.where(sees, end - begin, 0).astype(np.int32),
         back=(rows - holders).astype(np.int32),
     )
+
+
+def seen_only(
+    begin: Integers, end: Integers, num_events: int
+) -> tuple[Integers, Integers, Integers]:
+    """Leaves out events that no row sees, which may lie between those that the rows of a key see.
+
+    Args:
+        begin: Where each row's range begins in the events, int64 `(num_rows,)`.
+        end: Where it ends, at least `begin`, int64 `(num_rows,)`.
+        num_events: How many events there are.
+
+    Returns:
+        The positions of the events that are left, int64 `(num_left,)`, and where the rows' ranges
+        begin and end in them: they hold the same events.
+    """
+    changes = np.bincount(begin, minlength=num_events + 1) - np.bincount(
+        end, minlength=num_events + 1
+    )
+    is_seen = np.cumsum(changes)[:num_events] > 0
+    before = offsets_from(is_seen)
+    return np.flatnonzero(is_seen), before[begin], before[end]
 
 
 def _check_apart(starts: Integers, stops: Integers) -> None:

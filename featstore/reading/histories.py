@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from featstore.base.errors import DataFileError
 from featstore.base.processes import cached_property
-from featstore.base.schema import Slot
-from featstore.histories.file_format import StoredHistory
+from featstore.base.schema import Slot, SlotSchema
+from featstore.histories.file_format import HistoryRanges, StoredHistory, histories_of
 from featstore.histories.visibility import MOST_US
 from featstore.ops.arrays import values_of
 from featstore.ops.lists import positions_of
@@ -43,6 +43,7 @@ class SelectedHistory:
         fields: The table's columns of rows, by name: the ranges, and the time.
         max_len: The most events of a row, the newest ones; None: as many as were extracted.
         window_us: No event is longer before its row; None: as was extracted.
+        is_whole: The times are read in any case.
     """
 
     history: StoredHistory
@@ -50,6 +51,7 @@ class SelectedHistory:
     fields: Mapping[str, pa.Field]
     max_len: int | None = None
     window_us: int | None = None
+    is_whole: bool = False
 
     @property
     def most_events(self) -> int:
@@ -66,7 +68,7 @@ class SelectedHistory:
         """The stored lists that are read."""
         history = self.history
         found = [slot for slot in history.lists if slot.name in self.names]
-        return (*found, history.times) if self.needs_times else tuple(found)
+        return (*found, history.times) if self.needs_times or self.is_whole else tuple(found)
 
     @cached_property
     def ages(self) -> tuple[tuple[Slot, str], ...]:
@@ -188,6 +190,53 @@ class HistoryReader:
         return self._reader, self._lists
 
 
+class StoredReader:
+    """Reads what a data file stores of histories, for rows to be written again. Not thread-safe.
+
+    Args:
+        file: The data file.
+        schema: The table's.
+
+    Attributes:
+        histories: Those that the file has.
+
+    Raises:
+        DataFileError: As of `HistoryReader`.
+    """
+
+    def __init__(self, file: OpenFile, schema: SlotSchema) -> None:
+        fields = {column.name: column for column in schema.kept}
+        selected = [
+            SelectedHistory(
+                history=history,
+                names=frozenset(slot.name for slot in history.lists),
+                fields=fields,
+                is_whole=True,
+            )
+            for history in histories_of(schema)
+        ]
+        self._file = file
+        self._reader = RowGroupReader(
+            file, joined([each.selection for each in selected]), as_values=True
+        )
+        columns = self._reader.columns
+        for each in selected:
+            _require_whole(each, columns, file.name)
+        self._selected = [each for each in selected if columns.others[each.history.end] is not None]
+        self.histories = [each.history for each in self._selected]
+
+    def read(self, row_group: int) -> list[HistoryRanges]:
+        """What the rows of a row group see of each history.
+
+        Raises:
+            DataFileError: A row's range is not one of its own key's list.
+        """
+        if not self._selected:
+            return []
+        rows, sizes = self._reader.read([row_group]), [self._file.row_group_rows[row_group]]
+        return [_Lists(each, rows, [row_group], sizes).stored() for each in self._selected]
+
+
 def joined(selections: Iterable[Selection]) -> Selection:
     """The columns of all selections, each once."""
     slots, others = dict[str, Slot](), dict[str, pa.Field]()
@@ -259,6 +308,24 @@ class _Lists:
             if slot.name in selected.names:
                 found[slot.name] = SharedLists(lists[slot.name].values, of_rows)
         return found
+
+    def stored(self) -> HistoryRanges:
+        """The ranges of all rows in the lists of their holders, as they are stored.
+
+        Raises:
+            DataFileError: As of `ranges`.
+        """
+        history = self._history
+        lists, begins, ends = self._checked()
+        back, keys = (self._numbers(name) for name in (history.back, history.key_column))
+        return HistoryRanges(
+            history=history,
+            keys=keys,
+            sharing=np.arange(1, len(back) + 1) - back,
+            begin=begins,
+            end=ends,
+            values={name: [each.values] for name, each in lists.items()},
+        )
 
     def _in_window(
         self, lists: dict[str, Ragged], of_rows: Array, as_of: Array, window_us: int

@@ -72,11 +72,11 @@ _NO_COUNTS, _NO_TOP = count_values(np.zeros(0, np.int64)), Top()
 
 @dataclass(kw_only=True)
 class ColumnStatistics:
-    """Statistics of one slot or label.
+    """Statistics of one slot, label or history.
 
     Attributes:
         column: The column's name.
-        role: `slot` or `label`.
+        role: `slot`, `label`, or `history` (`history_statistics`).
         number: The slot number, or None.
         kind: The slot kind.
         shape: The shape, as `Slot.shape_text`.
@@ -155,9 +155,10 @@ class ColumnStatistics:
         self.length_max = max(self.length_max, other.length_max)
         self.min, self.max = min(self.min, other.min), max(self.max, other.max)
         self.distinct.merge(other.distinct)
-        self.points, lost = _reduced(*_joined(self.points, other.points), NUM_MERGED_POINTS)
+        points, lengths = _joined(self.points, other.points), _joined(self.lengths, other.lengths)
+        self.points, lost = reduced_points(*points, NUM_MERGED_POINTS)
         self.points_error += lost
-        self.lengths, lost = _reduced(*_joined(self.lengths, other.lengths), NUM_MERGED_POINTS)
+        self.lengths, lost = reduced_points(*lengths, NUM_MERGED_POINTS)
         self.lengths_error += lost
         self.top = self.top.merge(other.top)
         counts = [] if self.exact is None or other.exact is None else [self.exact, other.exact]
@@ -410,17 +411,17 @@ def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weigh
     else:
         # Sorting alone is faster than sorting with the order, which is then that of the points.
         points = np.sort(values[~np.isnan(values)].astype(np.float64))
-        statistics.points, statistics.points_error = _reduced(
+        statistics.points, statistics.points_error = reduced_points(
             points, np.full(len(points), weight), num_points
         )
     if lengths is not None:
         known_lengths = _known_lengths(lengths, _missing(values, slot)).astype(np.float64)
-        statistics.lengths, statistics.lengths_error = _reduced(
+        statistics.lengths, statistics.lengths_error = reduced_points(
             known_lengths, np.full(len(known_lengths), weight), num_points
         )
 
 
-def _reduced(
+def reduced_points(
     values: Floats, weights: Floats, num_points: int
 ) -> tuple[tuple[Floats, Floats], float]:
     """The values as at most `num_points` points, and the weight by which a rank may then be off."""
@@ -459,8 +460,8 @@ def _to_row(column: ColumnStatistics) -> tuple[Any, ...]:
         column.top,
         column.exact,
     )
-    points, points_lost = _reduced(*column.points, NUM_POINTS)
-    lengths, lengths_lost = _reduced(*column.lengths, NUM_POINTS)
+    points, points_lost = reduced_points(*column.points, NUM_POINTS)
+    lengths, lengths_lost = reduced_points(*column.lengths, NUM_POINTS)
     return (
         *_PLAIN(column),
         column.points_error + points_lost,

@@ -117,10 +117,11 @@ def label_mean(statistics: Statistics, name: str) -> float | None:
 def summarize(statistics: Statistics, slots: Sequence[Slot]) -> dict[str, SlotSummary]:
     """What gathered statistics know of slots, by name; see `slot_columns`."""
     columns = slot_columns(statistics, slots)
-    return {slot.name: _summary(slot, columns[slot.name], statistics.num_rows) for slot in slots}
+    return {slot.name: summary_of(slot, columns[slot.name], statistics.num_rows) for slot in slots}
 
 
-def _summary(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary:
+def summary_of(slot: Slot, column: ColumnStatistics, num_rows: int) -> SlotSummary:
+    """What its statistics know of a slot of `num_rows` rows."""
     has_numbers = column.num_numbers > 0
     has_lists = slot.is_list and column.num_present > 0
     exact, top = column.exact, column.top

@@ -184,13 +184,7 @@ def _check_histories(old: SlotSchema, new: SlotSchema, where: str) -> None:
     """
     known = {history.name: history for history in histories_of(old)}
     for history in histories_of(new):
-        there = known.get(history.name)
-        if there is None:
-            raise InputError(
-                f"{where}: expected histories from its first files on, since its rows could not be "
-                f"deleted or compacted afterwards, found {history.name!r} in this run; extract "
-                f"into a new table"
-            )
+        there = known.get(history.name, history)
         if history != there:
             raise InputError(
                 f"history {history.name!r} is stored in another way in {where}, whose files would "

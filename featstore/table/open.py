@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from featstore.base.errors import InputError, TableNotFoundError
 from featstore.base.redaction import redact
-from featstore.base.schema import HISTORY
 from featstore.files.listings import find_file
 from featstore.files.retry import thread_pool
 from featstore.files.store_errors import as_store_errors
@@ -410,18 +409,11 @@ def open_existing(url: str, what: str, expected: str = "a Delta table") -> Snaps
 
     Raises:
         TableNotFoundError: It is not; the error says what was expected.
-        InputError: Also where it has histories, whose lists would be lost.
+        InputError: As of `open_for_writing`.
     """
     found = open_for_writing(url, what)
     if found is None:
         raise TableNotFoundError(f"no table at {redact(url)}: expected {expected}")
-    told = [column.name for column in found.schema.kept if HISTORY in (column.metadata or {})]
-    if told:
-        names = ", ".join(name.removesuffix("_end") for name in told)
-        raise InputError(
-            f"{redact(url)}: {what}: expected a table without histories, whose lists this release "
-            f"cannot write again, found {names}; nothing was done: extract into a new table"
-        )
     return found
 
 

@@ -17,6 +17,7 @@ from featstore.base.errors import DataFileError, InputError, nearest
 from featstore.base.processes import cached_property
 from featstore.base.redaction import redact
 from featstore.base.schema import FieldId, SlotSchema
+from featstore.histories.file_format import StoredHistory, histories_of
 from featstore.native.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
 from featstore.selection.predicate import Range, Ranges
 from featstore.selection.where import Where
@@ -568,6 +569,11 @@ class Snapshot:
         if not of_groups:
             return files.digest
         return sha256_of(pa.concat_arrays(of_groups), before=f"{files.digest}\n")
+
+    @cached_property
+    def histories(self) -> tuple[StoredHistory, ...]:
+        """The table's histories, of which a file may lack some. DataFileError as `histories_of`."""
+        return histories_of(self.schema)
 
     @property
     def num_rows(self) -> int:

@@ -1,6 +1,7 @@
 """`featstore table history`: the commits of a table, for people to read."""
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import featstore
 from featstore.base.errors import TableNotFoundError
 from featstore.explore.description import table_history
 from featstore.explore.table import open_table
+from tests.history_tables import HISTORY, US, make_table
 from tests.parquet_files import put_parquet
 
 SPEC = {
@@ -85,6 +87,29 @@ def test_checksums_of_files_are_left_out_of_json(table: Path) -> None:
     metadata = table_history(str(table)).as_dict()["commits"][0]["metadata"]
     assert metadata["num_rows"] == 1
     assert "crc32s" not in metadata
+
+
+def test_histories_and_their_slots_are_shown_by_name(tmp_path: Path) -> None:
+    history = replace(HISTORY, window_us=7_200 * US)
+    make_table(tmp_path / "table", 3, [[20]], history)
+    found = open_table(tmp_path / "table").inspect()
+    names = [column.name for column in found.columns if column.slot is not None]
+    assert names == ["row", "tags", "clicks_item", "clicks_price", "clicks_age"]
+    assert found.as_dict()["histories"] == (
+        {
+            "name": "clicks",
+            "key": "user_id",
+            "as_of": "ts",
+            "at": "event_ts",
+            "logged_at": None,
+            "max_len": 20,
+            "window": "2h",
+        },
+    )
+    lines = [line.split() for line in str(found).splitlines()]
+    assert ["303", "clicks_age", "float", "list", "time_since"] in lines
+    assert ["history", "key", "as_of", "at", "logged_at", "max_len", "window"] in lines
+    assert ["clicks", "user_id", "ts", "event_ts", "20", "2h"] in lines
 
 
 def test_no_table_is_told(tmp_path: Path) -> None:

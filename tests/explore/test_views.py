@@ -1,6 +1,7 @@
 """The table as duckdb and polars read it, compared with featstore's own reader."""
 
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import featstore
 from featstore import api
 from featstore.base.errors import MissingDependencyError
 from featstore.base.schema import ROLE
-from featstore.explore.table import Table
+from featstore.explore.table import Table, open_table
+from tests.history_tables import make_table
 from tests.parquet_files import put_parquet
 
 INPUTS = {
@@ -408,3 +410,15 @@ def test_a_partition_without_a_value_is_null_whoever_reads_it(
         ) as loader:
             found.append([day for batch in loader for day in batch.extras["day"].to_pylist()])
         assert [sorted(one, key=str) for one in found] == 4 * [sorted(expected, key=str)]
+
+
+def test_the_query_of_the_page_rebuilds_the_lists_of_histories(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/table.md").read_text()
+    [query] = re.findall(r"^```sql [^\n]*\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    fat = make_table(tmp_path / "table", 7, [[40, 25], [30]])
+    files = [file.url for file in open_table(tmp_path / "table").data_files()]
+    found = duckdb.sql(query, params={"files": files}).to_arrow_table()
+    assert sorted(found["row"].to_pylist()) == list(range(95))
+    assert {"click", "clicks_length", "clicks_key"} < set(found.column_names)
+    for row, items in zip(found["row"].to_pylist(), found["clicks_item"].to_pylist(), strict=True):
+        assert (items or []) == fat.item[row]

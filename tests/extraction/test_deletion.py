@@ -32,7 +32,6 @@ from featstore.statistics.values_file import read_values
 from featstore.table import delta
 from featstore.table.open import open_snapshot
 from featstore.table.vacuum import vacuum
-from tests.history_tables import make_table
 from tests.interposed import preceded
 from tests.old_files import age
 from tests.parquet_files import put_parquet
@@ -487,10 +486,3 @@ def test_what_cannot_be_deleted_from_is_refused(job: ExtractJob, tmp_path: Path)
         delete_rows(str(tmp_path / "none"), "user = 'u1'")
     with pytest.raises(SelectionError, match="usr"):
         api.delete_rows(job.table_url, "usr = 'u1'")
-
-
-def test_rows_with_histories_are_not_deleted_since_the_lists_would_be_lost(tmp_path: Path) -> None:
-    make_table(tmp_path / "table", 3, [[20]])
-    with pytest.raises(InputError, match=r"expected a table without histories.* found clicks"):
-        delete_rows(str(tmp_path / "table"), "row = 5")
-    assert open_snapshot(str(tmp_path / "table")).version == 0

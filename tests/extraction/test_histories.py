@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import random
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,9 @@ from hypothesis import strategies as st
 from featstore import api
 from featstore.base.errors import ConfigError, InputError, SpecError
 from featstore.explore.preview import preview
+from featstore.explore.profile import Profile
 from featstore.explore.replay import replay
+from featstore.explore.report.report import report
 from featstore.explore.table import open_table
 from featstore.extraction.days import extract_days
 from featstore.extraction.deletion import delete_rows
@@ -41,6 +44,7 @@ from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none
 from featstore.table.layout import unit_and_part
 from featstore.table.metadata import KEY
+from featstore.table.open import open_snapshot
 from featstore.tools.cli.program import cli
 from tests.histories import oracle
 from tests.parquet_files import put_parquet
@@ -142,7 +146,7 @@ def events_by_user(job: ExtractJob) -> dict[str | None, list[_Row]]:
     return found
 
 
-def check_rows(job: ExtractJob, **options: Any) -> int:
+def check_rows(job: ExtractJob, gone: Sequence[int] = (), **options: Any) -> int:
     """Each row of a loader is that of `Extractor.one`. Returns the number of events of all rows."""
     rows = {row["row"]: row for row in read(job.input_url).to_pylist()}
     events = events_by_user(job)
@@ -165,7 +169,7 @@ def check_rows(job: ExtractJob, **options: Any) -> int:
                     assert str(lists[i]) == str(expected[name]), (number, name)
                 num_events += len(found["clicks_item"][i])
             seen += numbers
-    assert sorted(seen) == sorted(rows)
+    assert sorted(seen) == sorted(rows.keys() - gone)
     return num_events
 
 
@@ -548,17 +552,94 @@ def plain_spec() -> Spec:
     )
 
 
-@pytest.mark.parametrize("change", [by_compact, by_deletion, by_group, by_relabel])
-def test_tools_that_would_lose_the_lists_refuse_the_table(
-    job: ExtractJob, change: Callable[[ExtractJob], None]
+def by_whole_spec(job: ExtractJob) -> None:
+    """Slots that the table lacks, by a spec that has its history, too."""
+    document = oracle.document_of()
+    document["inputs"] |= {"row": "long"}
+    more = {"slot": 2, "name": "other", "op": "hash", "of": "user"}
+    document |= {"keep": ["ts", "row"], "slots": [*document["slots"], more]}
+    spec = load_spec(document | {"labels": {"click": "row"}})
+    wider = replace(job, spec=spec, events={}, run_id="wider")
+    extract_group(GroupJob(job=wider, name="more", key="row"))
+    extract_group(GroupJob(job=wider, name="labels", key="row", labels=True))
+
+
+LATE = {"logged_at": "arrived", "window": "3m", "max_len": 60}
+
+
+@pytest.mark.parametrize(
+    ("history", "changes"),
+    [
+        (LATE, [by_group, by_relabel, by_deletion, by_compact]),
+        ({}, [by_deletion, by_whole_spec, by_compact]),
+    ],
+)
+def test_rows_keep_their_events_when_the_table_is_changed(
+    job: ExtractJob, history: dict[str, Any], changes: list[Callable[[ExtractJob], None]]
 ) -> None:
+    job = replace(job, spec=spec_of(**history))
     extract_files(job)
-    files = {path: path.read_bytes() for path in files_of(job)}
-    with pytest.raises(InputError, match=r": expected a table without histories, .*found clicks;"):
+    for change in changes:
         change(job)
-    assert len(history(job.table_url)) == 1
-    assert {path: path.read_bytes() for path in files_of(job)} == files
-    assert not list(Path(job.table_url).rglob("_groups*"))
+    assert check_rows(job, gone=[17]) > 1_000
+    assert {"other", "click"} <= set(open_table(job.table_url).to_arrow().column_names)
+    assert not any(file.groups for file in open_snapshot(job.table_url).data_files)
+
+
+def test_statistics_tell_coverage_lengths_and_ages(job: ExtractJob, tmp_path: Path) -> None:
+    keyed = replace(job, no_partition=False, partition={"dt": "1"})
+    plain = replace(keyed, partition={"dt": "2"}, run_id="c", spec=plain_spec(), events={})
+    extract_files(keyed)
+    check_statistics(job, 500)
+    delete_rows(job.table_url, "row < 250")
+    check_statistics(job, 250)
+    extract_files(plain)
+    profile = check_statistics(job, 750)
+    report(job.table_url, tmp_path / "report.html")
+    shown = str(profile).splitlines()[-1]
+    assert re.fullmatch(
+        r"history clicks: \d+\.\d% of rows have events, 2\.\d+ each, at most 3; their ages at "
+        r"1 25 50 75 99 %: \S+s \S+s \S+s \S+ \S+m \(ranks ±\S+%\)",
+        shown,
+    )
+    assert "history clicks" in (tmp_path / "report.html").read_text()
+    assert "clicks" not in open_table(job.table_url).profile().histories
+
+
+def check_statistics(job: ExtractJob, num_rows: int) -> Profile:
+    lengths, ages = list[int](), list[float]()
+    slots = ["clicks_age"]
+    with FeatureLoader(job.table_url, slots=slots, batch_size=100) as loader:
+        for batch in loader:
+            lengths += batch["clicks_age"].offsets.diff().tolist()
+            ages += batch["clicks_age"].values.tolist()
+    profile = open_table(job.table_url).profile(stored=True)
+    found = profile.as_dict()["histories"]["clicks"]
+    has_events = [length for length in lengths if length]
+    assert profile.num_rows == len(lengths) == num_rows
+    assert found["coverage"] == pytest.approx(len(has_events) / num_rows)
+    assert (found["num_values"], found["length_max"]) == (len(ages), max(lengths))
+    assert found["length_mean"] == pytest.approx(len(ages) / len(has_events))
+    assert [found["min"], found["mean"], found["max"]] == pytest.approx(
+        [min(ages), sum(ages) / len(ages), max(ages)]
+    )
+    assert found["quantiles"][2] == pytest.approx(sorted(ages)[len(ages) // 2], abs=30)
+    return profile
+
+
+def test_a_spec_without_statistics_stores_none_of_histories(job: ExtractJob) -> None:
+    extract_files(replace(job, spec=spec_of({"statistics": False})))
+    assert not list(Path(job.table_url).rglob("*.statistics"))
+
+
+def test_a_group_has_no_history_of_its_own(job: ExtractJob) -> None:
+    extract_files(job)
+    with pytest.raises(ConfigError, match=r"^events: expected none for the slot group 'more'"):
+        with_a_group(job)
+    extract_files(replace(job, spec=plain_spec(), events={}, table_url=f"{job.table_url}2"))
+    other = replace(job, table_url=f"{job.table_url}2", events={})
+    with pytest.raises(ConfigError, match=r"^histories: expected none for the slot group 'more'"):
+        with_a_group(other)
 
 
 def with_days(job: ExtractJob) -> None:
@@ -585,7 +666,7 @@ def in_a_replay(job: ExtractJob) -> None:
     replay(job.spec, job.input_url, job.table_url)
 
 
-REFUSED = [with_days, with_a_group, with_a_dataframe, on_spark, in_a_preview, in_a_replay]
+REFUSED = [with_days, with_a_dataframe, on_spark, in_a_preview, in_a_replay]
 
 
 @pytest.mark.parametrize("extract", REFUSED)
@@ -613,11 +694,38 @@ def test_a_history_of_a_table_keeps_its_meaning(job: ExtractJob, tmp_path: Path)
     with FeatureLoader(job.table_url, **options) as loader:
         [batch] = [batch.clone() for batch in loader]
     assert batch["clicks_item"].values.tolist() == []
-    # A table without it does not get it.
-    first = replace(plain, table_url=f"{job.table_url}2")
-    extract_files(first)
-    with pytest.raises(InputError, match="expected histories from its first files on"):
-        extract_files(replace(keyed, table_url=first.table_url))
+
+
+def test_a_table_may_get_a_history_later(job: ExtractJob) -> None:
+    keyed = replace(job, no_partition=False, partition={"dt": "1"})
+    plain = replace(keyed, partition={"dt": "2"}, run_id="c", spec=plain_spec(), events={})
+    extract_files(plain)
+    extract_files(keyed)
+    by_deletion(job)
+    compact(job.table_url, field_ids=True)
+    assert check_rows(keyed, gone=[17], where="dt = '1'") > 1_000
+    options: dict[str, Any] = {"slots": ["clicks_item"], "where": "dt = '2'", "batch_size": 500}
+    with FeatureLoader(job.table_url, **options) as loader:
+        assert [batch["clicks_item"].values.tolist() for batch in loader] == [[]]
+    # The former rows are made again, with their events.
+    extract_files(replace(keyed, partition={"dt": "2"}, run_id="d"))
+    lengths = open_table(job.table_url).to_arrow(where="dt = '2'").column("clicks_length")
+    assert sum(lengths.to_pylist()) > 1_000
+
+
+def test_a_history_that_comes_later_takes_no_column_of_another(job: ExtractJob) -> None:
+    document = oracle.document_of() | {"histories": []}
+    document["inputs"] |= {"row": "long", "clicks_at": "long"}
+    document["keep"] = ["ts", "row", "clicks_at"]
+    rows = read(job.input_url)
+    place = Path(job.input_url).parent / "named"
+    put_parquet(place / "a.parquet", rows.append_column("clicks_at", rows["row"]))
+    named = replace(job, spec=load_spec(document), input_url=str(place), events={})
+    extract_files(replace(named, partition={"dt": "1"}, no_partition=False))
+    with pytest.raises(
+        InputError, match=r"column 'clicks_at' is of the rows in .* and would be of"
+    ):
+        extract_files(replace(job, partition={"dt": "2"}, no_partition=False, run_id="b"))
 
 
 def test_the_command_line_takes_events(job: ExtractJob, tmp_path: Path, capsys: Any) -> None:

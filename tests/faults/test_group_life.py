@@ -25,7 +25,9 @@ from featstore.table.vacuum import vacuum
 from tests.faults.late_attempt import LateAttempt
 from tests.faults.raw_users import write_raw
 from tests.full_disk import fill
+from tests.history_tables import make_table
 from tests.interposed import preceded
+from tests.loader.test_histories import make, rows_checked
 from tests.old_files import age
 from tests.programs import Program
 
@@ -188,6 +190,26 @@ def test_a_driver_killed_while_it_deletes_rows_has_deleted_all_or_none_and_the_n
     age(job.table_url, 10)  # the dead run's mark too
     vacuum(job.table_url, retain_s=0)
     assert open_table(job.table_url).to_arrow()["row"].to_pylist() == list(range(10, 500))
+
+
+@pytest.mark.parametrize(
+    ("when", "first"), [("deletion, before its commit", 1), ("deletion, after its commit", 10)]
+)
+def test_a_driver_killed_while_it_trims_histories_has_done_all_or_nothing(
+    tmp_path: Path, when: str, first: int
+) -> None:
+    root = tmp_path / "table"
+    fat = make_table(root, 7, [[40, 25, 7], [30]])
+    kill(when, DOCUMENT, "", str(root))
+    # Row 0 has the mark of a missing value, which no predicate finds.
+    for left in (first, 10):
+        with make(root) as loader:
+            assert sorted(rows_checked(loader, fat)) == [0, *range(left, 102)]
+        assert delete_rows(str(root), "row < 10").num_rows == 10 - left
+        age(root, 10)  # the dead run's mark too
+        vacuum(str(root), retain_s=0)
+        live = {file.path for file in open_table(str(root)).data_files()}
+        assert {path.name for path in root.rglob("part-*.parquet")} == live
 
 
 def test_a_vacuum_while_a_compaction_is_at_work_takes_nothing_of_it(job: ExtractJob) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import InputError
-from featstore.histories.trimming import MAX_EVENTS, Trimmed, trim
+from featstore.histories.trimming import MAX_EVENTS, Trimmed, seen_only, trim
 from featstore.ops.arrays import Integers
 from featstore.ops.lists import offsets_from, positions_of
 
@@ -102,6 +102,18 @@ def test_rows_that_are_left_read_the_same_after_their_lists_are_trimmed_again(
     again = trim((holders + 1)[left], (stops - trimmed.length)[left], stops[left])
     found = [[values[i] for i in row] for row in rows_of(again)]
     assert found == [row for row, is_left in zip(rows_of(trimmed), left, strict=True) if is_left]
+
+
+@given(row_groups())
+def test_events_that_no_row_sees_are_left_out_and_each_row_has_the_same(
+    group: tuple[Integers, Integers, Integers],
+) -> None:
+    _, begin, end = group
+    seen, begins, ends = seen_only(begin, end, NUM_EVENTS * len(KEYS))
+    ranges = [list(range(b, e)) for b, e in zip(begin.tolist(), end.tolist(), strict=True)]
+    assert seen.tolist() == sorted(set[int]().union(*ranges))
+    found = [seen[b:e].tolist() for b, e in zip(begins.tolist(), ends.tolist(), strict=True)]
+    assert found == ranges
 
 
 def test_events_between_the_ranges_of_a_key_are_kept() -> None:

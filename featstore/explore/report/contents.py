@@ -23,7 +23,7 @@ from featstore.explore.plots.distribution import (
 )
 from featstore.explore.plots.frame import short_text
 from featstore.explore.plots.slot_bars import cell_text, cells_in_order
-from featstore.explore.profile import NUM_TOP, Profile
+from featstore.explore.profile import NUM_TOP, Profile, history_text
 from featstore.explore.reading_costs import ReadingCosts
 from featstore.explore.report.slot_columns import (
     SlotColumn,
@@ -83,7 +83,11 @@ def contents(found: ReportFigures) -> dict[str, Any]:
 
 
 def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tuple[str, str]]:
-    rows = _side(found.profile)
+    histories = found.profile.histories.items()
+    rows = [
+        *_side(found.profile),
+        *((f"history {short_text(name)}", history_text(one)) for name, one in histories),
+    ]
     if comparison is None:
         return rows
     gone = [row["slot"] for row in comparison.table.to_pylist() if row["coverage_after"] is None]

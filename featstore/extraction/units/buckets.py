@@ -25,6 +25,7 @@ from featstore.extraction.units.unit import (
     extract_unit,
     write_files,
 )
+from featstore.extraction.units.unit_statistics import store_histories
 from featstore.extraction.units.writer import DataFileWriter, open_data_file
 from featstore.files.storage import join
 from featstore.histories.stored import with_ranges
@@ -305,8 +306,21 @@ def _write_row_groups(
         report = UnitReport(path=path, partition=bucket.partition, **vars(written), counts={})
         reports.append(report)
     counts, examples = histories.findings()
-    reports[-1] = replace(reports[-1], counts=counts, examples=examples)
-    return reports
+    # Statistics of the unit of this number lie beside its first file.
+    path = task.path(bucket.partition, bucket.index, attempt, len(reports))
+    if histories.statistics is not None:
+        store_histories(task.table_url, path, histories.statistics)
+    found = UnitReport(
+        path=path,
+        partition=bucket.partition,
+        num_rows=0,
+        size_bytes=0,
+        crc32=0,
+        counts=counts,
+        examples=examples,
+        has_statistics=histories.statistics is not None,
+    )
+    return [*reports, found]
 
 
 def require_all(reports: Iterable[UnitReport]) -> list[UnitReport]:

@@ -20,6 +20,7 @@ from featstore.extraction.units.findings import (
 )
 from featstore.extraction.units.intake import Intake, Taken, missing_columns
 from featstore.extraction.units.values import several, single
+from featstore.histories.file_format import histories_of
 from featstore.histories.visibility import Events, ages, complete, keys_of_rows, ordered, visible
 from featstore.ops.arrays import Integers, Mask, array_of, nulls_of, values_of
 from featstore.ops.columns import clean, read_column
@@ -429,14 +430,16 @@ class EventExtractor(Extractor):
         return found
 
 
-def check_no_histories(spec: Spec, what: str) -> None:
-    """Raises ConfigError if a spec has histories, which `what` cannot have yet."""
-    if spec.histories:
-        names = ", ".join(history.name for history in spec.histories)
+def check_no_histories(spec: Spec, what: str, schema: SlotSchema | None = None) -> None:
+    """Raises ConfigError if a spec has histories that the schema lacks: `what` cannot have them."""
+    known = [] if schema is None else [history.name for history in histories_of(schema)]
+    added = [history.name for history in spec.histories if history.name not in known]
+    if added:
+        names = ", ".join(added)
         raise ConfigError(
             f"histories: expected none for {what}, which this release cannot make with them, found "
             f"{names}; extract whole partitions into a table, without Spark, with `--events "
-            f"{spec.histories[0].name}=URL` (events={{...}}), or those of single rows by "
+            f"{added[0]}=URL` (events={{...}}), or those of single rows by "
             f"`Extractor.one`"
         )
 

@@ -16,13 +16,15 @@ from featstore.extraction.units.extractor import EventExtractor
 from featstore.extraction.units.findings import BatchOrigin, Malformed, first_examples
 from featstore.extraction.units.raw import Unit, open_range, read_batches
 from featstore.extraction.units.unit import OnRows, UnitReport, bind
-from featstore.histories.file_format import StoredHistory, list_columns
+from featstore.extraction.units.unit_statistics import history_statistics
+from featstore.histories.file_format import HistoryRanges, StoredHistory
 from featstore.histories.stored import stored_histories
 from featstore.histories.trimming import trim
 from featstore.histories.visibility import keys_of_rows, ordered, visible
 from featstore.ops.arrays import Integers, array_of, values_of
 from featstore.ops.lists import offsets_from, positions_of
 from featstore.spec.model import EventHistory, Spec
+from featstore.statistics.column_statistics import ColumnStatistics
 
 # The events that are put in order at once, unless a single key has more. Their order and what is
 # taken of them take as much three times.
@@ -161,12 +163,14 @@ class HistoryRows:
 
     Attributes:
         stored: How data files hold the histories.
+        statistics: Those of each history of each row group, if the spec stores any.
     """
 
     def __init__(self, spec: Spec, events: Mapping[str, Blocks]) -> None:
         self.stored = stored_histories(spec)
         pairs = zip(spec.histories, self.stored, strict=True)
         self._logs = [_Log(history, stored, events[history.name]) for history, stored in pairs]
+        self.statistics: list[ColumnStatistics] | None = [] if spec.output.statistics else None
         self._list_bytes = min(_LIST_BYTES, spec.output.bytes_per_file)
 
     def row_groups(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -231,7 +235,11 @@ class HistoryRows:
         order = np.lexsort((values_of(_joined(rows.columns[-2])), times))
         rows = rows.select(range(rows.num_columns - 2)).take(pa.array(order))
         for i, stored in enumerate(self.stored):
-            rows = _with_history(rows, stored, [seen[i] for _, seen in parts], order)
+            ranges = _ranges(stored, [seen[i] for _, seen in parts], order)
+            if self.statistics is not None:
+                self.statistics.append(history_statistics(ranges, times[order]))
+            for name, column in ranges.columns().items():
+                rows = rows.append_column(name, column)
         return rows
 
     @staticmethod
@@ -240,13 +248,10 @@ class HistoryRows:
         return _joined(rows.columns[rows.column_names.index(log.stored.as_of)])
 
 
-def _with_history(
-    rows: pa.Table, stored: StoredHistory, parts: Sequence[_Seen], order: Integers
-) -> pa.Table:
-    """The rows of a row group with the columns of a history.
+def _ranges(stored: StoredHistory, parts: Sequence[_Seen], order: Integers) -> HistoryRanges:
+    """What the rows of a row group see of a history.
 
     Args:
-        rows: The rows in their order.
         stored: The history.
         parts: What all rows see, in the order of keys.
         order: The position in `parts` of each row, int64 (num_rows,).
@@ -257,24 +262,14 @@ def _with_history(
         np.concatenate([getattr(part, name) for part in parts])[order]
         for name in ("keys", "begin", "end")
     )
-    trimmed = trim(keys, begin + firsts[order], end + firsts[order])
-    positions = positions_of(trimmed.starts, trimmed.counts)
-    names = [slot.name for slot in (*stored.lists, stored.times)]
-    values = {
-        name: np.concatenate([part.values[name] for part in parts])[positions] for name in names
-    }
-    holders = np.flatnonzero(trimmed.counts)
-    lists = list_columns(stored, holders, trimmed.counts[holders], values, len(keys))
-    found = {
-        stored.end: array_of(trimmed.end),
-        stored.length: array_of(trimmed.length),
-        stored.back: array_of(trimmed.back),
-        stored.key_column: array_of(keys),
-        **lists,
-    }
-    for name, column in found.items():
-        rows = rows.append_column(name, column)
-    return rows
+    return HistoryRanges(
+        history=stored,
+        keys=keys,
+        sharing=keys,
+        begin=begin + firsts[order],
+        end=end + firsts[order],
+        values={name: [part.values[name] for part in parts] for name in parts[0].values},
+    )
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:

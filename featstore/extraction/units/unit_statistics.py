@@ -8,29 +8,40 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
-from featstore.base.schema import SlotSchema
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.stand_ins import Witness
 from featstore.files.storage import delete, join
+from featstore.histories.file_format import HistoryRanges, StoredHistory
+from featstore.ops.arrays import Integers
+from featstore.ops.lists import offsets_from
 from featstore.ops.malformed import without_views
 from featstore.reading.tables import nulls_to_marks
 from featstore.statistics.column_statistics import (
+    ColumnStatistics,
     Statistics,
     StatisticsGatherer,
     add_counts,
     merge_statistics,
+    reduced_points,
 )
-from featstore.statistics.sketches import RowSample
+from featstore.statistics.sketches import NUM_POINTS, RowSample
 from featstore.statistics.statistics_file import (
     StoredStatistics,
     copy_statistics,
     read_statistics,
     write_statistics,
 )
+from featstore.statistics.summary import SlotSummary, summary_of
 from featstore.table.layout import file_statistics_path, statistics_path
 from featstore.table.snapshot import DataFile, files_digest
+
+_US = 1e6
+# Of a row group's events, as often as rows have them: a share is then off by 2 % at most.
+_MOST_SAMPLED = 4096
 
 
 class Gathering:
@@ -94,6 +105,14 @@ def gather_rows(schema: SlotSchema, batches: Iterable[pa.RecordBatch]) -> Statis
     return gatherer.finish()
 
 
+def store_histories(table_url: str, path: str, found: Iterable[ColumnStatistics]) -> None:
+    """Writes the statistics of histories beside those of the data file at `path`; those of its rows
+    are stored by the units that they came from.
+    """
+    stored = StoredStatistics(statistics=merged_histories(found))
+    write_statistics(table_url, file_statistics_path(path), stored)
+
+
 def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Joins neighbouring batches of equal schema; raw schemas may differ from file to file."""
     for _, alike in itertools.groupby(batches, lambda batch: batch.schema):
@@ -130,3 +149,75 @@ def merge_partition(
         write_statistics(table_url, path, stored)
     for part in parts:
         delete(join(table_url, part))
+
+
+def history_summaries(
+    statistics: Statistics, histories: Iterable[StoredHistory]
+) -> dict[str, SlotSummary]:
+    """What gathered statistics know of histories, by name: those of the lists of ages, in seconds.
+    Those that were not gathered are left out.
+    """
+    known = statistics.columns
+    return {
+        history.name: summary_of(_ages(history), known[history.times.name], statistics.num_rows)
+        for history in histories
+        if history.times.name in known
+    }
+
+
+def history_statistics(ranges: HistoryRanges, as_of: Integers) -> ColumnStatistics:
+    """The statistics of a row group's ranges. Those of ages are of each event as often as a row has
+    it, at the row's time. Sums and extremes are exact; quantiles come from a sample of the events
+    that rows have, evenly spaced.
+
+    Args:
+        ranges: The ranges.
+        as_of: The rows' times in microseconds, int64 (num_rows,); any where a row has no events.
+    """
+    history, at = ranges.history, np.concatenate(ranges.values[ranges.history.times.name])
+    has_events = ranges.begin < ranges.end
+    begin, end, times = (each[has_events] for each in (ranges.begin, ranges.end, as_of))
+    ends = offsets_from(end - begin)
+    found = ColumnStatistics.of_slot(_ages(history))
+    found.column, found.role = history.times.name, "history"
+    found.num_rows, found.num_present = len(as_of), len(begin)
+    if not len(begin):
+        return found
+    lengths, total = end - begin, int(ends[-1])
+    found.num_values = found.num_numbers = found.length_sum = total
+    found.length_max = int(lengths.max())
+    first = at.min()
+    before = np.zeros(len(at) + 1)
+    np.cumsum((at - first) / _US, out=before[1:])
+    found.sum = float((lengths * ((times - first) / _US) - (before[end] - before[begin])).sum())
+    newest, oldest = at[end - 1], at[begin]
+    if history.logged_at is not None:
+        # In order of known time, so that any event of a range may be the newest or the oldest.
+        pairs, padded = np.stack([begin, end], axis=1).ravel(), np.append(at, first)
+        newest = np.maximum.reduceat(padded, pairs)[::2]
+        oldest = np.minimum.reduceat(padded, pairs)[::2]
+    found.min = float((times - newest).min() / _US)
+    found.max = float((times - oldest).max() / _US)
+    num_sampled = min(total, _MOST_SAMPLED)
+    sampled = np.arange(num_sampled) * total // num_sampled
+    rows = np.searchsorted(ends, sampled, side="right") - 1
+    ages = (times[rows] - at[begin[rows] + sampled - ends[rows]]) / _US
+    weight = total / num_sampled
+    found.points, found.points_error = reduced_points(
+        ages, np.full(num_sampled, weight), NUM_POINTS
+    )
+    # As if rows had been sampled, of which errors are told.
+    found.sampled = (weight - 1.0) * found.num_rows**2 / total
+    found.lengths, found.lengths_error = reduced_points(
+        lengths.astype(np.float64), np.ones(len(lengths)), NUM_POINTS
+    )
+    return found
+
+
+def merged_histories(found: Iterable[ColumnStatistics]) -> Statistics:
+    """The statistics of row groups as one, to be merged with those of their rows: of no rows."""
+    return merge_statistics(Statistics(columns={each.column: each}) for each in found)
+
+
+def _ages(history: StoredHistory) -> Slot:
+    return Slot(name=history.name, kind=SlotKind.FLOAT, shape=(None,))
