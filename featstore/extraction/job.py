@@ -22,7 +22,7 @@ from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.replaced import ReplacedPartition, replaced_partitions, texts_of
-from featstore.extraction.units.extractor import Extractor, check_no_histories
+from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.findings import Malformed, describe, first_examples
 from featstore.extraction.units.part import is_made_by
 from featstore.extraction.units.raw import (
@@ -262,10 +262,7 @@ def extract_files(
     """
     started_s = time.monotonic()
     check_events(job)
-    if not runs_here(runner):
-        check_no_histories(job.spec, "Spark")
-    for url in (job.input_url, *job.events.values()):
-        check_apart(url, job.table_url)
+    check_apart(job.input_url, job.table_url)
     base = open_for_writing(job.table_url, "extract")
     files = raw_files_of(job, base, with_text=runs_here(runner), opened=opened)
     check_raw_schemas(job.spec, files)
@@ -274,7 +271,7 @@ def extract_files(
     partitions = tuple(found[0].partition for found in with_rows.values())
     digest = digest_of(files, [*Extractor(job.spec).input_columns, *job.partition_from_path])
     num_raw_files = tuple(len(listed[key]) for key in with_rows)
-    logs = _event_files(job, opened)
+    logs = event_files(job, with_text=runs_here(runner), opened=opened)
     digest = _digest_with_events(job.spec, digest, logs)
     run = begin_run(job, base, partitions, digest, started_s, num_raw_files)
     input_bytes = sum(file.listed.size_bytes for file in itertools.chain(files, *logs.values()))
@@ -290,17 +287,18 @@ def extract_files(
     )
 
 
-def check_events(job: ExtractJob) -> None:
-    """Raises ConfigError unless the job names the events of each history, and no others; or if the
-    histories have several keys.
+def check_events(job: ExtractJob, others: Iterable[str] = ()) -> None:
+    """Raises ConfigError unless there are events of each history and of no others, either named by
+    the job or among `others`; or if the histories have several keys.
     """
     names = [history.name for history in job.spec.histories]
     known = f"those of {', '.join(names)}" if names else "none, as the spec has no histories"
-    for name in job.events:
+    found = [*job.events, *others]
+    for name in found:
         if name not in names:
             raise ConfigError(f"events: expected {known}, found {name!r}; leave it out")
     for name in names:
-        if name not in job.events:
+        if name not in found:
             raise ConfigError(
                 f"events: expected {known}, found none of {name}: give --events {name}=URL "
                 f"(events={{{name!r}: URL}}), where its raw events are"
@@ -314,13 +312,19 @@ def check_events(job: ExtractJob) -> None:
             )
 
 
-def _event_files(job: ExtractJob, opened: OpenedTables | None) -> dict[str, list[RawFile]]:
-    """The files of each history's log, which fit the history. Errors as of `raw_files_of`."""
+def event_files(
+    job: ExtractJob, *, with_text: bool, opened: OpenedTables | None = None
+) -> dict[str, list[RawFile]]:
+    """The files of the logs that the job names, by history, which they fit. Arguments and errors as
+    of `raw_files_of`.
+    """
     logs = dict[str, list[RawFile]]()
     for history in job.spec.histories:
-        url, declared = job.events[history.name], history.inputs
-        logs[history.name] = find_raw_files(url, {}, (), declared, opened)
-        check_raw_schemas(history.events, logs[history.name])
+        if history.name in job.events:
+            url, declared = job.events[history.name], history.inputs if with_text else None
+            check_apart(url, job.table_url)
+            logs[history.name] = find_raw_files(url, {}, (), declared, opened)
+            check_raw_schemas(history.events, logs[history.name])
     return logs
 
 

@@ -31,7 +31,6 @@ from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.rewriting import compact
-from featstore.extraction.spark.runners import extract_dataframe
 from featstore.extraction.units.extractor import Extractor
 from featstore.histories.stored import stored_histories
 from featstore.loader.feature_loader import FeatureLoader
@@ -567,14 +566,6 @@ def with_a_group(job: ExtractJob) -> None:
     extract_group(GroupJob(job=job, name="more", key="row"))
 
 
-def with_a_dataframe(job: ExtractJob) -> None:
-    extract_dataframe(job, None)
-
-
-def on_spark(job: ExtractJob) -> None:
-    extract_files(job, runner=lambda task, units, progress: [])
-
-
 def in_a_preview(job: ExtractJob) -> None:
     preview(job.spec, job.input_url)
 
@@ -583,7 +574,7 @@ def in_a_replay(job: ExtractJob) -> None:
     replay(job.spec, job.input_url, job.table_url)
 
 
-REFUSED = [with_days, with_a_group, with_a_dataframe, on_spark, in_a_preview, in_a_replay]
+REFUSED = [with_days, with_a_group, in_a_preview, in_a_replay]
 
 
 @pytest.mark.parametrize("extract", REFUSED)

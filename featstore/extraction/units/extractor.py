@@ -21,7 +21,7 @@ from featstore.extraction.units.findings import (
 from featstore.extraction.units.intake import Intake, Taken, missing_columns
 from featstore.extraction.units.values import several, single
 from featstore.histories.visibility import Events, ages, complete, keys_of_rows, ordered, visible
-from featstore.ops.arrays import Integers, Mask, array_of, nulls_of, values_of
+from featstore.ops.arrays import Mask, array_of, nulls_of, values_of
 from featstore.ops.columns import clean, read_column
 from featstore.ops.lists import align
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
@@ -128,10 +128,10 @@ class Extractor:
             OperatorError: An operator failed; names the slot, the operator and the row.
         """
         check_no_histories(self.spec, "a batch of rows")
-        return self.rows(batch, origin)
+        return self._extract(batch, origin)[0]
 
     def rows(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> pa.RecordBatch:
-        """As calling it, of a spec with histories without these: a bucket adds them."""
+        """What units make of a batch: as calling it, without histories, which a bucket adds."""
         return self._extract(batch, origin)[0]
 
     def one(
@@ -350,11 +350,10 @@ class EventExtractor(Extractor):
         """
         return self._ordered([self._cleaned(batch, origin)])
 
-    def keyed(
-        self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH
-    ) -> tuple[pa.RecordBatch, Integers]:
-        """Raw events in their declared types, and the signs of their keys, int64 (num_events,).
-        Those without key or time are left out and counted, as in `take_events`.
+    def rows(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> pa.RecordBatch:
+        """What units make of a batch: raw events in their declared types, with the signs of their
+        keys as the last column, int64, whose name may be that of another. Those without key or time
+        are left out and counted, as in `take_events`.
         """
         columns = dict(zip(self.graph.columns, self._cleaned(batch, origin), strict=True))
         keys, rows = complete(self.history, columns)
@@ -362,7 +361,7 @@ class EventExtractor(Extractor):
         if num_incomplete := len(keys) - len(rows):
             self.counts[INCOMPLETE] += num_incomplete
             cleaned, keys = cleaned.take(array_of(rows)), keys[rows]
-        return cleaned, keys
+        return cleaned.append_column("key", array_of(keys))
 
     def named_findings(self) -> tuple[dict[str, int], tuple[Malformed, ...]]:
         """What was counted, and malformed values, with the history's name before columns."""
@@ -435,7 +434,7 @@ def check_no_histories(spec: Spec, what: str) -> None:
         names = ", ".join(history.name for history in spec.histories)
         raise ConfigError(
             f"histories: expected none for {what}, which this release cannot make with them, found "
-            f"{names}; extract whole partitions into a table, without Spark, with `--events "
+            f"{names}; extract whole partitions into a table with `--events "
             f"{spec.histories[0].name}=URL` (events={{...}}), or those of single rows by "
             f"`Extractor.one`"
         )
