@@ -75,6 +75,7 @@ def extract(
     spark: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
+    events: Mapping[str, Any] | None = None,
     retry_s: float = 120.0,
 ) -> DaysReport: ...
 
@@ -144,7 +145,7 @@ def extract(
     Raises:
         SpecError: The spec is invalid.
         ConfigError: The events of a history are missing, or it has histories and rows are extracted
-            with `days` or `group`, which cannot make them yet.
+            with `group`, which cannot make them yet.
         InputError: The input cannot be extracted, or arguments contradict each other.
         OperatorError: An operator failed on a row.
         CommitConflictError: Another writer committed the same partition first.

@@ -25,7 +25,6 @@ from featstore.base.errors import ConfigError, InputError, SpecError
 from featstore.explore.preview import preview
 from featstore.explore.replay import replay
 from featstore.explore.table import open_table
-from featstore.extraction.days import extract_days
 from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
@@ -558,10 +557,6 @@ def test_tools_that_would_lose_the_lists_refuse_the_table(
     assert not list(Path(job.table_url).rglob("_groups*"))
 
 
-def with_days(job: ExtractJob) -> None:
-    extract_days(replace(job, input_url=f"{job.input_url}/{{dt}}"), "2026-11-01")
-
-
 def with_a_group(job: ExtractJob) -> None:
     extract_group(GroupJob(job=job, name="more", key="row"))
 
@@ -574,7 +569,7 @@ def in_a_replay(job: ExtractJob) -> None:
     replay(job.spec, job.input_url, job.table_url)
 
 
-REFUSED = [with_days, with_a_group, in_a_preview, in_a_replay]
+REFUSED = [with_a_group, in_a_preview, in_a_replay]
 
 
 @pytest.mark.parametrize("extract", REFUSED)

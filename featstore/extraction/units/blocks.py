@@ -200,7 +200,8 @@ def _value_bytes(rows: pa.RecordBatch) -> int:
     """The bytes of the values of columns without lists, at least 8 for each."""
     texts = [each for each in rows.columns if pa.types.is_string(each.type)]
     lengths = (pc.sum(pc.binary_length(text)).as_py() for text in texts)
-    return 8 * rows.num_rows * rows.num_columns + sum(length or 0 for length in lengths)
+    num_bytes: int = 8 * rows.num_rows * rows.num_columns + sum(of or 0 for of in lengths)
+    return num_bytes
 
 
 class BucketRows:

@@ -315,7 +315,8 @@ def _write_row_groups(
         report = UnitReport(path=path, partition=bucket.partition, **vars(written))
         reports.append(report)
     counts, examples = histories.findings()
-    reports[-1] = replace(reports[-1], counts=counts, examples=examples)
+    times = histories.times
+    reports[-1] = replace(reports[-1], counts=counts, examples=examples, times=times)
     return reports
 
 

@@ -21,7 +21,7 @@ from featstore.extraction.units.findings import (
 from featstore.extraction.units.intake import Intake, Taken, missing_columns
 from featstore.extraction.units.values import several, single
 from featstore.histories.visibility import Events, ages, complete, keys_of_rows, ordered, visible
-from featstore.ops.arrays import Mask, array_of, nulls_of, values_of
+from featstore.ops.arrays import Integers, Mask, array_of, nulls_of, values_of
 from featstore.ops.columns import clean, read_column
 from featstore.ops.lists import align
 from featstore.ops.malformed import ABSENT, KINDS, MalformedValues, find_malformed, find_unequal
@@ -332,6 +332,7 @@ class EventExtractor(Extractor):
     def __init__(self, history: EventHistory) -> None:
         super().__init__(history.events)
         self.history = history
+        self.times = dict[str, tuple[int, int]]()  # of the events so far; as of `UnitReport`
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EventExtractor, (self.history,)
@@ -361,7 +362,15 @@ class EventExtractor(Extractor):
         if num_incomplete := len(keys) - len(rows):
             self.counts[INCOMPLETE] += num_incomplete
             cleaned, keys = cleaned.take(array_of(rows)), keys[rows]
-        return cleaned.append_column("key", array_of(keys))
+        events = cleaned.append_column("key", array_of(keys))
+        widen(self.times, times_key(self.history.name, origin.source), self.known(events))
+        return events
+
+    def known(self, events: pa.RecordBatch) -> Integers:
+        """When events, as of `rows`, became known: int64 microseconds (num_events,)."""
+        places = map(self.input_columns.index, self.history.times)
+        known: Integers = np.maximum.reduce([values_of(events.column(i)) for i in places])
+        return known
 
     def named_findings(self) -> tuple[dict[str, int], tuple[Malformed, ...]]:
         """What was counted, and malformed values, with the history's name before columns."""
@@ -426,6 +435,19 @@ class EventExtractor(Extractor):
         if num_incomplete := found.columns.num_rows - len(found.order):
             self.counts[INCOMPLETE] += num_incomplete
         return found
+
+
+def times_key(history: str, source: str) -> str:
+    """The key of a file of a log in `UnitReport.times`."""
+    return f"{history}/{source}"
+
+
+def widen(times: dict[str, tuple[int, int]], name: str, more: Integers) -> None:
+    """Has the first and last time of a name be those of more times, too."""
+    if len(more):
+        low, high = int(more.min()), int(more.max())
+        before = times.get(name, (low, high))
+        times[name] = min(low, before[0]), max(high, before[1])
 
 
 def check_no_histories(spec: Spec, what: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from featstore.extraction.units.blocks import Blocks, RowBlock
-from featstore.extraction.units.extractor import EventExtractor
+from featstore.extraction.units.extractor import EventExtractor, widen
 from featstore.extraction.units.findings import Malformed, first_examples
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import UnitReport, extract_unit
@@ -20,6 +20,7 @@ from featstore.histories.stored import stored_histories
 from featstore.histories.trimming import trim
 from featstore.histories.visibility import keys_of_rows, ordered, visible
 from featstore.ops.arrays import Integers, array_of, values_of
+from featstore.ops.hashing import MISSING
 from featstore.ops.lists import offsets_from, positions_of
 from featstore.spec.model import EventHistory, Spec
 
@@ -76,8 +77,13 @@ class CutEvents:
     def report(self) -> UnitReport:
         """What was counted, without a file. To be called once all blocks were taken."""
         counts, examples = self._extractor.named_findings()
-        path = f"{self._extractor.history.name}/{self._index}"
-        return UnitReport(path=path, partition={}, counts=counts, examples=examples)
+        return UnitReport(
+            path=f"{self._extractor.history.name}/{self._index}",
+            partition={},
+            counts=counts,
+            examples=examples,
+            times=self._extractor.times,
+        )
 
 
 def cut_events(history: EventHistory, unit: Unit) -> CutEvents:
@@ -147,12 +153,14 @@ class HistoryRows:
 
     Attributes:
         stored: How data files hold the histories.
+        times: As of `UnitReport`, of the rows so far.
     """
 
     def __init__(self, spec: Spec, events: Mapping[str, Blocks]) -> None:
         self.stored = stored_histories(spec)
         pairs = zip(spec.histories, self.stored, strict=True)
         self._logs = [_Log(history, stored, events[history.name]) for history, stored in pairs]
+        self.times = dict[str, tuple[int, int]]()
         self._list_bytes = min(_LIST_BYTES, spec.output.bytes_per_file)
 
     def row_groups(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -169,7 +177,7 @@ class HistoryRows:
             parts, num_bytes = list[tuple[pa.Table, list[_Seen]]](), 0
             for rows in self._split(table):
                 keys = values_of(_joined(rows.columns[-1]))
-                seen = [log.seen(keys, self._times(rows, log)) for log in self._logs]
+                seen = [self._seen(log, keys, rows) for log in self._logs]
                 of_part = sum(each.nbytes for each in seen)
                 if parts and num_bytes + of_part > self._list_bytes:
                     yield self._row_group(parts)
@@ -188,6 +196,13 @@ class HistoryRows:
             counts.update(of_log)
             examples += some
         return dict(counts), first_examples(examples)
+
+    def _seen(self, log: _Log, keys: Integers, rows: pa.Table) -> _Seen:
+        as_of = self._times(rows, log)
+        seen = log.seen(keys, as_of)
+        given = values_of(as_of)[seen.keys != MISSING]
+        widen(self.times, log.stored.name, given)
+        return seen
 
     def _split(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Cuts rows between keys, as often as they have too many events together."""

@@ -51,6 +51,8 @@ class UnitReport:
         num_rows_cut: The rows that it gave to buckets, whose files hold them.
         num_events_cut: The events that it gave to buckets, on Spark; of a bucket less than 0, those
             that it got.
+        times: By history, the first and last `as_of` of rows with a key; by `times_key`, when the
+            first and the last event of a file became known: int64 microseconds.
     """
 
     path: str
@@ -65,6 +67,7 @@ class UnitReport:
     has_values: bool = False
     num_rows_cut: int = 0
     num_events_cut: int = 0
+    times: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
