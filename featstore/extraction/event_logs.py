@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from featstore.base.redaction import redact
-from featstore.extraction.units.extractor import EventExtractor, times_key
+from featstore.extraction.units.extractor import EventExtractor, times_key, widen
 from featstore.extraction.units.raw import (
     LogFile,
     as_input_errors,
@@ -60,9 +60,8 @@ def as_told(
     """
     times = dict[str, tuple[int, int]]()
     for report in reports:
-        for name, (low, high) in report.times.items():
-            first, last = times.get(name, (low, high))
-            times[name] = min(first, low), max(last, high)
+        for name, span in report.times.items():
+            widen(times, name, np.array(span))
     told = dict[str, dict[str, object]]()
     for name, marks in logs.items():
         records = list[bytes]()

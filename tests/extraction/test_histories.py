@@ -449,6 +449,13 @@ def test_events_of_all_histories_are_named_and_no_others(job: ExtractJob) -> Non
     plain = load_spec(oracle.document_of() | {"histories": []})
     with pytest.raises(ConfigError, match=r"^events: expected none, as the spec .* found 'clicks'"):
         extract_files(replace(job, spec=plain))
+    wrong: tuple[tuple[Any, str], ...] = (
+        ("log", "a log by the name of its history, found 'log'"),
+        ({"clicks": 5}, "the URL of the log of clicks, or a DataFrame .*, found int"),
+    )
+    for events, said in wrong:
+        with pytest.raises(ConfigError, match=f"^events: expected {said}"):
+            api.extract(job.spec, job.input_url, job.table_url, events=events)
     assert open_delta_or_none(job.table_url) is None
 
 

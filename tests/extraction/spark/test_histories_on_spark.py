@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import featstore
 from featstore import api
 from featstore.base.errors import ConfigError, InputError
-from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.spark.runners import SparkRunner, extract_dataframe
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta_or_none
@@ -80,28 +81,28 @@ def test_both_engines_write_the_same_bytes_and_report_the_same(
     assert not extract_files(job).committed
 
 
-@pytest.mark.parametrize("is_query", [True, False])
-def test_queries_give_each_row_its_events(spark: Any, job: ExtractJob, is_query: bool) -> None:
+def by_queries(spark: Any, job: ExtractJob) -> ExtractReport:
     rows = spark.read.parquet(job.input_url).repartition(3)
-    log = spark.read.parquet(job.events["clicks"]).repartition(2) if is_query else None
-    report = api.extract(
-        job.spec,
-        None,
-        job.table_url,
-        dataframe=rows,
-        events={"clicks": job.events["clicks"] if log is None else log},
-    )
+    log = spark.read.parquet(job.events["clicks"]).repartition(2)
+    return api.extract(job.spec, None, job.table_url, dataframe=rows, events={"clicks": log})
+
+
+def by_the_job(spark: Any, job: ExtractJob) -> ExtractReport:
+    sql, events = f"select * from parquet.`{job.input_url}`", f"clicks={job.events['clicks']}"
+    arguments = ["--spec", "x", "--sql", sql, "--table", job.table_url, "--events", events]
+    report: ExtractReport = run_job(job.spec, spark, arguments)
+    return report
+
+
+@pytest.mark.parametrize("extract", [by_queries, by_the_job])
+def test_a_query_gives_each_row_its_events_of_a_query_or_of_files(
+    spark: Any, job: ExtractJob, extract: Callable[[Any, ExtractJob], ExtractReport]
+) -> None:
+    report = extract(spark, job)
     assert report.num_rows == 300
     assert check_rows(job) > 500
     here = extract_files(replace(job, table_url=f"{job.table_url}2"))
     assert report.counts == here.counts
-
-
-def test_the_job_takes_events(spark: Any, job: ExtractJob) -> None:
-    arguments = ["--spec", "x", "--input", job.input_url, "--table", job.table_url]
-    report = run_job(job.spec, spark, [*arguments, "--events", f"clicks={job.events['clicks']}"])
-    assert report.num_rows == 300
-    assert check_rows(job) > 500
 
 
 def test_events_that_do_not_fit_are_named_as_by_threads(
