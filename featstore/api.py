@@ -56,7 +56,7 @@ def extract(
     progress: Progress = ignore_progress,
     group: str | None = None,
     key: str | None = None,
-    events: Mapping[str, str | Path] | None = None,
+    events: Mapping[str, Any] | None = None,
     retry_s: float = 120.0,
 ) -> ExtractReport: ...
 
@@ -75,6 +75,7 @@ def extract(
     spark: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
+    events: Mapping[str, Any] | None = None,
     retry_s: float = 120.0,
 ) -> DaysReport: ...
 
@@ -96,7 +97,7 @@ def extract(
     progress: Progress = ignore_progress,
     group: str | None = None,
     key: str | None = None,
-    events: Mapping[str, str | Path] | None = None,
+    events: Mapping[str, Any] | None = None,
     retry_s: float = 120.0,
 ) -> ExtractReport | DaysReport:
     """Extracts raw rows into the table, in one commit that replaces the partitions written.
@@ -133,7 +134,8 @@ def extract(
         key: With `group`: the kept column that matches raw rows with rows of the base files. A
             partition's keys and new columns are held in memory, in this process or in the
             partition's one Spark task.
-        events: By history of the spec, its log of events: raw rows, as of `input_url`.
+        events: By history of the spec, the URL of its log of events: raw rows, as of `input_url`.
+            With `dataframe`, a log may be a DataFrame, too.
         retry_s: How many seconds a request to a store is made again after failures that may pass,
             such as a store or name node that fails over.
 
@@ -143,8 +145,7 @@ def extract(
     Raises:
         SpecError: The spec is invalid.
         ConfigError: The events of a history are missing, or it has histories and rows are extracted
-            on Spark or with `days`, which cannot make them yet; or with `group`, and the table has
-            none of that name.
+            with `group`, and the table has none of that name.
         InputError: The input cannot be extracted, or arguments contradict each other.
         OperatorError: An operator failed on a row.
         CommitConflictError: Another writer committed the same partition first.
@@ -152,11 +153,12 @@ def extract(
     _check_extract(input_url, dataframe, days, group, key, allow_missing or dry_run)
     with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
         where = (partition, partition_from_path, no_partition)
-        job = _job(spec, input_url, table_url, *where, run_id, events)
+        urls, frames = _logs(events or {}, dataframe)
+        job = _job(spec, input_url, table_url, *where, run_id, urls)
         report: ExtractReport | DaysReport
         runner = None if spark is None else SparkRunner(spark)
         if dataframe is not None:
-            report = extract_dataframe(job, dataframe, progress=progress)
+            report = extract_dataframe(job, dataframe, events=frames, progress=progress)
         elif group is not None:
             report = _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
         elif days is None:
@@ -181,10 +183,8 @@ def _job(
     partition_from_path: Sequence[str],
     no_partition: bool,
     run_id: str | None,
-    events: Mapping[str, str | Path] | None = None,
+    events: Mapping[str, str] | None = None,
 ) -> ExtractJob:
-    if events is not None and not isinstance(events, Mapping):
-        raise ConfigError(f"events: expected a log by the name of its history, found {events!r}")
     return ExtractJob(
         spec=spec if isinstance(spec, Spec) else load_spec(spec),
         input_url="DataFrame" if input_url is None else str(input_url),
@@ -193,8 +193,23 @@ def _job(
         partition_from_path=partition_from_path,
         no_partition=no_partition,
         run_id=run_id or new_run_id(),
-        events={name: str(url) for name, url in (events or {}).items()},
+        events=events or {},
     )
+
+
+def _logs(events: Mapping[str, Any], dataframe: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    """The logs of histories that are URLs, and those that are DataFrames."""
+    if not isinstance(events, Mapping):
+        raise ConfigError(f"events: expected a log by the name of its history, found {events!r}")
+    urls = {name: str(log) for name, log in events.items() if isinstance(log, (str, Path))}
+    frames = {name: log for name, log in events.items() if name not in urls}
+    for name, log in frames.items():
+        if dataframe is None or not isinstance(log, type(dataframe)):
+            raise ConfigError(
+                f"events: expected the URL of the log of {name}, or a DataFrame beside "
+                f"`dataframe`, found {type(log).__name__}"
+            )
+    return urls, frames
 
 
 def import_raw(

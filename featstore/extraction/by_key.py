@@ -215,9 +215,4 @@ def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -
             writer.write_row_group(rows.slice(first, num_rows))
             first += num_rows
         done = writer.close()
-    return UnitReport(
-        path=path,
-        partition=partition,
-        **vars(done),
-        counts={},
-    )
+    return UnitReport(path=path, partition=partition, **vars(done))

@@ -15,9 +15,10 @@ from typing import Any
 
 from featstore.base.errors import EmptyInputError, InputError
 from featstore.base.redaction import redact
-from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
+from featstore.extraction.event_logs import EventLogs
+from featstore.extraction.job import ExtractJob, ExtractReport, check_events, extract_files
 from featstore.extraction.replaced import Holding, KnownHoldings
-from featstore.extraction.units.extractor import Extractor, check_no_histories
+from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.part import is_made_by
 from featstore.extraction.units.raw import input_digest, list_input
 from featstore.extraction.units.unit import Progress, Runner, ignore_progress
@@ -27,7 +28,7 @@ from featstore.table.groups import GroupOrigins
 from featstore.table.layout import partition_path
 from featstore.table.metadata import GroupOrigin
 from featstore.table.open import OpenedTables, open_for_writing
-from featstore.table.snapshot import Snapshot, files_digest
+from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
 DAY, HOUR = "dt", "hour"
 _ENDS = re.compile(r"(?P<first>\d{4}-\d\d-\d\d|\d{8})(\.\.(?P<last>\d{4}-\d\d-\d\d|\d{8}))?")
@@ -71,12 +72,16 @@ class Held:
         spec_hash: The hash of its spec. Where slot groups beside the files, or folded into them,
             add what the spec to extract with has besides, it is the hash of that spec.
         input_digest: The digest of its raw files.
+        events: As of `CommitMetadata`.
+        files: The data files.
     """
 
     holding: Holding
     version: int | None = None
     spec_hash: str = ""
     input_digest: str | None = None
+    events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Sequence[DataFile] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +280,8 @@ def find_held(days: Sequence[Day], table: Snapshot | None, spec: Spec) -> list[H
             version=version,
             spec_hash=hash_of(made.spec_hash, (*made.folded, *groups.of([day.partition]))),
             input_digest=made.input_digest,
+            events=made.events,
+            files=files,
         )
 
     return list(map(held, days))
@@ -335,6 +342,7 @@ def extract_days(
         dry_run: Only report what would be done.
 
     Raises:
+        ConfigError: As of `extract_files`.
         InputError: Some days have no input and `allow_missing` is false; raised before any work.
     """
     opened = OpenedTables()
@@ -359,7 +367,7 @@ def extract_days(
 
 
 def _plan(job: ExtractJob, days: str, opened: OpenedTables) -> tuple[DayReport, ...]:
-    check_no_histories(job.spec, "--days (days=...)")
+    check_events(job)
     if job.partition_from_path:
         raise InputError(
             "days: partition_from_path and days cannot be combined; put {dt} in place of the "
@@ -375,7 +383,26 @@ def _plan(job: ExtractJob, days: str, opened: OpenedTables) -> tuple[DayReport, 
     spec = extractor.spec
     held = find_held(wanted_days, open_for_writing(job.table_url, "extract"), spec)
     inputs = find_inputs(wanted_days, extractor.input_columns, opened)
+    if job.spec.histories:
+        inputs = _with_events(held, inputs, EventLogs(job.spec, job.events, opened))
     return plan_days(wanted_days, held, inputs, spec.hash)
+
+
+def _with_events(
+    held: Sequence[Held | None], inputs: Sequence[DayInput | None], logs: EventLogs
+) -> list[DayInput | None]:
+    """The inputs, whose digests tell the logs too: of a day whose rows would see the events that
+    they see, as they were.
+    """
+    none = Held(holding=Holding(num_raw_files=None, num_files=0, num_rows=0))
+    return [
+        found
+        and replace(
+            found,
+            digest=logs.digest(found.digest, made.input_digest or "", made.events, made.files),
+        )
+        for found, made in zip(inputs, (each or none for each in held), strict=True)
+    ]
 
 
 def _extract_day(

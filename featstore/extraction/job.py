@@ -6,7 +6,6 @@ commit no snapshot names any of its files, so a run that dies at any point leave
 unchanged.
 """
 
-import hashlib
 import itertools
 import logging
 import time
@@ -20,12 +19,14 @@ import pyarrow as pa
 from featstore.base.errors import ConfigError, EmptyInputError, InputError, nearest
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
+from featstore.extraction.event_logs import as_told, file_marks, with_events
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.replaced import ReplacedPartition, replaced_partitions, texts_of
-from featstore.extraction.units.extractor import Extractor, check_no_histories
+from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.findings import Malformed, describe, first_examples
 from featstore.extraction.units.part import is_made_by
 from featstore.extraction.units.raw import (
+    LogFile,
     RawFile,
     check_partition_given,
     find_raw_files,
@@ -215,6 +216,7 @@ class ExtractionRun:
         num_raw_files: The raw files of each of `partitions`; empty if unknown.
         replaced: The data files of the base that the run will replace. Those of a slot group count
             as none: they have the rows of the table's.
+        logs: By history, the files of its log, as of `file_marks`; empty if unknown.
     """
 
     task: UnitTask
@@ -225,6 +227,7 @@ class ExtractionRun:
     started_s: float
     num_raw_files: tuple[int, ...] = ()
     replaced: tuple[DataFile, ...] = ()
+    logs: Mapping[str, Mapping[bytes, LogFile]] = field(default_factory=dict)
 
     @property
     def written(self) -> WrittenFiles:
@@ -262,10 +265,7 @@ def extract_files(
     """
     started_s = time.monotonic()
     check_events(job)
-    if not runs_here(runner):
-        check_no_histories(job.spec, "Spark")
-    for url in (job.input_url, *job.events.values()):
-        check_apart(url, job.table_url)
+    check_apart(job.input_url, job.table_url)
     base = open_for_writing(job.table_url, "extract")
     files = raw_files_of(job, base, with_text=runs_here(runner), opened=opened)
     check_raw_schemas(job.spec, files)
@@ -274,8 +274,12 @@ def extract_files(
     partitions = tuple(found[0].partition for found in with_rows.values())
     digest = digest_of(files, [*Extractor(job.spec).input_columns, *job.partition_from_path])
     num_raw_files = tuple(len(listed[key]) for key in with_rows)
-    logs = _event_files(job, opened)
-    digest = _digest_with_events(job.spec, digest, logs)
+    logs = event_files(job, with_text=runs_here(runner), opened=opened)
+    marks = {
+        history.name: file_marks(history, [(f.listed, f.of_table) for f in logs[history.name]])
+        for history in job.spec.histories
+    }
+    digest = with_events(digest, marks)
     run = begin_run(job, base, partitions, digest, started_s, num_raw_files)
     input_bytes = sum(file.listed.size_bytes for file in itertools.chain(files, *logs.values()))
     earlier = earlier_report(run, input_bytes)
@@ -284,24 +288,25 @@ def extract_files(
     most = job.spec.output.rows_per_file
     units = plan_units(files, most)
     events = {name: plan_units(of_log, most) for name, of_log in logs.items()}
-    run = replace(run, task=replace(run.task, events=events))
+    run = replace(run, task=replace(run.task, events=events), logs=marks)
     return write_and_commit(
         run, lambda: (runner or LocalRunner())(run.task, units, progress), commit, input_bytes
     )
 
 
-def check_events(job: ExtractJob) -> None:
-    """Raises ConfigError unless the job names the events of each history, and no others; or if the
-    histories have several keys.
+def check_events(job: ExtractJob, others: Iterable[str] = ()) -> None:
+    """Raises ConfigError unless there are events of each history and of no others, either named by
+    the job or among `others`; or if the histories have several keys.
     """
     names = [history.name for history in job.spec.histories]
     known = f"those of {', '.join(names)}" if names else "none, as the spec has no histories"
-    for name in job.events:
+    found = [*job.events, *others]
+    for name in found:
         if name not in names:
             hint = nearest(name, names) or "; leave it out"
             raise ConfigError(f"events: expected {known}, found {name!r}{hint}")
     for name in names:
-        if name not in job.events:
+        if name not in found:
             raise ConfigError(
                 f"events: expected {known}, found none of {name}: give --events {name}=URL "
                 f"(events={{{name!r}: URL}}), where its raw events are"
@@ -315,25 +320,20 @@ def check_events(job: ExtractJob) -> None:
             )
 
 
-def _event_files(job: ExtractJob, opened: OpenedTables | None) -> dict[str, list[RawFile]]:
-    """The files of each history's log, which fit the history. Errors as of `raw_files_of`."""
+def event_files(
+    job: ExtractJob, *, with_text: bool, opened: OpenedTables | None = None
+) -> dict[str, list[RawFile]]:
+    """The files of the logs that the job names, by history, which they fit. Arguments and errors as
+    of `raw_files_of`.
+    """
     logs = dict[str, list[RawFile]]()
     for history in job.spec.histories:
-        url, declared = job.events[history.name], history.inputs
-        logs[history.name] = find_raw_files(url, {}, (), declared, opened)
-        check_raw_schemas(history.events, logs[history.name])
+        if history.name in job.events:
+            url, declared = job.events[history.name], history.inputs if with_text else None
+            check_apart(url, job.table_url)
+            logs[history.name] = find_raw_files(url, {}, (), declared, opened)
+            check_raw_schemas(history.events, logs[history.name])
     return logs
-
-
-def _digest_with_events(spec: Spec, digest: str, logs: Mapping[str, Sequence[RawFile]]) -> str:
-    """The `input_digest` of rows and events: the SHA-256 (hex) of the JSON of those of both."""
-    if not logs:
-        return digest
-    of_logs = {
-        history.name: digest_of(logs[history.name], Extractor(history.events).input_columns)
-        for history in spec.histories
-    }
-    return hashlib.sha256(to_json({"rows": digest, "events": of_logs}).encode()).hexdigest()
 
 
 def digest_of(files: Iterable[RawFile], columns: Iterable[str]) -> str:
@@ -517,6 +517,7 @@ def _metadata(
         num_raw_files=run.num_raw_files,
         checks=tuple(check.as_entry() for check in spec.checks),
         warnings=tuple(warning.as_dict() for warning in warnings),
+        events=as_told(run.logs, reports),
     )
 
 

@@ -77,7 +77,11 @@ class LocalRunner:
 
             def cut_log(item: tuple[str, Unit], on_rows: OnRows) -> list[UnitReport]:
                 name, unit = item
-                return [cut_events(histories[name], unit, events[name], on_rows)]
+                log = cut_events(histories[name], unit)
+                for block in log:
+                    events[name].add(block)
+                    on_rows(0)
+                return [log.report()]
 
             def write(bucket: Bucket, on_rows: OnRows) -> list[UnitReport]:
                 return write_bucket(task, bucket, blocks, on_rows=on_rows, events=events)

@@ -85,8 +85,8 @@ class GroupOrigin:
 class CommitMetadata:
     """Metadata of a commit, under the key `featstore` of the commit.
 
-    `num_rows_skipped`, `num_raw_files`, `crc32s`, `origins`, `folded`, `checks` and `warnings` are
-    not stored if empty or 0, `groups` if None.
+    `num_rows_skipped`, `num_raw_files`, `crc32s`, `origins`, `folded`, `checks`, `warnings` and
+    `events` are not stored if empty or 0, `groups` if None.
 
     Attributes:
         run_id: The run that made the commit.
@@ -110,6 +110,8 @@ class CommitMetadata:
         checks: The checks of the run's spec, as entries of `checks`.
         warnings: The results of the checks of severity `warn` that did not pass, as
             `CheckResult.as_dict` gives them.
+        events: By history: `files`, 8 bytes for each file of its log, in base64; and `as_of`, the
+            first and last time of rows with a key, in microseconds, or None.
     """
 
     run_id: str
@@ -130,6 +132,7 @@ class CommitMetadata:
     checks: tuple[Mapping[str, Any], ...] = ()
     warnings: tuple[Mapping[str, Any], ...] = ()
     num_raw_files: tuple[int, ...] = ()
+    events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object that the commit stores."""
@@ -149,7 +152,7 @@ class CommitMetadata:
         }
         optional = (
             *("num_rows_skipped", "num_raw_files", "crc32s", "origins", "folded"),
-            *("checks", "warnings"),
+            *("checks", "warnings", "events"),
         )
         left_out = {key for key in optional if not mapping[key]}
         left_out |= {key for key in ("groups",) if mapping[key] is None}

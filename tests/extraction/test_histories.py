@@ -28,13 +28,11 @@ from featstore.explore.profile import Profile
 from featstore.explore.replay import replay
 from featstore.explore.report.report import report
 from featstore.explore.table import open_table
-from featstore.extraction.days import extract_days
 from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.rewriting import compact
-from featstore.extraction.spark.runners import extract_dataframe
 from featstore.extraction.units.extractor import Extractor
 from featstore.histories.stored import stored_histories
 from featstore.loader.feature_loader import FeatureLoader
@@ -457,6 +455,13 @@ def test_events_of_all_histories_are_named_and_no_others(job: ExtractJob) -> Non
     plain = load_spec(oracle.document_of() | {"histories": []})
     with pytest.raises(ConfigError, match=r"^events: expected none, as the spec .* found 'clicks'"):
         extract_files(replace(job, spec=plain))
+    wrong: tuple[tuple[Any, str], ...] = (
+        ("log", "a log by the name of its history, found 'log'"),
+        ({"clicks": 5}, "the URL of the log of clicks, or a DataFrame .*, found int"),
+    )
+    for events, said in wrong:
+        with pytest.raises(ConfigError, match=f"^events: expected {said}"):
+            api.extract(job.spec, job.input_url, job.table_url, events=events)
     assert open_delta_or_none(job.table_url) is None
 
 
@@ -642,20 +647,8 @@ def test_a_group_has_no_history_of_its_own(job: ExtractJob) -> None:
         with_a_group(other)
 
 
-def with_days(job: ExtractJob) -> None:
-    extract_days(replace(job, input_url=f"{job.input_url}/{{dt}}"), "2026-11-01")
-
-
 def with_a_group(job: ExtractJob) -> None:
     extract_group(GroupJob(job=job, name="more", key="row"))
-
-
-def with_a_dataframe(job: ExtractJob) -> None:
-    extract_dataframe(job, None)
-
-
-def on_spark(job: ExtractJob) -> None:
-    extract_files(job, runner=lambda task, units, progress: [])
 
 
 def in_a_preview(job: ExtractJob) -> None:
@@ -666,7 +659,7 @@ def in_a_replay(job: ExtractJob) -> None:
     replay(job.spec, job.input_url, job.table_url)
 
 
-REFUSED = [with_days, with_a_dataframe, on_spark, in_a_preview, in_a_replay]
+REFUSED = [in_a_preview, in_a_replay]
 
 
 @pytest.mark.parametrize("extract", REFUSED)

@@ -42,6 +42,14 @@ def test_skipped_rows_are_written_only_where_there_are_any() -> None:
     assert CommitMetadata.from_mapping(skipped.to_mapping(), "version 3") == skipped
 
 
+def test_logs_of_events_are_written_only_where_there_are_any() -> None:
+    clicks = {"files": "MTIzNDU2NzgAAAAFAAAABw==", "as_of": [300_000_000, 480_000_000]}
+    told = replace(COMMIT, events={"clicks": clicks})
+    assert "events" not in COMMIT.to_mapping()
+    assert to_json(told.to_mapping()) + "\n" == (GOLDEN / "commit_metadata_events.json").read_text()
+    assert CommitMetadata.from_mapping(told.to_mapping(), "version 3") == told
+
+
 def test_numbers_of_raw_files_are_written_only_where_they_are_known() -> None:
     known = replace(COMMIT, num_raw_files=(3, 1))
     assert "num_raw_files" not in COMMIT.to_mapping()

@@ -5,14 +5,16 @@ runner, and returns one row per file. The driver collects these rows once and co
 frame is never exposed: evaluating it twice would write twice.
 """
 
+import contextlib
 import importlib
 import os
 import pickle
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -27,27 +29,33 @@ from featstore.extraction.job import (
     ExtractJob,
     ExtractReport,
     begin_run,
+    check_events,
     earlier_report,
+    event_files,
     in_key_order,
     write_and_commit,
 )
 from featstore.extraction.local import kept_memory
 from featstore.extraction.spark.java import java_environment
 from featstore.extraction.spark.spark_errors import spark_error
-from featstore.extraction.units.blocks import Blocks
+from featstore.extraction.units.blocks import Blocks, RowBlock
 from featstore.extraction.units.buckets import (
     Bucket,
     CutRows,
+    block_schema,
     cut_unit,
+    in_buckets,
     plan_buckets,
     require_all,
     write_bucket,
 )
-from featstore.extraction.units.extractor import Extractor, check_no_histories
+from featstore.extraction.units.extractor import EventExtractor, Extractor
 from featstore.extraction.units.findings import BatchOrigin
+from featstore.extraction.units.history_rows import CutEvents, cut_events, event_schema
 from featstore.extraction.units.part import GroupTask
-from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.raw import Unit, plan_units
 from featstore.extraction.units.unit import (
+    OnRows,
     Progress,
     UnitReport,
     UnitTask,
@@ -76,9 +84,11 @@ _Task = TypeVar("_Task", bound=UnitTask)
 _Item = TypeVar("_Item")
 _Write = Callable[[_Task, _Item, int], list[UnitReport]]
 """Writes an item's files under the number of an attempt."""
-_Piece = tuple[tuple[int, int], int, bytes] | UnitReport
-"""Rows for a bucket: the place, number and bytes of those of a block. Or what a unit found, which
-comes with the rows, so that it is of the attempt whose rows are used."""
+_Piece = tuple[str, tuple[int, int], int, bytes] | UnitReport
+"""Rows for a bucket, or, by the name of their history, events: the place, number and bytes of those
+of a block. Or what a unit found, which comes with the rows, so that it is of the attempt whose rows
+are used."""
+_ROWS = ""
 _BLOCK_BYTES = 32 << 20  # Python's side of Spark's shuffle holds a few blocks in memory
 
 
@@ -159,8 +169,10 @@ class SparkRunner:
         check_workers(self._context)
         cuts, buckets = plan_buckets(units, task.spec.output.rows_per_file)
         counters = _ProgressAccumulators(self._context, progress, len(buckets))
+        logs, task = task.events, replace(task, events={})  # each Spark task gets a copy
         cut = partial(_cut_units, task, counters.num_rows)
-        pieces = self._context.parallelize(cuts, len(cuts)).mapPartitions(cut)
+        pieces = [self._context.parallelize(cuts, len(cuts)).mapPartitions(cut)]
+        pieces += _event_pieces(self._context, task, logs, [numbers for _, numbers in cuts])
         return _write_buckets(task, pieces, buckets, counters)
 
     def by_key(
@@ -207,6 +219,7 @@ def extract_dataframe(
     job: ExtractJob,
     dataframe: "DataFrame",
     *,
+    events: "Mapping[str, DataFrame] | None" = None,
     progress: Progress = ignore_progress,
     commit: CommitFunction = delta.commit,
 ) -> ExtractReport:
@@ -219,17 +232,19 @@ def extract_dataframe(
     Args:
         job: Its `input_url` is only used in error messages.
         dataframe: The raw rows; only columns that the spec reads are computed.
+        events: By history, the raw events of those whose log the job does not name.
         progress: Called with a total of 0 files, because their number is not known before the end.
         commit: Makes the commit; a parameter so that tests can inject faults.
 
     Raises:
-        ConfigError: The spec has histories.
-        InputError: The rows do not fit the spec, the partition or the table.
+        ConfigError: The events of a history are missing, or there are others.
+        InputError: The rows or events do not fit the spec, the partition or the table.
         OperatorError: An operator failed.
         CommitConflictError: Another writer changed the table in the meantime.
     """
     started_s = time.monotonic()
-    check_no_histories(job.spec, "a DataFrame or Spark")
+    frames = events or {}
+    check_events(job, frames)
     if job.partition_from_path:
         raise InputError(
             "a DataFrame has no paths to take a partition from; give its partition as key=value"
@@ -241,10 +256,14 @@ def extract_dataframe(
     earlier = earlier_report(run, None)
     if earlier is not None:
         return earlier
-    extractor = Extractor(job.spec)
-    extractor.bind(dataframe.limit(0).toArrow().schema)
-    columns = raw_columns(extractor, dataframe.columns, job.partition)
-    chosen = dataframe.select(*(f"`{name}`" for name in columns))
+    most = job.spec.output.rows_per_file
+    files = {name: plan_units(log, most) for name, log in event_files(job, with_text=False).items()}
+    chosen = _chosen(dataframe, Extractor(job.spec), job.partition)
+    logs = {
+        history.name: _chosen(frames[history.name], EventExtractor(history), {})
+        for history in job.spec.histories
+        if history.name in frames
+    }
     check_workers(context)
     counters = _ProgressAccumulators(context, progress, 0)
     write = partial(_write_partition, run.task, partition, counters.num_files, counters.num_rows)
@@ -254,9 +273,15 @@ def extract_dataframe(
         # Some platforms say `auto`.
         num_buckets = int(said) if said.isdecimal() else context.defaultParallelism
         cut = partial(_cut_partition, run.task, partition, num_buckets, counters.num_rows)
-        rows = chosen.mapInArrow(cut, "bucket int, piece binary").rdd
         buckets = [Bucket(index=index, partition=partition) for index in range(num_buckets)]
-        return _write_buckets(run.task, rows.map(_unpickled), buckets, counters)
+        pieces = [_mapped(chosen, cut)]
+        for name, log in logs.items():
+            # Partitions are counted on, from one of these to the next.
+            first = sum(part.getNumPartitions() for part in pieces)
+            cut_log = partial(_cut_event_partition, run.task, name, num_buckets, first)
+            pieces.append(_mapped(log, cut_log))
+        pieces += _event_pieces(context, run.task, files, [range(num_buckets)])
+        return _write_buckets(run.task, pieces, buckets, counters)
 
     def write_files() -> list[UnitReport]:
         rows = _collect(context, chosen.mapInArrow(write, "report binary").collect, counters)
@@ -265,6 +290,40 @@ def extract_dataframe(
 
     is_clustered = run.task.spec.cluster_by is not None
     return write_and_commit(run, write_buckets if is_clustered else write_files, commit, None)
+
+
+def _chosen(
+    dataframe: "DataFrame", extractor: Extractor, partition: Mapping[str, str]
+) -> "DataFrame":
+    """The columns that are read of a DataFrame, which must fit."""
+    extractor.bind(dataframe.limit(0).toArrow().schema)
+    columns = raw_columns(extractor, dataframe.columns, partition)
+    return dataframe.select(*(f"`{name}`" for name in columns))
+
+
+def _mapped(
+    dataframe: "DataFrame", cut: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> "RDD[tuple[int, _Piece]]":
+    return dataframe.mapInArrow(cut, "bucket int, piece binary").rdd.map(_unpickled)
+
+
+def _event_pieces(
+    context: "SparkContext",
+    task: UnitTask,
+    logs: Mapping[str, Sequence[Unit]],
+    buckets: Sequence[range],
+) -> "list[RDD[tuple[int, _Piece]]]":
+    """What the first pass over the units of logs gives, a Spark task for each.
+
+    Args:
+        logs: The units, by history.
+        buckets: The numbers of the buckets of partitions, which may be repeated.
+    """
+    items = [(name, unit) for name, units in logs.items() for unit in units]
+    if not items:
+        return []
+    cut = partial(_cut_logs, task, list(dict.fromkeys(buckets)))
+    return [context.parallelize(items, len(items)).mapPartitions(cut)]
 
 
 class _ProgressAccumulators:
@@ -309,18 +368,19 @@ def _collect(
 
 def _write_buckets(
     task: UnitTask,
-    pieces: "RDD[tuple[int, _Piece]]",
+    pieces: "Sequence[RDD[tuple[int, _Piece]]]",
     buckets: Sequence[Bucket],
     counters: _ProgressAccumulators,
 ) -> list[UnitReport]:
     """Runs the second pass of `cluster_by`, a Spark task for each bucket.
 
     Args:
-        pieces: What the first pass gives, by the number of a bucket.
+        pieces: What the first passes over rows and events give, by the number of a bucket.
     """
     write = partial(_write_bucket, task, buckets, counters.num_files)
-    tasks = pieces.partitionBy(len(buckets), int).mapPartitions(write)
-    return require_all(_collect(pieces.context, tasks.collect, counters))
+    context = pieces[0].context
+    tasks = context.union(list(pieces)).partitionBy(len(buckets), int).mapPartitions(write)
+    return require_all(_collect(context, tasks.collect, counters))
 
 
 def run_checked(context: "SparkContext", collect: Callable[[], _Result]) -> _Result:
@@ -411,7 +471,7 @@ def _cut_units(
     for unit, numbers in items:
         rows = cut_unit(task, unit, numbers, _BLOCK_BYTES)
         with kept_memory(), retrying(task.retry):
-            yield from _pieces(rows, num_rows)
+            yield from _pieces(_ROWS, rows, num_rows.add)
             yield numbers.start, rows.report(unit.partition, attempt)
 
 
@@ -431,16 +491,57 @@ def _cut_partition(
     extracted = extract_batches(batches, extractor, partition, origin)
     rows = CutRows(task, extractor, extracted, numbers, unit, _BLOCK_BYTES)
     with kept_memory(), retrying(task.retry):
-        for bucket, piece in _pieces(rows, num_rows):
+        for bucket, piece in _pieces(_ROWS, rows, num_rows.add):
             yield _pickled(bucket, piece)
         yield _pickled(0, rows.report(partition, attempt))
 
 
-def _pieces(rows: CutRows, num_rows: "Accumulator[int]") -> Iterator[tuple[int, _Piece]]:
-    for block in rows:
+def _cut_logs(
+    task: UnitTask, buckets: Sequence[range], items: Iterator[tuple[str, Unit]]
+) -> Iterator[tuple[int, _Piece]]:
+    """Runs on a worker: reads events of raw files, which go to the buckets of all partitions."""
+    histories = {history.name: history for history in task.spec.histories}
+    for name, unit in items:
+        with retrying(task.retry):
+            yield from _log_pieces(cut_events(histories[name], unit), name, buckets)
+
+
+def _cut_event_partition(
+    task: UnitTask,
+    name: str,
+    num_buckets: int,
+    first_partition: int,
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Runs on a worker: the same of one partition of a DataFrame."""
+    from pyspark import TaskContext
+
+    index = TaskContext.get().partitionId() - first_partition
+    [history] = (history for history in task.spec.histories if history.name == name)
+    extractor = EventExtractor(history)
+    origin = BatchOrigin(source=f"DataFrame of {name}, partition {index}")
+    events = CutEvents(extractor, extract_batches(batches, extractor, {}, origin), index)
+    for bucket, piece in _log_pieces(events, name, [range(num_buckets)]):
+        yield _pickled(bucket, piece)
+
+
+def _log_pieces(
+    events: CutEvents, name: str, buckets: Sequence[range]
+) -> Iterator[tuple[int, _Piece]]:
+    num_events = 0
+    for block in events:
+        num_events += block.rows.num_rows * len(buckets)
+        yield from _pieces(name, (in_buckets(block, numbers) for numbers in buckets))
+    yield 0, replace(events.report(), num_events_cut=num_events)
+
+
+def _pieces(
+    name: str, blocks: Iterable[RowBlock], on_rows: OnRows = lambda num_rows: None
+) -> Iterator[tuple[int, _Piece]]:
+    for block in blocks:
         for part in block.split():
-            yield part.first_bucket, (part.place, part.rows.num_rows, part.to_bytes())
-        num_rows.add(block.rows.num_rows)
+            yield part.first_bucket, (name, part.place, part.rows.num_rows, part.to_bytes())
+        on_rows(block.rows.num_rows)
 
 
 def _pickled(bucket: int, piece: _Piece) -> pa.RecordBatch:
@@ -463,17 +564,26 @@ def _write_bucket(
     """Runs on a worker: the second pass of `cluster_by` over one bucket."""
     from pyspark import TaskContext
 
-    context, reports = TaskContext.get(), list[UnitReport]()
-    schema = Extractor(task.spec).schema.to_arrow()
-    with kept_memory(), retrying(task.retry), Blocks(schema, _local_directory()) as blocks:
+    context, reports, num_events = TaskContext.get(), list[UnitReport](), 0
+    schemas = {_ROWS: block_schema(task.spec)}
+    schemas |= {history.name: event_schema(history) for history in task.spec.histories}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kept_memory())
+        stack.enter_context(retrying(task.retry))
+        blocks = {
+            name: stack.enter_context(Blocks(schema, _local_directory()))
+            for name, schema in schemas.items()
+        }
         for number, piece in pieces:
             if isinstance(piece, UnitReport):
                 reports.append(piece)
             else:
-                place, num_rows, message = piece
-                blocks.add_message(place, message, number, [num_rows])
-        bucket = buckets[context.partitionId()]
-        reports += write_bucket(task, bucket, blocks, context.taskAttemptId())
+                name, place, num_rows, message = piece
+                blocks[name].add_message(place, message, number, [num_rows])
+                num_events += num_rows if name != _ROWS else 0
+        reports.append(UnitReport(path="", partition={}, num_events_cut=-num_events))
+        bucket, rows = buckets[context.partitionId()], blocks.pop(_ROWS)
+        reports += write_bucket(task, bucket, rows, context.taskAttemptId(), events=blocks)
     num_files.add(1)
     yield from reports
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from featstore.base.closing import Closing
 from featstore.base.named_errors import system_error
@@ -164,12 +165,11 @@ class Blocks(Closing):
         return pa.ipc.read_record_batch(message, self._schema)
 
     def size_of_keys(self, low: int, high: int) -> tuple[int, int]:
-        """The rows that have a key of `low ... high`, and about their bytes; as of `of_keys`."""
-        found = [
-            (last - first, batch.nbytes * (last - first) // batch.num_rows)
-            for batch, first, last in self._ranges(low, high)
-        ]
-        return sum(num_rows for num_rows, _ in found), sum(num_bytes for _, num_bytes in found)
+        """The rows that have a key of `low ... high`, and about their bytes; as of `of_keys`. The
+        same however the rows were cut into blocks, since row groups depend on it.
+        """
+        found = [batch.slice(first, last - first) for batch, first, last in self._ranges(low, high)]
+        return sum(rows.num_rows for rows in found), sum(map(_value_bytes, found))
 
     def of_keys(self, low: int, high: int) -> pa.Table:
         """The rows whose key is one of `low ... high`, in the order of their blocks.
@@ -194,6 +194,14 @@ class Blocks(Closing):
         with self._lock:
             if self._map is not None:
                 self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def _value_bytes(rows: pa.RecordBatch) -> int:
+    """The bytes of the values of columns without lists, at least 8 for each."""
+    texts = [each for each in rows.columns if pa.types.is_string(each.type)]
+    lengths = (pc.sum(pc.binary_length(text)).as_py() for text in texts)
+    num_bytes: int = 8 * rows.num_rows * rows.num_columns + sum(of or 0 for of in lengths)
+    return num_bytes
 
 
 class BucketRows:

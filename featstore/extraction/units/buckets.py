@@ -204,9 +204,7 @@ class CutRows:
             attempt: The number of this attempt.
         """
         path = self._task.path(partition, self._index, attempt)
-        none = UnitReport(
-            path=path, partition=partition, num_rows=0, size_bytes=0, crc32=0, counts={}
-        )
+        none = UnitReport(path=path, partition=partition)
         reported = self._rows.reported(none, self._num_bytes)
         return replace(reported, num_rows_cut=self._rows.num_rows)
 
@@ -232,6 +230,18 @@ def bucket_of(keys: Integers, num_buckets: int, unit: int) -> Integers:
     of_keys = ((keys >> 32) * num_buckets) >> 31
     buckets: Integers = np.where(keys == 0, unit % num_buckets, of_keys)
     return buckets
+
+
+def in_buckets(events: RowBlock, buckets: range) -> RowBlock:
+    """Events in the order of their keys, none of them without, as those of a partition's buckets.
+
+    Args:
+        events: The events.
+        buckets: The numbers of the buckets.
+    """
+    own = bucket_of(values_of(events.rows.columns[-1]), len(buckets), unit=0)
+    ends = np.searchsorted(own, np.arange(len(buckets)), "right")
+    return replace(events, first_bucket=buckets.start, ends=ends)
 
 
 def block_schema(spec: Spec) -> pa.Schema:
@@ -303,7 +313,7 @@ def _write_row_groups(
                 num_groups += 1
                 group = next(groups, None)
             written = writer.close()
-        report = UnitReport(path=path, partition=bucket.partition, **vars(written), counts={})
+        report = UnitReport(path=path, partition=bucket.partition, **vars(written))
         reports.append(report)
     counts, examples = histories.findings()
     # Statistics of the unit of this number lie beside its first file.
@@ -318,25 +328,35 @@ def _write_row_groups(
         crc32=0,
         counts=counts,
         examples=examples,
+        times=histories.times,
         has_statistics=histories.statistics is not None,
     )
     return [*reports, found]
 
 
 def require_all(reports: Iterable[UnitReport]) -> list[UnitReport]:
-    """Returns the reports if the files of the buckets have as many rows as the units gave.
+    """Returns the reports if the files of the buckets have as many rows as the units gave, and the
+    buckets got as many events.
 
     Raises:
         InputError: They have not: a task was repeated whose query gave other rows then.
     """
     reports = list(reports)
+    repeated = (
+        "a task was repeated and its input gave other rows, as a query with rand() does; write the "
+        "query's rows to files, and extract those"
+    )
+    if num_lost := sum(report.num_events_cut for report in reports):
+        raise InputError(
+            f"histories: expected all events that were read in the buckets, found "
+            f"{abs(num_lost):,} {'fewer' if num_lost > 0 else 'more'}: {repeated}"
+        )
     num_cut = sum(report.num_rows_cut for report in reports)
     num_written = sum(report.num_rows for report in reports)
     if num_cut != num_written:
         raise InputError(
             f"output.cluster_by: expected the {num_cut:,} rows that were extracted in the data "
-            f"files, found {num_written:,}: a task was repeated and its input gave other rows, as "
-            f"a query with rand() does; write the query's rows to files, and extract those"
+            f"files, found {num_written:,}: {repeated}"
         )
     return reports
 

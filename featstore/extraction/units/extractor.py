@@ -129,10 +129,10 @@ class Extractor:
             OperatorError: An operator failed; names the slot, the operator and the row.
         """
         check_no_histories(self.spec, "a batch of rows")
-        return self.rows(batch, origin)
+        return self._extract(batch, origin)[0]
 
     def rows(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> pa.RecordBatch:
-        """As calling it, of a spec with histories without these: a bucket adds them."""
+        """What units make of a batch: as calling it, without histories, which a bucket adds."""
         return self._extract(batch, origin)[0]
 
     def one(
@@ -333,6 +333,7 @@ class EventExtractor(Extractor):
     def __init__(self, history: EventHistory) -> None:
         super().__init__(history.events)
         self.history = history
+        self.times = dict[str, tuple[int, int]]()  # of the events so far; as of `UnitReport`
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EventExtractor, (self.history,)
@@ -351,11 +352,10 @@ class EventExtractor(Extractor):
         """
         return self._ordered([self._cleaned(batch, origin)])
 
-    def keyed(
-        self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH
-    ) -> tuple[pa.RecordBatch, Integers]:
-        """Raw events in their declared types, and the signs of their keys, int64 (num_events,).
-        Those without key or time are left out and counted, as in `take_events`.
+    def rows(self, batch: pa.RecordBatch, origin: BatchOrigin = BATCH) -> pa.RecordBatch:
+        """What units make of a batch: raw events in their declared types, with the signs of their
+        keys as the last column, int64, whose name may be that of another. Those without key or time
+        are left out and counted, as in `take_events`.
         """
         columns = dict(zip(self.graph.columns, self._cleaned(batch, origin), strict=True))
         keys, rows = complete(self.history, columns)
@@ -363,7 +363,15 @@ class EventExtractor(Extractor):
         if num_incomplete := len(keys) - len(rows):
             self.counts[INCOMPLETE] += num_incomplete
             cleaned, keys = cleaned.take(array_of(rows)), keys[rows]
-        return cleaned, keys
+        events = cleaned.append_column("key", array_of(keys))
+        widen(self.times, times_key(self.history.name, origin.source), self.known(events))
+        return events
+
+    def known(self, events: pa.RecordBatch) -> Integers:
+        """When events, as of `rows`, became known: int64 microseconds (num_events,)."""
+        places = map(self.input_columns.index, self.history.times)
+        known: Integers = np.maximum.reduce([values_of(events.column(i)) for i in places])
+        return known
 
     def named_findings(self) -> tuple[dict[str, int], tuple[Malformed, ...]]:
         """What was counted, and malformed values, with the history's name before columns."""
@@ -430,6 +438,19 @@ class EventExtractor(Extractor):
         return found
 
 
+def times_key(history: str, source: str) -> str:
+    """The key of a file of a log in `UnitReport.times`."""
+    return f"{history}/{source}"
+
+
+def widen(times: dict[str, tuple[int, int]], name: str, more: Integers) -> None:
+    """Has the first and last time of a name be those of more times, too."""
+    if len(more):
+        low, high = int(more.min()), int(more.max())
+        before = times.get(name, (low, high))
+        times[name] = min(low, before[0]), max(high, before[1])
+
+
 def check_no_histories(spec: Spec, what: str, schema: SlotSchema | None = None) -> None:
     """Raises ConfigError if a spec has histories that the schema lacks: `what` cannot have them."""
     known = [] if schema is None else [history.name for history in histories_of(schema)]
@@ -438,7 +459,7 @@ def check_no_histories(spec: Spec, what: str, schema: SlotSchema | None = None) 
         names = ", ".join(added)
         raise ConfigError(
             f"histories: expected none for {what}, which this release cannot make with them, found "
-            f"{names}; extract whole partitions into a table, without Spark, with `--events "
+            f"{names}; extract whole partitions into a table with `--events "
             f"{added[0]}=URL` (events={{...}}), or those of single rows by "
             f"`Extractor.one`"
         )

@@ -10,18 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from featstore.base.redaction import redact
 from featstore.extraction.units.blocks import Blocks, RowBlock
-from featstore.extraction.units.extractor import EventExtractor
-from featstore.extraction.units.findings import BatchOrigin, Malformed, first_examples
-from featstore.extraction.units.raw import Unit, open_range, read_batches
-from featstore.extraction.units.unit import OnRows, UnitReport, bind
+from featstore.extraction.units.extractor import EventExtractor, widen
+from featstore.extraction.units.findings import Malformed, first_examples
+from featstore.extraction.units.raw import Unit
+from featstore.extraction.units.unit import UnitReport, extract_unit
 from featstore.extraction.units.unit_statistics import history_statistics
 from featstore.histories.file_format import HistoryRanges, StoredHistory
 from featstore.histories.stored import stored_histories
 from featstore.histories.trimming import trim
 from featstore.histories.visibility import keys_of_rows, ordered, visible
 from featstore.ops.arrays import Integers, array_of, values_of
+from featstore.ops.hashing import MISSING
 from featstore.ops.lists import offsets_from, positions_of
 from featstore.spec.model import EventHistory, Spec
 from featstore.statistics.column_statistics import ColumnStatistics
@@ -41,65 +41,57 @@ def event_schema(history: EventHistory) -> pa.Schema:
     return pa.schema(list(EventExtractor(history).graph.columns.items()))
 
 
-def cut_events(history: EventHistory, unit: Unit, blocks: Blocks, on_rows: OnRows) -> UnitReport:
-    """Adds the events of a unit to blocks, each in the order of keys.
+class CutEvents:
+    """The events of a unit in blocks, each in the order of keys.
 
     Args:
-        history: Their history.
-        unit: The unit of the log.
-        blocks: Where they go.
-        on_rows: Called with 0 before each batch; may raise to stop the unit.
-
-    Returns:
-        What was counted, in a report without a file.
-
-    Raises:
-        InputError: An event is not valid; names the file and the row.
+        extractor: What all of the events come from.
+        extracted: The events, as of its `rows`.
+        index: The unit's number.
     """
-    extractor, number = EventExtractor(history), 0
-    waiting, waiting_keys = list[pa.RecordBatch](), list[Integers]()
 
-    def flush() -> None:
-        nonlocal number
-        if not waiting:
-            return
-        keys, events = np.concatenate(waiting_keys), pa.Table.from_batches(waiting)
-        order = np.argsort(keys, kind="stable")
-        rows = events.take(pa.array(order)).combine_chunks().cast(event_schema(history))
-        [batch] = rows.append_column("key", pa.array(keys[order])).to_batches()
-        place, ends = (unit.index, number), np.array([len(keys)])
-        blocks.add(RowBlock(place=place, rows=batch, first_bucket=0, ends=ends))
-        number += 1
-        waiting.clear()
-        waiting_keys.clear()
+    def __init__(
+        self, extractor: EventExtractor, extracted: Iterator[pa.RecordBatch], index: int
+    ) -> None:
+        self._extractor, self._extracted, self._index = extractor, extracted, index
+        schema = event_schema(extractor.history)
+        self._schema = schema.append(pa.field("key", pa.int64()))
 
-    for raw in unit.ranges:
-        origin = BatchOrigin(source=redact(raw.url), first_row=raw.first_row)
-        with open_range(raw) as file:
-            bind(raw.url, extractor, file.schema_arrow)
-            columns = extractor.columns_in(file.schema_arrow.names)
-            for batch in read_batches(file, raw, columns):
-                on_rows(0)
-                if not batch.num_rows:
-                    continue
-                events, keys = extractor.keyed(batch, origin)
-                origin = origin.after(batch.num_rows)
-                if len(keys):
-                    waiting.append(events)
-                    waiting_keys.append(keys)
-                if sum(each.nbytes for each in waiting) >= _BLOCK_BYTES:
-                    flush()
-    flush()
-    counts, examples = extractor.named_findings()
-    return UnitReport(
-        path=f"{history.name}/{unit.index}",
-        partition={},
-        num_rows=0,
-        size_bytes=0,
-        crc32=0,
-        counts=counts,
-        examples=examples,
-    )
+    def __iter__(self) -> Iterator[RowBlock]:
+        """The blocks, to be taken once; each is one bucket."""
+        number, waiting = 0, list[pa.RecordBatch]()
+        for events in self._extracted:
+            if events.num_rows:
+                waiting.append(events)
+            if sum(each.nbytes for each in waiting) >= _BLOCK_BYTES:
+                yield self._block(waiting, number)
+                number, waiting = number + 1, []
+        if waiting:
+            yield self._block(waiting, number)
+
+    def _block(self, batches: Sequence[pa.RecordBatch], number: int) -> RowBlock:
+        events = pa.Table.from_batches(batches)
+        order = np.argsort(values_of(_joined(events.columns[-1])), kind="stable")
+        [rows] = events.take(pa.array(order)).combine_chunks().cast(self._schema).to_batches()
+        ends = np.array([rows.num_rows])
+        return RowBlock(place=(self._index, number), rows=rows, first_bucket=0, ends=ends)
+
+    def report(self) -> UnitReport:
+        """What was counted, without a file. To be called once all blocks were taken."""
+        counts, examples = self._extractor.named_findings()
+        return UnitReport(
+            path=f"{self._extractor.history.name}/{self._index}",
+            partition={},
+            counts=counts,
+            examples=examples,
+            times=self._extractor.times,
+        )
+
+
+def cut_events(history: EventHistory, unit: Unit) -> CutEvents:
+    """The events of a unit of the log in blocks; errors as of `run_unit`."""
+    extractor = EventExtractor(history)
+    return CutEvents(extractor, extract_unit(unit, extractor), unit.index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +156,7 @@ class HistoryRows:
     Attributes:
         stored: How data files hold the histories.
         statistics: Those of each history of each row group, if the spec stores any.
+        times: As of `UnitReport`, of the rows so far.
     """
 
     def __init__(self, spec: Spec, events: Mapping[str, Blocks]) -> None:
@@ -171,6 +164,7 @@ class HistoryRows:
         pairs = zip(spec.histories, self.stored, strict=True)
         self._logs = [_Log(history, stored, events[history.name]) for history, stored in pairs]
         self.statistics: list[ColumnStatistics] | None = [] if spec.output.statistics else None
+        self.times = dict[str, tuple[int, int]]()
         self._list_bytes = min(_LIST_BYTES, spec.output.bytes_per_file)
 
     def row_groups(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -187,7 +181,7 @@ class HistoryRows:
             parts, num_bytes = list[tuple[pa.Table, list[_Seen]]](), 0
             for rows in self._split(table):
                 keys = values_of(_joined(rows.columns[-1]))
-                seen = [log.seen(keys, self._times(rows, log)) for log in self._logs]
+                seen = [self._seen(log, keys, rows) for log in self._logs]
                 of_part = sum(each.nbytes for each in seen)
                 if parts and num_bytes + of_part > self._list_bytes:
                     yield self._row_group(parts)
@@ -206,6 +200,13 @@ class HistoryRows:
             counts.update(of_log)
             examples += some
         return dict(counts), first_examples(examples)
+
+    def _seen(self, log: _Log, keys: Integers, rows: pa.Table) -> _Seen:
+        as_of = self._times(rows, log)
+        seen = log.seen(keys, as_of)
+        given = values_of(as_of)[seen.keys != MISSING]
+        widen(self.times, log.stored.name, given)
+        return seen
 
     def _split(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Cuts rows between keys, as often as they have too many events together."""

@@ -49,6 +49,9 @@ from featstore.table.snapshot import DataFile
 MIN_BATCH_ROWS, MAX_BATCH_ROWS, BATCH_VALUES = 4_096, 65_536, 1 << 22
 
 RawSource: TypeAlias = pq.ParquetFile | RawTextFile | RawTableFile
+_UNITS = {"milliseconds": 1_000_000, "microseconds": 1_000, "nanoseconds": 1}
+LogFile: TypeAlias = tuple[FileEntry, RawTableRows | None]
+_NEVER, _ALWAYS = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,24 +151,65 @@ def find_raw_files(
             f"table with rows (iceberg://CATALOG/NAMESPACE.TABLE, delta+URL)"
         )
     files = [
-        RawFile(
-            listed=entry,
-            partition=constant,
-            row_groups=row_groups,
-            schema=schema if of_table is None else of_table.schema,
-            of_table=of_table,
-        )
-        for (entry, of_table), (row_groups, schema) in zip(
-            listed, _contents(url, listed, declared), strict=True
-        )
-    ]
-    files = [
-        replace(file, partition=dict(constant) | _from_path(file, from_path)) for file in files
+        replace(file, partition=dict(constant) | _from_path(file, from_path))
+        for file in opened_files(listed, declared)
     ]
     for file in files:
         if not sum(file.row_groups) and file.of_table is None:
             check_unchanged(file.listed, find_file(file.listed.url))
     return sorted(files, key=lambda file: partition_path(file.partition))
+
+
+def opened_files(
+    listed: Sequence[tuple[FileEntry, RawTableRows | None]],
+    declared: Mapping[str, pa.DataType] | None = None,
+) -> list[RawFile]:
+    """Listed files, as of `list_input`, with their footers, and without partitions; `declared` and
+    errors as of `find_raw_files`.
+    """
+    return [
+        RawFile(
+            listed=entry,
+            partition={},
+            row_groups=row_groups,
+            schema=schema if of_table is None else of_table.schema,
+            of_table=of_table,
+        )
+        for (entry, of_table), (row_groups, schema) in zip(
+            listed, _contents(listed, declared), strict=True
+        )
+    ]
+
+
+def first_times(files: Sequence[LogFile], columns: Sequence[str]) -> list[int]:
+    """For each file of a log, as of `list_input`, a time that the last of these columns' times is
+    not before in any row, by the statistics in its footer: int64 microseconds, the least where
+    these do not tell.
+    """
+    plain = [
+        entry.url
+        for entry, rows in files
+        if format_of(entry.url) is None
+        and (rows is None or all(FieldId.of(field) is None for field in rows.schema))
+    ]
+    found = each_footer(plain, lambda of: max(_first_time(of, name) for name in columns))
+    times = dict(zip(plain, found, strict=True))
+    return [times.get(entry.url, _NEVER) for entry, _ in files]
+
+
+def _first_time(footer: CheckedFooter, column: str) -> int:
+    places = footer.file_schema.by_name.get(column, ())
+    if len(places) != 1:
+        return _NEVER
+    metadata = footer.arrow_metadata(places, with_statistics=True)
+    chunks = [metadata.row_group(i).column(0).statistics for i in range(metadata.num_row_groups)]
+    logical = json.loads(metadata.schema.column(0).logical_type.to_json())
+    nanoseconds = _UNITS.get(logical.get("timeUnit"))
+    if nanoseconds is None or logical["Type"] != "Timestamp":
+        return _NEVER
+    if not all(chunk is not None and chunk.has_min_max for chunk in chunks):
+        return _NEVER
+    return min((chunk.min_raw * nanoseconds // 1_000 for chunk in chunks), default=_ALWAYS)
 
 
 def list_input(
@@ -228,7 +272,12 @@ def files_part(digest: str) -> str:
     """Of an `input_digest` what tells files and their rows, whatever columns are read: the
     `listing_digest`.
     """
-    return digest.partition("-")[0]
+    return rows_part(digest).partition("-")[0]
+
+
+def rows_part(digest: str) -> str:
+    """Of an `input_digest` what tells raw rows, without the logs of histories."""
+    return digest.partition("+")[0]
 
 
 def check_partition_given(files: Sequence[RawFile]) -> None:
@@ -474,7 +523,6 @@ def _from_path(file: RawFile, keys: Sequence[str]) -> dict[str, str]:
 
 
 def _contents(
-    url: str,
     listed: Sequence[tuple[FileEntry, RawTableRows | None]],
     declared: Mapping[str, pa.DataType] | None,
 ) -> list[tuple[tuple[int, ...], pa.Schema]]:

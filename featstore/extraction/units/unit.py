@@ -49,19 +49,25 @@ class UnitReport:
         has_statistics: Whether the statistics of all rows of the unit are stored under this path.
         has_values: Whether texts of the unit's values are stored under it.
         num_rows_cut: The rows that it gave to buckets, whose files hold them.
+        num_events_cut: The events that it gave to buckets, on Spark; of a bucket less than 0, those
+            that it got.
+        times: By history, the first and last `as_of` of rows with a key; by `times_key`, when the
+            first and the last event of a file became known: int64 microseconds.
     """
 
     path: str
     partition: Mapping[str, str]
-    num_rows: int
-    size_bytes: int
-    crc32: int
-    counts: Mapping[str, int]
+    num_rows: int = 0
+    size_bytes: int = 0
+    crc32: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
     has_statistics: bool = False
     has_values: bool = False
     num_rows_cut: int = 0
+    num_events_cut: int = 0
+    times: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +278,7 @@ def write_files(
                     writer.write(batch.select(names))
                     on_rows(batch.num_rows)
                 written = writer.close()
-        return UnitReport(path=path, partition=partition, **vars(written), counts={})
+        return UnitReport(path=path, partition=partition, **vars(written))
 
     reports = [write(part=0)]
     while rows.are_left():

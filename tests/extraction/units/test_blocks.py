@@ -2,6 +2,7 @@
 
 import errno
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,26 @@ def test_groups_are_cut_in_the_order_of_keys(keys: list[list[int]], group_rows: 
         taken = [left[i].pop(0) for i, count in enumerate(of_group) for _ in range(count)]
         assert min(taken) >= last
         last = max(taken)
+
+
+TEXTS = st.lists(st.tuples(st.integers(1, 9), st.text(max_size=3) | st.none()), max_size=30)
+
+
+@given(TEXTS, st.lists(st.integers(0, 30), max_size=4), st.integers(0, 9), st.integers(0, 9))
+def test_the_size_of_keys_does_not_depend_on_how_rows_are_cut(
+    events: list[tuple[int, str | None]], cuts: list[int], low: int, high: int
+) -> None:
+    schema, events = pa.schema([("text", pa.string())]), sorted(events, key=lambda event: event[0])
+    keys, texts = [key for key, _ in events], [text for _, text in events]
+    with Blocks(schema) as blocks:
+        for number, (first, last) in enumerate(pairwise([0, *sorted(cuts), 30])):
+            rows = pa.RecordBatch.from_pydict({"text": texts[first:last]}, schema)
+            rows = rows.append_column("key", pa.array(keys[first:last], pa.int64()))
+            ends = np.array([rows.num_rows])
+            blocks.add(RowBlock(place=(number, 0), rows=rows, first_bucket=0, ends=ends))
+        size = blocks.size_of_keys(low, high)
+    found = [len((text or "").encode()) for key, text in events if low <= key <= high]
+    assert size == (len(found), 16 * len(found) + sum(found))
 
 
 def test_many_rows_of_several_blocks_keep_all_values() -> None:

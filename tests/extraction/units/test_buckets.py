@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.base.errors import InputError
+from featstore.extraction.units.blocks import RowBlock
 from featstore.extraction.units.buckets import (
     Bucket,
     BucketTask,
     bucket_of,
     count_buckets,
+    in_buckets,
     key_signs,
     plan_buckets,
     require_all,
@@ -93,6 +95,20 @@ def test_keys_are_spread_evenly_and_rows_without_one_by_unit() -> None:
     ]
 
 
+@given(st.lists(st.integers(1, 2**63 - 1)), st.integers(1, 9))
+def test_events_go_where_the_rows_of_their_keys_go(given: list[int], num_buckets: int) -> None:
+    keys = np.sort(np.array(given, np.int64))
+    rows = pa.RecordBatch.from_pydict({"key": keys})
+    whole = RowBlock(place=(3, 1), rows=rows, first_bucket=0, ends=np.array([len(keys)]))
+    found = [
+        (part.first_bucket, key)
+        for part in in_buckets(whole, range(5, 5 + num_buckets)).split()
+        for key in part.rows["key"].to_pylist()
+    ]
+    own = bucket_of(keys, num_buckets, unit=7) + 5
+    assert found == list(zip(own.tolist(), keys.tolist(), strict=True))
+
+
 @given(st.integers(1, 3_000), st.integers(1, 200), st.integers(0, 900))
 def test_row_groups_and_files_of_a_bucket_are_of_equal_size(
     num_rows: int, rows_per_row_group: int, more: int
@@ -135,3 +151,7 @@ def test_rows_that_are_lost_or_doubled_are_an_error() -> None:
             r"[36]: a task was repeated",
         ):
             require_all(wrong)
+    for num_got, said in ((4, "1 fewer"), (7, "2 more")):
+        events = [_report(num_events_cut=5), _report(num_events_cut=-num_got)]
+        with pytest.raises(InputError, match=rf"^histories: .* found {said}: a task was repeated"):
+            require_all(events)
