@@ -65,6 +65,7 @@ _US = 1_000_000
 _NEVER = 2**63 - 1  # microseconds
 _FILE_ROWS = 1 << 20
 _MEMORY_SHARE = 4  # of the host's memory, as the limit of duckdb
+_THREAD_BYTES = 128_000_000  # that each thread of duckdb should have
 
 
 def write_parquet(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str, ...]) -> None:
@@ -128,7 +129,7 @@ def join_labels_locally(
                 config={
                     "memory_limit": f"{limit_bytes}B",
                     "temp_directory": place,
-                    "threads": num_cores(),
+                    "threads": max(1, min(num_cores(), limit_bytes // _THREAD_BYTES)),
                     "preserve_insertion_order": False,
                 }
             ) as connection,

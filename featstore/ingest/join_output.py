@@ -268,13 +268,14 @@ def check_output(url: str) -> None:
 
     Raises:
         InputError: The file system cannot rename a directory, the directory was not written by a
-            join, or cannot be made or replaced.
+            join, or cannot be made.
     """
     _check_renames(url)
     path = local_path(url)
     if path is None:
         return
-    JoinOutput(LocalFiles(), url).earlier()
+    if JoinOutput(LocalFiles(), url).earlier() is not None:
+        return
     parent = path.absolute().parent
     while not exists(parent):
         parent = parent.parent

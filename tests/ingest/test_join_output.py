@@ -150,7 +150,7 @@ def test_another_join_or_other_files_replace_the_rows(
 
 @pytest.mark.parametrize("fault", [{"lost": "r7"}, {"lost": "r7", "doubled": "r8"}])
 def test_lost_and_doubled_rows_fail_the_join_and_nothing_changes(
-    engine: Engine, join: LabelJoin, fault: dict[str, str]
+    engine: Engine, join: LabelJoin, fault: dict[str, Any]
 ) -> None:
     engine.join(join)
     before = visible(join)
