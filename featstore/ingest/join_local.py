@@ -262,7 +262,7 @@ class _LocalJoin:
             "distinct_event",
         )
         [(num_events,)] = self._fetch("select count(*) from event")
-        self._make("matched", self._matched(i, label), "event")
+        self._match(i, label)
         self._extend("select * from impression left join matched using (n)", "matched")
         return counts | {"num_late": late, "num_events": num_events}
 
@@ -282,8 +282,10 @@ class _LocalJoin:
         names = [name for name in (*needed, *more) if name is not None]
         return self._load(label.source, names, needed, made)
 
-    def _matched(self, i: int, label: Label) -> str:
-        """For each impression with events in its window, what they are."""
+    def _match(self, i: int, label: Label) -> None:
+        """Makes `matched` of `event`: for each impression with events in its window, what they
+        are.
+        """
         window_us, row_id = label.window_s * _US, self._join.impressions.row_id
         keys, source = self._at(label.key), "impression"
         mine = once = "true"
@@ -301,25 +303,34 @@ class _LocalJoin:
             else:
                 after = f"i.previous is null or e.t >= i.previous + {window_us}"
                 mine = once = before_next if label.attribution == "last" else f"({after})"
-        value = {
-            "sum": "sum(coalesce(e.value, 0) order by e.r)",
-            "first": "arg_min_null(e.value, e.r)",
-            "last": "arg_max_null(e.value, e.r)",
-        }.get(label.kind)
-        columns = {
-            f"mine{i}": "count(*)",
-            f"at{i}": "min(e.t)",
-            f"known{i}": "arg_min(e.known, e.r)",
-            **({} if value is None else {f"value{i}": value}),
-        }
-        found = [f"{text} filter (where {mine}) as {name}" for name, text in columns.items()]
         on = " and ".join(
             f"i.{self._columns[name]} = e.{self._columns[name]}" for name in label.key
         )
-        return (
-            f"select i.n, {', '.join(found)}, count(*) as pairs{i}, "
-            f"count(*) filter (where {once}) as once{i} from {source} i join event e on {on} "
-            f"and e.t >= i.t and e.t < i.t + {window_us} group by i.n"
+        value = [] if label.value is None else ["e.value"]
+        self._make(
+            "pair",
+            f"select {', '.join(['i.n', 'e.t', 'e.known', 'e.r', *value])}, {mine} as is_mine, "
+            f"{once} as is_once from {source} i join event e on {on} "
+            f"and e.t >= i.t and e.t < i.t + {window_us}",
+            "event",
+            *({source} - {"impression"}),
+        )
+        columns = {
+            f"mine{i}": "count(*)",
+            f"at{i}": "min(t)",
+            f"known{i}": "arg_min(known, r)",
+            f"value{i}": {
+                "sum": "sum(coalesce(value, 0) order by r)",
+                "first": "arg_min_null(value, r)",
+                "last": "arg_max_null(value, r)",
+            }.get(label.kind, "count(*)"),
+        }
+        found = [f"{text} filter (where is_mine) as {name}" for name, text in columns.items()]
+        self._make(
+            "matched",
+            f"select n, {', '.join(found)}, count(*) as pairs{i}, "
+            f"count(*) filter (where is_once) as once{i} from pair group by n",
+            "pair",
         )
 
     def _look_up(self, j: int, lookup: Lookup) -> Counts:
@@ -367,9 +378,8 @@ class _LocalJoin:
             columns.append(f"since{j} is not null and {is_young} as fresh{j}")
         for i, label in enumerate(self._join.labels):
             ripe_us = self._ripe_us(label)
-            value, of = {"any": ("1", "integer"), "count": (f"mine{i}", "integer")}.get(
-                label.kind, (f"value{i}", "double")
-            )
+            value = "1" if label.kind == "any" else f"value{i}"
+            of = "integer" if label.value is None else "double"
             columns += [
                 f"cast(case when {self._no_key(label)} or t > {ripe_us} then null when mine{i} > 0 "
                 f"then {value} else 0 end as {of}) as label{i}",

@@ -98,7 +98,9 @@ def test_directories_are_columns_of_the_types_that_spark_infers(
     spark: Any, tmp_path: Path, values: tuple[str, str], pattern: str
 ) -> None:
     for value in values:
-        put_parquet(tmp_path / f"log/k={value}/h=7/a.parquet", {"x": [1]})
+        # Spark refuses keys below several directories that a pattern matches.
+        below = "" if "*" in pattern else "h=7/"
+        put_parquet(tmp_path / f"log/k={value}/{below}a.parquet", {"x": [1]})
     source = LogSource(url=f"{tmp_path}/log{pattern}")
     log, frame = open_log(source), read_source(spark, source)
     assert {field.name: spark_type(field.type) for field in log.schema} == dict(frame.dtypes)
@@ -258,7 +260,7 @@ def test_keys_and_columns_that_cannot_be_compared_are_refused(
 
 def test_a_log_beyond_the_memory_limit_goes_to_disk(tmp_path: Path) -> None:
     """Ids alone take more than the limit. What was spilled is seen while rows are written."""
-    num_rows, limit_bytes, spilled = 260_000, 50_000_000, list[int]()
+    num_rows, limit_bytes, spilled = 130_000, 25_000_000, list[int]()
     ids = pa.array([f"{n:0200d}" for n in range(num_rows)])
     assert ids.nbytes > limit_bytes
     at = pa.array(range(START_US, START_US + num_rows), TIME)
