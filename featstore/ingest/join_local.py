@@ -6,9 +6,9 @@ which goes to disk beyond the memory limit. The impressions are then read again,
 written with what was added: their other columns never pass through duckdb, so that types stay as
 they are.
 
-The rules are those of `featstore.ingest.join_query`, whose names the columns have: a matched event
-lies in the window and before the next impression of the key, or after the end of the window of the
-one before. Hashes are Spark's, so that ties and digests are equal to those of a join on Spark.
+The rules are those of `featstore.ingest.join_query`: an event is attributed to the last impression
+of its key if the next one comes after it, and to the first if the window of the one before ended
+before it. Hashes are Spark's, so that ties and digests are equal to those of a join on Spark.
 """
 
 import functools
@@ -224,7 +224,9 @@ class _LocalJoin:
                 **self._plain(log.source, batch, self._columns),
             }
             if negatives is not None and negatives.rate < 1:
-                signs = sign(negatives.seed, *(value_hash(_text_or_number(ids)) for ids in ids))
+                signs = sign(
+                    negatives.seed, *(value_hash(_text_or_number(column)) for column in ids)
+                )
                 columns["drawn"] = pc.less(signs, int(negatives.rate * 2**63))
             return columns
 

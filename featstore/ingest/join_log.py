@@ -4,11 +4,12 @@ its rows in batches.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from featstore.base.errors import DataFileError, InputError
+from featstore.base.redaction import redact
 from featstore.extraction.units.raw import (
     RawFile,
     find_raw_files,
@@ -47,7 +48,7 @@ class RawLog:
     source: LogSource
     files: tuple[RawFile, ...]
     schema: pa.Schema
-    keys: Mapping[str, Mapping[str, pa.Scalar]]
+    keys: Mapping[str, Mapping[str, pa.Scalar]] = field(repr=False)
 
     @property
     def digest(self) -> str:
@@ -116,7 +117,7 @@ def open_log(source: LogSource) -> RawLog:
             f"{source}: a column has several types in its files ({error}); expected one, as Spark "
             f"does: write the files with one, or name those of one as a log"
         ) from None
-    fields = [field.with_nullable(True) for field in union if field.name not in types]
+    fields = [column.with_nullable(True) for column in union if column.name not in types]
     schema = pa.schema([*fields, *(pa.field(name, of) for name, of in types.items())])
     return RawLog(source=source, files=tuple(files), schema=schema, keys=keys)
 
@@ -179,7 +180,7 @@ def _typed_keys(
     for url, of_file in texts.items():
         if list(of_file) != names:
             raise InputError(
-                f"{source}: expected all files in directories of the keys {names}, found {url}; "
+                f"{source}: expected all files in directories of the keys {names}, found {redact(url)}; "
                 f"name directories of one kind"
             )
     types = {
@@ -214,11 +215,11 @@ def _aligned(
     batch: pa.RecordBatch, schema: pa.Schema, keys: Mapping[str, pa.Scalar]
 ) -> pa.RecordBatch:
     arrays = []
-    for field in schema:
-        if field.name in keys:
-            arrays.append(pa.repeat(keys[field.name], batch.num_rows))
-        elif field.name in batch.schema.names:
-            arrays.append(batch.column(field.name).cast(field.type))
+    for column in schema:
+        if column.name in keys:
+            arrays.append(pa.repeat(keys[column.name], batch.num_rows))
+        elif column.name in batch.schema.names:
+            arrays.append(batch.column(column.name).cast(column.type))
         else:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
+            arrays.append(pa.nulls(batch.num_rows, column.type))
     return pa.record_batch(arrays, schema=schema)

@@ -258,9 +258,10 @@ def test_keys_and_columns_that_cannot_be_compared_are_refused(
     assert not Path(join.output_url).exists()
 
 
+@pytest.mark.slow
 def test_a_log_beyond_the_memory_limit_goes_to_disk(tmp_path: Path) -> None:
     """Ids alone take more than the limit. What was spilled is seen while rows are written."""
-    num_rows, limit_bytes, spilled = 130_000, 25_000_000, list[int]()
+    num_rows, limit_bytes, spilled = 400_000, 64_000_000, list[int]()
     ids = pa.array([f"{n:0200d}" for n in range(num_rows)])
     assert ids.nbytes > limit_bytes
     at = pa.array(range(START_US, START_US + num_rows), TIME)
