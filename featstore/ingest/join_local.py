@@ -38,7 +38,7 @@ from featstore.ingest.join_inputs import (
     check_lookup,
     digest_of,
 )
-from featstore.ingest.join_log import RawLog, open_log, spark_type
+from featstore.ingest.join_log import JoinLog, open_log, spark_type
 from featstore.ingest.join_options import (
     SAMPLE_WEIGHT,
     EventLog,
@@ -175,7 +175,7 @@ class _LocalJoin:
     sort or hash are run one at a time, so that each has all of the memory.
     """
 
-    def __init__(self, join: LabelJoin, logs: Mapping[LogSource, RawLog], connection: Any) -> None:
+    def __init__(self, join: LabelJoin, logs: Mapping[LogSource, JoinLog], connection: Any) -> None:
         self._join, self._logs, self._connection = join, logs, connection
         self._log = logs[join.impressions.source]
         types = _types(self._log)
@@ -579,7 +579,7 @@ def _count(condition: str) -> str:
     return f"count(*) filter (where {condition})"
 
 
-def _types(log: RawLog) -> dict[str, str]:
+def _types(log: JoinLog) -> dict[str, str]:
     return {field.name: spark_type(field.type) for field in log.schema}
 
 

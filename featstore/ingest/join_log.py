@@ -35,7 +35,7 @@ _ONE_UNIT = 1 << 62  # rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawLog:
+class JoinLog:
     """A log as it was listed.
 
     Attributes:
@@ -85,7 +85,7 @@ class RawLog:
                 check_unchanged(listed, now.get(listed.url))
 
 
-def open_log(source: LogSource) -> RawLog:
+def open_log(source: LogSource) -> JoinLog:
     """Lists the files of a log, and finds its columns.
 
     Raises:
@@ -119,7 +119,7 @@ def open_log(source: LogSource) -> RawLog:
         ) from None
     fields = [column.with_nullable(True) for column in union if column.name not in types]
     schema = pa.schema([*fields, *(pa.field(name, of) for name, of in types.items())])
-    return RawLog(source=source, files=tuple(files), schema=schema, keys=keys)
+    return JoinLog(source=source, files=tuple(files), schema=schema, keys=keys)
 
 
 def _check_once(file: RawFile) -> None:
@@ -180,8 +180,8 @@ def _typed_keys(
     for url, of_file in texts.items():
         if list(of_file) != names:
             raise InputError(
-                f"{source}: expected all files in directories of the keys {names}, found {redact(url)}; "
-                f"name directories of one kind"
+                f"{source}: expected all files in directories of the keys {names}, found "
+                f"{redact(url)}; name directories of one kind"
             )
     types = {
         name: _key_type(source, name, [of_file[name] for of_file in texts.values()])
