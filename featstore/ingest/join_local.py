@@ -82,6 +82,7 @@ def write_parquet(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str,
         min_rows_per_group=MAX_BATCH_ROWS,
         max_rows_per_group=2 * MAX_BATCH_ROWS,
         max_rows_per_file=_FILE_ROWS,
+        max_partitions=_FILE_ROWS,  # Arrow's default refuses more than 1,024
         existing_data_behavior="error",
         preserve_order=True,
     )

@@ -258,6 +258,27 @@ def test_keys_and_columns_that_cannot_be_compared_are_refused(
     assert not Path(join.output_url).exists()
 
 
+def test_impressions_that_change_before_they_are_read_again_are_named(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    def write(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str, ...]) -> None:
+        put_parquet(tmp_path / "i/a.parquet", {"rid": [1, 2, 3], "ts": times(0, 10, 20)})
+        write_parquet(rows, url, partition_by)
+
+    with pytest.raises(InputError, match=r"i/a\.parquet changed while it was read"):
+        join_labels_locally(join, write=write)
+    assert not list((tmp_path).glob("*/_join_labels-*")) + list(tmp_path.glob("_join_labels-*"))
+
+
+def test_rows_are_spread_over_more_directories_than_arrow_writes_by_default(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    num_rows = 1_100
+    put_parquet(tmp_path / "i/a.parquet", {"rid": range(num_rows), "ts": times(*range(num_rows))})
+    report = join_labels_locally(replace(join, partition_by=("rid",)))
+    assert report.document["output"]["num_files"] == num_rows
+
+
 @pytest.mark.slow
 def test_a_log_beyond_the_memory_limit_goes_to_disk(tmp_path: Path) -> None:
     """Ids alone take more than the limit. What was spilled is seen while rows are written."""
