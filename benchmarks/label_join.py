@@ -9,13 +9,19 @@ files, and run in one session in turn, after two runs of each to warm up, and mu
 rows. The demanded figure: at most 1.2 times the time of the query, by the median, in CPU seconds of
 the process tree and on the clock.
 
-    python benchmarks/label_join.py [--small] [--rows N] [--repeats N]
+Then each join once more on each engine, `local` and `spark`, in a process of its own, as a nightly
+job runs it: CPU seconds from start to end, and the largest peak of resident memory of a process
+(Spark's is the JVM, with `spark.driver.memory` of 3 GB). Both must give the same report.
+
+    python benchmarks/label_join.py [--small] [--rows N] [--repeats N] [--engines]
 """
 
 import argparse
 import datetime
+import json
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,9 +35,10 @@ import pyarrow.parquet as pq
 
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.join import join_labels
+from featstore.ingest.join_local import join_labels_locally
 from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource
 from shared_parts.machine import print_result
-from shared_parts.process_tree import spent_s, tree_cpu_s
+from shared_parts.process_tree import peak_bytes, spent_s, tree_cpu_s
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +94,18 @@ def main() -> int:
     )
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--repeats", type=int, default=None)
+    parser.add_argument("--engines", action="store_true", help="compare the engines only")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # engine, join, directory
     arguments = parser.parse_args()
+    if arguments.one:
+        run_one(*arguments.one)
+        return 0
+    if arguments.engines:
+        with tempfile.TemporaryDirectory(prefix="featstore-join-") as place:
+            write_logs(Path(place), arguments.rows or (SMALL_ROWS if arguments.small else ROWS))
+            result = engines(Path(place))
+        print_result(result)
+        return 0 if result["ok"] else 1
     result = measure(arguments.small, num_rows=arguments.rows, num_repeats=arguments.repeats)
     print_result(result)
     return 0 if result["ok"] else 1
@@ -104,19 +122,17 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="featstore-join-") as place:
         directory = Path(place)
         write_logs(directory, num_rows)
-        options = SESSION | {
-            "spark.local.dir": str(directory / "spark"),
-            "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        }
-        spark = spark_session("featstore benchmark", options)
+        spark = spark_session("featstore benchmark", _session(directory))
         try:
-            joins = {"by_id": (by_id(directory), BY_ID), "by_user": (by_user(directory), BY_USER)}
+            queries = {"by_id": BY_ID, "by_user": BY_USER}
             figures = {
-                name: compare(spark, name, *sides, num_repeats) for name, sides in joins.items()
+                name: compare(spark, name, make(directory), queries[name], num_repeats)
+                for name, make in JOINS.items()
             }
         finally:
             spark.stop()
-    ok = all(figure["ok"] for figure in figures.values())
+        sides = engines(directory)
+    ok = all(figure["ok"] for figure in (*figures.values(), sides))
     ratio = max(
         figure[f"{unit}_ratio"] for figure in figures.values() for unit in ("cpu_s", "wall_s")
     )
@@ -127,6 +143,50 @@ def measure(
         "num_rows": num_rows,
         "num_repeats": num_repeats,
         **figures,
+        "engines": sides,
+    }
+
+
+def engines(directory: Path) -> dict[str, Any]:
+    """CPU seconds, seconds and peak memory of each join on each engine; `ok` where the reports of
+    both are the same.
+    """
+    result: dict[str, Any] = {"ok": True}
+    for name in JOINS:
+        reports = []
+        for engine in ("local", "spark"):
+            shutil.rmtree(directory / "ours", ignore_errors=True)
+            started_s = time.perf_counter()
+            command = [sys.executable, __file__, "--one", engine, name, str(directory)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            found = json.loads(done.stdout.splitlines()[-1])
+            reports.append(found.pop("report"))
+            figures = {**found, "wall_s": round(time.perf_counter() - started_s, 1)}
+            result |= {f"{name}_{engine}_{key}": value for key, value in figures.items()}
+            print(f"{name} on {engine}: {figures}", flush=True)
+        result["ok"] = result["ok"] and reports[0] == reports[1]
+    return result
+
+
+def run_one(engine: str, name: str, place: str) -> None:
+    """One join, and what it cost, as JSON on the last line."""
+    directory = Path(place)
+    join = JOINS[name](directory)
+    if engine == "local":
+        report = join_labels_locally(join, memory_bytes=1_000_000_000)
+    else:
+        report = join_labels(join, spark_session("featstore benchmark", _session(directory)))
+    document = dict(report.document)
+    document["output"] = document["output"]["key_digest"]  # files differ
+    cpu_s = sum(times.own_s + times.children_s for times in tree_cpu_s().values())
+    figures = {"cpu_s": round(cpu_s, 1), "peak_mb": round(peak_bytes() / 1e6)}
+    print(json.dumps({**figures, "report": document}))
+
+
+def _session(directory: Path) -> dict[str, str]:
+    return SESSION | {
+        "spark.local.dir": str(directory / "spark"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
 
 
@@ -159,6 +219,9 @@ def by_user(directory: Path) -> LabelJoin:
             ),
         ),
     )
+
+
+JOINS: dict[str, Callable[[Path], LabelJoin]] = {"by_id": by_id, "by_user": by_user}
 
 
 def _join(directory: Path, labels: tuple[Label, ...]) -> LabelJoin:

@@ -82,7 +82,12 @@ def settle(limit_s: float = 60.0) -> None:
 
 def peak_worker_bytes() -> int:
     """The largest peak of resident memory among the Python processes below this one."""
-    return max((_peak_bytes(pid) for pid in _tree() if pid != os.getpid()), default=0)
+    return max((_peak_bytes(pid, "python") for pid in _tree() if pid != os.getpid()), default=0)
+
+
+def peak_bytes() -> int:
+    """The largest peak of resident memory among this process and those below it."""
+    return max(map(_peak_bytes, _tree()))
 
 
 def _tree() -> Iterator[int]:
@@ -105,13 +110,13 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-def _peak_bytes(pid: int) -> int:
-    """0 for what is no Python process, or has ended."""
+def _peak_bytes(pid: int, name: str = "") -> int:
+    """0 for a program without this in its name, and for what has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    if "python" not in fields["Name"] or "VmHWM" not in fields:
+    if name not in fields["Name"] or "VmHWM" not in fields:
         return 0
     return int(fields["VmHWM"].split()[0]) * 1024

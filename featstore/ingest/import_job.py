@@ -14,8 +14,7 @@ from featstore.formats.csv_rows import CsvFormat
 from featstore.formats.examples import TfrecordFormat
 from featstore.formats.json_lines import JsonFormat
 from featstore.formats.libsvm import LibsvmFormat
-from featstore.formats.parsed import RowFormat, is_undecided, name_of, type_of
-from featstore.spec.model import type_name
+from featstore.formats.parsed import RowFormat, input_type, is_undecided, name_of, type_of
 
 FORMATS: Mapping[str, Any] = {
     "csv": CsvFormat,
@@ -137,7 +136,7 @@ class ImportSchema:
     @classmethod
     def of(cls, schema: pa.Schema) -> "ImportSchema":
         """Those of an Arrow schema."""
-        inputs = {c.name: name for c in schema if (name := _input_type(c.type)) is not None}
+        inputs = {c.name: name for c in schema if (name := input_type(c.type)) is not None}
         return cls(
             columns={c.name: name_of(c.type) for c in schema},
             inputs=inputs,
@@ -226,15 +225,6 @@ class ImportReport:
                 f"times (--encoding)"
             )
         return "\n".join(lines)
-
-
-def _input_type(kind: pa.DataType) -> str | None:
-    """The type that a spec declares for a column of this one; None if it reads no such column."""
-    same = {pa.float32(): pa.float64(), pa.list_(pa.float32()): pa.list_(pa.float64())}
-    try:
-        return type_name(same.get(kind, kind))
-    except KeyError:
-        return None
 
 
 def _quoted(name: str) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import InputError, not_once
 from featstore.extraction.spark.spark_errors import refused_by_spark
-from featstore.files.storage import join as join_url
 from featstore.files.storage import looking_by, spark_url
 from featstore.ingest import join_query as query
 from featstore.ingest.join_inputs import (
@@ -28,21 +27,18 @@ from featstore.ingest.join_inputs import (
     list_logs,
 )
 from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource, Lookup
-from featstore.ingest.join_output import JoinOutput
+from featstore.ingest.join_output import HadoopFiles, JoinOutput
 from featstore.ingest.join_report import (
     Counts,
     Digest,
     Figures,
     JoinReport,
-    check,
     digest,
-    document,
     mismatch,
-    report_text,
+    output_url,
+    run_join,
 )
 from featstore.ingest.session_files import SessionFiles
-from featstore.table.layout import partition_path
-from featstore.table.metadata import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -91,30 +87,18 @@ def join_labels(
 
 
 def _join_labels(join: LabelJoin, spark: "SparkSession", write: WriteFunction) -> JoinReport:
-    url = join_url(join.output_url, partition_path(join.partition))
-    output, logs = JoinOutput(spark, url), list_logs(join)
-    inputs_digest = input_digest(join, logs)
-    earlier = output.earlier()
-    digests = (join.digest, inputs_digest)
-    if (
-        earlier is not None
-        and inputs_digest is not None
-        and (earlier["join_digest"], earlier["input_digest"]) == digests
-    ):
-        return JoinReport(url=url, written=False, document=earlier)
-    check_columns(logs)
-    with output.removing_on_failure(), _settings(spark):
-        figures = _run(_JoinPlan(join, spark), output.rows_url, write)
+    url = output_url(join)
+    output, logs = JoinOutput(HadoopFiles(spark, url), url), list_logs(join)
+
+    def written() -> Figures:
+        check_columns(logs)
+        with _settings(spark):
+            figures = _run(_JoinPlan(join, spark), output.rows_url, write)
         # Files are checked after the last read and before anything is published.
         check_logs(logs)
-        check(figures, join)
-        num_files, size_bytes = output.size()
-        report_document = document(
-            join, figures, input_digest=inputs_digest, num_files=num_files, size_bytes=size_bytes
-        )
-        report = JoinReport(url=url, written=True, document=report_document)
-        output.publish(to_json(report_document), report_text(report_document))
-    return report
+        return figures
+
+    return run_join(join, output, input_digest(join, logs), written)
 
 
 @contextlib.contextmanager

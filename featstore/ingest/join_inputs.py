@@ -173,8 +173,12 @@ def input_digest(join: LabelJoin, logs: Mapping[LogSource, Iterable[FileEntry]])
     """
     if not logs:
         return None
-    digests = [listing_digest(logs[source]) for source in join.sources]
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return digest_of(listing_digest(logs[source]) for source in join.sources)
+
+
+def digest_of(logs: Iterable[str]) -> str:
+    """The SHA-256 (hex) over the digests of the logs, in the order of the join's sources."""
+    return hashlib.sha256("\n".join(logs).encode()).hexdigest()
 
 
 def check_columns(logs: Mapping[LogSource, Sequence[FileEntry]]) -> None:
@@ -221,16 +225,20 @@ def _files(source: LogSource, url: str) -> list[FileEntry]:
             f"files may be replaced ones: use a query (sql=...)"
         ) from None
     if not files:
-        texts = list_raw_files(url)
-        found = (
-            f", found {redact(texts[0].url)}: import text to Parquet first (featstore import "
-            "--help), or give a query (sql=...)"
-            if texts
-            else ", found none; a glob has *, ? and [...], and no braces: name other sets of "
-            "directories in a query (sql=...)"
-        )
-        raise InputError(
-            f"no raw files at {source}: expected a Parquet file, a directory or a glob of .parquet "
-            f"files{found}"
-        )
+        raise no_files(source, list_raw_files(url))
     return files
+
+
+def no_files(source: LogSource, texts: Sequence[FileEntry]) -> InputError:
+    """The error for a log without files of Parquet, but maybe with files of text."""
+    found = (
+        f", found {redact(texts[0].url)}: import text to Parquet first (featstore import "
+        "--help), or give a query (sql=...)"
+        if texts
+        else ", found none; a glob has *, ? and [...], and no braces: name other sets of "
+        "directories in a query (sql=...)"
+    )
+    return InputError(
+        f"no raw files at {source}: expected a Parquet file, a directory or a glob of .parquet "
+        f"files{found}"
+    )

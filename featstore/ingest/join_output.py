@@ -1,20 +1,24 @@
 """Writes the output of a join: one directory, published or replaced by a rename.
 
 Rows and report are first written to a hidden directory beside it, so that no reader sees half an
-output. All access goes through Hadoop's file systems, because Spark writes with them too.
+output. On Spark all access goes through Hadoop's file systems, because Spark writes with them too.
 """
 
 import contextlib
 import json
+import os
+import shutil
 import uuid
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from featstore.base.closing import cleaned_up_on_failure, noted_on_failure
 from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.redaction import redact, redact_text
-from featstore.files.looks import exists
-from featstore.files.storage import join, local_path, scheme, spark_url
+from featstore.files.listings import list_own
+from featstore.files.looks import exists, is_directory_at
+from featstore.files.storage import join, local_path, open_write, scheme, spark_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,30 +29,42 @@ _HIDDEN = "_join_labels-"
 _RENAMES = frozenset({"file", "hdfs", "viewfs", "webhdfs", "swebhdfs"})
 
 
+class OutputFiles(Protocol):
+    """The files of an output. URLs are those of `url()`."""
+
+    def url(self, url: str) -> str:
+        """The output's URL as the engine writes it."""
+
+    def exists(self, url: str) -> bool: ...
+
+    def delete(self, url: str) -> None:
+        """Deletes a directory with all that is in it, if it exists."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Renames a directory, and never moves it into an existing one.
+
+        Raises:
+            RefusedRename: It cannot be renamed.
+        """
+
+    def sizes(self, url: str) -> list[int]:
+        """The bytes of each Parquet file in a directory."""
+
+    def read(self, url: str) -> bytes: ...
+
+    def write(self, url: str, data: bytes) -> None: ...
+
+
 class JoinOutput:
     """The output directory of a join. Not thread-safe.
 
     Args:
+        files: What the engine writes with.
         url: The directory that is published.
-
-    Raises:
-        InputError: The file system cannot rename a directory in one step.
     """
 
-    def __init__(self, spark: "SparkSession", url: str) -> None:
-        if scheme(url) not in _RENAMES:
-            raise InputError(
-                f"{redact(url)}: the output is published by renaming a directory, which "
-                f"{scheme(url)}:// cannot do in one step; expected one of "
-                f"{', '.join(sorted(_RENAMES))}: write there, then copy the finished directory"
-            )
-        self._url, self._jvm, self._gateway = (
-            spark_url(url).rstrip("/"),
-            spark._jvm,
-            spark.sparkContext._gateway,
-        )
-        self._conf = spark._jsc.hadoopConfiguration()
-        self._fs = self._path(self._url).getFileSystem(self._conf)
+    def __init__(self, files: OutputFiles, url: str) -> None:
+        self._files, self._url = files, files.url(url).rstrip("/")
         self._hidden_url = join(self._url.rpartition("/")[0], f"{_HIDDEN}{uuid.uuid4().hex}")
         self.rows_url, self._replaced_url = (
             join(self._hidden_url, "rows"),
@@ -61,10 +77,12 @@ class JoinOutput:
         Raises:
             InputError: The directory was not written by a join.
         """
-        if not self._exists(self._url):
+        if not self._files.exists(self._url):
             return None
         with contextlib.suppress(ValueError):
-            report = json.loads(self._read(join(self._url, REPORT_JSON)))
+            report_url = join(self._url, REPORT_JSON)
+            found = self._files.read(report_url) if self._files.exists(report_url) else b""
+            report = json.loads(found)
             if isinstance(report, dict) and "join_digest" in report:
                 return report
         raise InputError(
@@ -78,12 +96,7 @@ class JoinOutput:
 
     def size(self) -> tuple[int, int]:
         """Returns the number of files and bytes that are written but not yet published."""
-        listing = self._fs.listFiles(self._path(self.rows_url), True)
-        sizes = []
-        while listing.hasNext():
-            status = listing.next()
-            if status.getPath().getName().endswith(".parquet"):
-                sizes.append(int(status.getLen()))
+        sizes = self._files.sizes(self.rows_url)
         return len(sizes), sum(sizes)
 
     def publish(self, report_json: str, report_text: str) -> None:
@@ -95,8 +108,8 @@ class JoinOutput:
         Raises:
             CommitConflictError: Another join published in that moment; its rows stay.
         """
-        self._write(join(self.rows_url, REPORT_JSON), report_json)
-        self._write(join(self.rows_url, REPORT_TEXT), report_text)
+        self._files.write(join(self.rows_url, REPORT_JSON), report_json.encode())
+        self._files.write(join(self.rows_url, REPORT_TEXT), report_text.encode())
         if self.earlier() is not None:
             self._rename(self._url, self._replaced_url)
         with cleaned_up_on_failure(self._put_back):
@@ -105,11 +118,11 @@ class JoinOutput:
             f"{redact(self._url)} is published all the same; what is left in "
             f"{redact(self._hidden_url)} can be removed."
         ):
-            self._delete(self._hidden_url)
+            self._files.delete(self._hidden_url)
 
     def _put_back(self) -> None:
         """Puts an earlier output back, since the new rows could not be moved."""
-        if self._exists(self._replaced_url) and not self._exists(self._url):
+        if self._files.exists(self._replaced_url) and not self._files.exists(self._url):
             try:
                 self._rename(self._replaced_url, self._url)
             except CommitConflictError as error:
@@ -118,24 +131,54 @@ class JoinOutput:
                     f"back: rename it to {redact(self._url)} ({error})"
                 ) from None
 
-    def _remove_hidden(self) -> None:
-        self._delete(self.rows_url)
-        if self._exists(self._url) or not self._exists(self._replaced_url):
-            self._delete(self._hidden_url)
+    def _rename(self, source: str, target: str) -> None:
+        try:
+            self._files.rename(source, target)
+        except RefusedRename as error:
+            raise CommitConflictError(
+                f"{redact(target)}: the rows cannot be moved there ({redact_text(str(error))}): "
+                f"another writer is at work"
+            ) from None
 
-    def _exists(self, url: str) -> bool:
+    def _remove_hidden(self) -> None:
+        self._files.delete(self.rows_url)
+        if self._files.exists(self._url) or not self._files.exists(self._replaced_url):
+            self._files.delete(self._hidden_url)
+
+
+class RefusedRename(Exception):
+    """A directory is not renamed; the message says why."""
+
+
+class HadoopFiles:
+    """Files by Hadoop's file systems, as a session of Spark has them.
+
+    Args:
+        url: The output.
+
+    Raises:
+        InputError: Its file system cannot rename a directory in one step.
+    """
+
+    def __init__(self, spark: "SparkSession", url: str) -> None:
+        self._jvm, self._gateway = spark._jvm, spark.sparkContext._gateway
+        self._conf = spark._jsc.hadoopConfiguration()
+        _check_renames(url)
+        self._fs = self._path(self.url(url)).getFileSystem(self._conf)
+
+    def url(self, url: str) -> str:
+        return spark_url(url)
+
+    def exists(self, url: str) -> bool:
         """Hadoop takes a local path that it cannot see for one where nothing is."""
         path = local_path(url)
         return bool(self._fs.exists(self._path(url))) if path is None else exists(path)
 
-    def _path(self, url: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(url)
-
-    def _delete(self, url: str) -> None:
+    def delete(self, url: str) -> None:
         self._fs.delete(self._path(url), True)
 
-    def _rename(self, source: str, target: str) -> None:
-        """Renames a directory; unlike `FileSystem.rename`, never moves it into an existing one."""
+    def rename(self, source: str, target: str) -> None:
+        """Unlike `FileSystem.rename` never moves a directory into an existing one."""
         from py4j.protocol import Py4JJavaError
 
         no_options = self._gateway.new_array(
@@ -149,24 +192,103 @@ class JoinOutput:
         try:
             context.rename(self._path(source), self._path(target), no_options)
         except Py4JJavaError as error:
-            said = redact_text(str(error.java_exception.getMessage()))
-            raise CommitConflictError(
-                f"{redact(target)}: the rows cannot be moved there ({said}): another writer is at "
-                f"work"
-            ) from None
+            raise RefusedRename(str(error.java_exception.getMessage())) from None
 
-    def _read(self, url: str) -> str:
-        if not self._exists(url):
-            return ""
+    def sizes(self, url: str) -> list[int]:
+        listing = self._fs.listFiles(self._path(url), True)
+        sizes = []
+        while listing.hasNext():
+            status = listing.next()
+            if status.getPath().getName().endswith(".parquet"):
+                sizes.append(int(status.getLen()))
+        return sizes
+
+    def read(self, url: str) -> bytes:
         stream = self._fs.open(self._path(url))
         try:
-            return bytes(stream.readAllBytes()).decode()
+            return bytes(stream.readAllBytes())
         finally:
             stream.close()
 
-    def _write(self, url: str, text: str) -> None:
+    def write(self, url: str, data: bytes) -> None:
         stream = self._fs.create(self._path(url), True)
         try:
-            stream.write(bytearray(text.encode()))
+            stream.write(bytearray(data))
         finally:
             stream.close()
+
+    def _path(self, url: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(url)
+
+
+class LocalFiles:
+    """Files of this machine, by path."""
+
+    def url(self, url: str) -> str:
+        """The absolute path. InputError if it is none."""
+        _check_renames(url)
+        path = local_path(url)
+        if path is None:
+            raise InputError(
+                f"{redact(url)}: the engine `local` writes to file systems of this machine; "
+                f"expected a path, or the engine `spark`"
+            )
+        return str(path.absolute())
+
+    def exists(self, url: str) -> bool:
+        return exists(url)
+
+    def delete(self, url: str) -> None:
+        if exists(url):
+            shutil.rmtree(url)
+
+    def rename(self, source: str, target: str) -> None:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        if exists(target):  # POSIX replaces an empty directory
+            raise RefusedRename("it exists")
+        try:
+            Path(source).rename(target)
+        except OSError as error:
+            raise RefusedRename(str(error.strerror)) from error
+
+    def sizes(self, url: str) -> list[int]:
+        return [file.size_bytes for file in list_own(url, ".parquet", hidden=False)]
+
+    def read(self, url: str) -> bytes:
+        return Path(url).read_bytes()
+
+    def write(self, url: str, data: bytes) -> None:
+        with open_write(url) as file:
+            file.write(data)
+
+
+def check_output(url: str) -> None:
+    """Checks, before a session of Spark starts, that a join can publish at a URL. A directory that
+    only Spark reaches is left to it.
+
+    Raises:
+        InputError: The file system cannot rename a directory, the directory was not written by a
+            join, or cannot be made.
+    """
+    _check_renames(url)
+    path = local_path(url)
+    if path is None:
+        return
+    if JoinOutput(LocalFiles(), url).earlier() is not None:
+        return
+    parent = path.absolute().parent
+    while not exists(parent):
+        parent = parent.parent
+    if not is_directory_at(parent):
+        raise InputError(f"{path}: expected a directory to write to, found the file {parent}")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: the directory {parent} is not writable: choose another output")
+
+
+def _check_renames(url: str) -> None:
+    if scheme(url) not in _RENAMES:
+        raise InputError(
+            f"{redact(url)}: the output is published by renaming a directory, which "
+            f"{scheme(url)}:// cannot do in one step; expected one of "
+            f"{', '.join(sorted(_RENAMES))}: write there, then copy the finished directory"
+        )

@@ -1,6 +1,6 @@
 """The report of a join: its figures, their check, and the report as JSON and text."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,8 +8,12 @@ from tabulate import tabulate
 
 from featstore.base.errors import InputError, JoinError
 from featstore.base.redaction import redact
+from featstore.files.storage import join as join_url
 from featstore.ingest.join_options import Label, LabelJoin, Lookup
+from featstore.ingest.join_output import JoinOutput
 from featstore.ingest.join_query import DELAY_BOUNDARIES_S, NUM_BUCKETS
+from featstore.table.layout import partition_path
+from featstore.table.metadata import to_json
 
 FORMAT = 1
 Counts = Mapping[str, Any]  # integers, and histograms as lists of (x, y)
@@ -69,6 +73,46 @@ class JoinReport:
             f"{output['size_bytes']:,} bytes"
         )
         return f"{done} {size}, {redact(self.url)}\n\n{report_text(self.document)}"
+
+
+def run_join(
+    join: LabelJoin,
+    output: JoinOutput,
+    input_digest: str | None,
+    write: Callable[[], Figures],
+) -> JoinReport:
+    """Writes, checks and publishes the rows of a join, unless an equal join published there.
+
+    Args:
+        input_digest: Identifies the input; None if that is not possible.
+        write: Writes the rows to `output.rows_url`.
+
+    Raises:
+        JoinError: Rows were lost or duplicated.
+        InputError: As of `check`, or the output is not that of a join.
+        CommitConflictError: Another join published to the same directory at the same time.
+    """
+    earlier, digests = output.earlier(), (join.digest, input_digest)
+    if (
+        earlier is not None
+        and input_digest is not None
+        and (earlier["join_digest"], earlier["input_digest"]) == digests
+    ):
+        return JoinReport(url=output_url(join), written=False, document=earlier)
+    with output.removing_on_failure():
+        figures = write()
+        check(figures, join)
+        num_files, size_bytes = output.size()
+        made = document(
+            join, figures, input_digest=input_digest, num_files=num_files, size_bytes=size_bytes
+        )
+        output.publish(to_json(made), report_text(made))
+    return JoinReport(url=output_url(join), written=True, document=made)
+
+
+def output_url(join: LabelJoin) -> str:
+    """The directory that a join publishes."""
+    return join_url(join.output_url, partition_path(join.partition))
 
 
 def digest(counts: Counts, prefix: str = "key", num_rows: str = "num_rows") -> Digest:

@@ -48,6 +48,22 @@ static PyObject* py_hash_texts(PyObject* self, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+static PyObject* py_chain_texts(PyObject* self, PyObject* args) {
+  Py_buffer data, offsets, hashes;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*y*w*:chain_texts", &data, &offsets, &hashes)) return NULL;
+  int64_t num_texts = hashes.len / 8;
+  int fits = hashes.len % 8 == 0 && is_aligned(&hashes, 8) && offsets.len == (num_texts + 1) * 4;
+  Py_BEGIN_ALLOW_THREADS
+  fits = fits && chain_texts(data.buf, data.len, offsets.buf, num_texts, hashes.buf);
+  Py_END_ALLOW_THREADS
+  PyBuffer_Release(&data);
+  PyBuffer_Release(&offsets);
+  PyBuffer_Release(&hashes);
+  if (!fits) return wrong("expected one int32 offset more than aligned hashes, never falling and within the data");
+  Py_RETURN_NONE;
+}
+
 static PyObject* py_hash_decimals(PyObject* self, PyObject* args) {
   Py_buffer values, hashes, known;
   unsigned long long seed;
@@ -1070,6 +1086,7 @@ static PyObject* py_check_chunks(PyObject* self, PyObject* args) {
 
 static PyMethodDef functions[] = {
     {"hash_texts", py_hash_texts, METH_VARARGS, "hash_texts(data, offsets, hashes, seed, portable): XXH64 of byte ranges."},
+    {"chain_texts", py_chain_texts, METH_VARARGS, "chain_texts(data, offsets, hashes): XXH64 of byte ranges, with a seed each."},
     {"hash_decimals", py_hash_decimals, METH_VARARGS, "hash_decimals(values, hashes, seed, known): XXH64 of decimal texts."},
     {"sign_rows", py_sign_rows, METH_VARARGS, "sign_rows(members, signs, seed, portable): members chained, 63 bits, never 0."},
     {"count_marks", py_count_marks, METH_VARARGS, "count_marks(values, width): bits that the values mark."},

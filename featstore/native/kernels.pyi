@@ -19,6 +19,11 @@ def hash_texts(data: Buffer, offsets: Buffer, hashes: Buffer, seed: int, portabl
         portable: Whether to do without the instructions that not every CPU has.
     """
 
+def chain_texts(data: Buffer, offsets: Buffer, hashes: Buffer) -> None:
+    """Replaces each of `hashes`, uint64 (num_texts,), by XXH64 of a text with it as the seed;
+    `data` and `offsets` as of `hash_texts`.
+    """
+
 def hash_decimals(values: Buffer, hashes: Buffer, seed: int, known: Buffer) -> None:
     """Writes XXH64 of the shortest decimal text of each int64 in `values` (num_values,) to
     `hashes`, uint64 (num_values,). `known`, uint64 (num_known,), holds those of 0, 1, ...; it may

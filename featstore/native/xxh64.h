@@ -149,6 +149,19 @@ static int hash_texts(
   return (is_wide ? wide_hash_texts : portable_hash_texts)(data, num_bytes, offsets, num_texts, seed, hashes);
 }
 
+/* The same, where each hash is first the seed of its text. */
+static int chain_texts(const uint8_t* data, int64_t num_bytes, const int32_t* offsets, int64_t num_texts, uint64_t* hashes) {
+  int32_t begin = int32_at(offsets, 0);
+  if (begin < 0) return 0;
+  for (int64_t i = 0; i < num_texts; i++) {
+    const int32_t end = int32_at(offsets, i + 1);
+    if (end < begin || end > num_bytes) return 0;
+    hashes[i] = hash_bytes(data + begin, (uint64_t)(end - begin), hashes[i]);
+    begin = end;
+  }
+  return 1;
+}
+
 /* Hashes of the shortest decimal texts of integers; of 0 to `num_known` - 1 they are known. */
 static void hash_decimals(const int64_t* values, int64_t num_values, uint64_t seed, const uint64_t* known, uint64_t num_known,
                           uint64_t* hashes) {

@@ -23,9 +23,12 @@ from typing import Any
 
 import click
 
+from featstore.base.byte_sizes import parse_bytes
+from featstore.base.errors import ConfigError
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.join import join_labels
 from featstore.ingest.join_inputs import check_found
+from featstore.ingest.join_local import join_labels_locally
 from featstore.ingest.join_options import (
     Impressions,
     Label,
@@ -35,7 +38,9 @@ from featstore.ingest.join_options import (
     parse_log,
     parse_time,
 )
-from featstore.tools.programs import partition_option, run_program, start
+from featstore.ingest.join_output import check_output
+from featstore.ingest.join_report import output_url
+from featstore.tools.programs import join_options, run_program, start
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,71 +53,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @click.command()
-@click.option(
-    "--impressions",
-    required=True,
-    metavar="PAIRS",
-    help="row_id=COLUMN,... event_time=COLUMN [log_time=COLUMN] and where from",
-)
-@click.option(
-    "--label",
-    "labels",
-    multiple=True,
-    required=True,
-    metavar="PAIRS",
-    help="name= key=COLUMN,... event_time= window=1h [horizon=2h log_time= "
-    "event_id=COLUMN,... value= "
-    "kind=any|count|sum|first|last attribution=last|first|all with_time=true] and where from; "
-    "repeatable",
-)
-@click.option(
-    "--lookup",
-    "lookups",
-    multiple=True,
-    metavar="PAIRS",
-    help="name= key=COLUMN,... event_time= columns=COLUMN,... [log_time= max_age=30d] "
-    "and where from; "
-    "repeatable",
-)
-@click.option(
-    "--cut-off",
-    required=True,
-    metavar="TIME",
-    help="What was logged at this time or later is not known yet; UTC unless it names a zone.",
-)
-@click.option(
-    "--output",
-    "output_url",
-    required=True,
-    metavar="URL",
-    help="The directory that the rows become.",
-)
-@partition_option("Write to the directory KEY=VALUE/ below the output; repeatable.")
-@click.option(
-    "--partition-by",
-    multiple=True,
-    metavar="COLUMN",
-    help="Spread the rows over directories by this column; repeatable.",
-)
-@click.option(
-    "--negative-rate",
-    type=float,
-    metavar="RATE",
-    help="Keep this share of negatives; adds sample_weight.",
-)
-@click.option(
-    "--negative-label",
-    metavar="NAME",
-    help="What a negative is: this label is 0; without it: every label is.",
-)
-@click.option("--seed", type=int, default=0, help="Of the draw of negatives.")
-@click.option(
-    "--drop-incomplete", is_flag=True, help="Drop impressions without row id or event time."
-)
+@join_options
 def job(**options: Any) -> None:
     """Join impressions with labels and looked-up features, into raw Parquet."""
+    run(options, "spark")
+
+
+def run(
+    options: Mapping[str, Any],
+    engine: str,
+    memory: str | None = None,
+    spill: str | None = None,
+) -> None:
+    """Runs one join on an engine, `local` or `spark`, and prints its report.
+
+    Raises:
+        ConfigError: Options do not fit each other or the engine.
+        InputError: The join cannot be made, or not published; as far as it can be seen before
+            Spark starts, which takes seconds.
+    """
     join = label_join(options)
-    check_found(join)  # reports missing logs before Spark starts, which takes seconds
+    check_output(output_url(join))
+    if engine == "local":
+        memory_bytes = None if memory is None else parse_bytes(memory, "--memory")
+        click.echo(join_labels_locally(join, memory_bytes=memory_bytes, spill=spill))
+        return
+    if memory is not None or spill is not None:
+        raise ConfigError("--memory and --spill are of the engine `local`; Spark has its settings")
+    check_found(join)
     shown = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
     hive = any(source.url is None for source in join.sources)
     with spark_session("featstore join labels", shown, hive=hive) as spark:

@@ -133,6 +133,71 @@ extract_options = several(
     retry_option,
 )
 
+# Of a join, here and on Spark.
+join_options = several(
+    click.option(
+        "--impressions",
+        required=True,
+        metavar="PAIRS",
+        help="row_id=COLUMN,... event_time=COLUMN [log_time=COLUMN] and where from",
+    ),
+    click.option(
+        "--label",
+        "labels",
+        multiple=True,
+        required=True,
+        metavar="PAIRS",
+        help="name= key=COLUMN,... event_time= window=1h [horizon=2h log_time= "
+        "event_id=COLUMN,... value= "
+        "kind=any|count|sum|first|last attribution=last|first|all with_time=true] and where from; "
+        "repeatable",
+    ),
+    click.option(
+        "--lookup",
+        "lookups",
+        multiple=True,
+        metavar="PAIRS",
+        help="name= key=COLUMN,... event_time= columns=COLUMN,... [log_time= max_age=30d] "
+        "and where from; "
+        "repeatable",
+    ),
+    click.option(
+        "--cut-off",
+        required=True,
+        metavar="TIME",
+        help="What was logged at this time or later is not known yet; UTC unless it names a zone.",
+    ),
+    click.option(
+        "--output",
+        "output_url",
+        required=True,
+        metavar="URL",
+        help="The directory that the rows become.",
+    ),
+    partition_option("Write to the directory KEY=VALUE/ below the output; repeatable."),
+    click.option(
+        "--partition-by",
+        multiple=True,
+        metavar="COLUMN",
+        help="Spread the rows over directories by this column; repeatable.",
+    ),
+    click.option(
+        "--negative-rate",
+        type=float,
+        metavar="RATE",
+        help="Keep this share of negatives; adds sample_weight.",
+    ),
+    click.option(
+        "--negative-label",
+        metavar="NAME",
+        help="What a negative is: this label is 0; without it: every label is.",
+    ),
+    click.option("--seed", type=int, default=0, help="Of the draw of negatives."),
+    click.option(
+        "--drop-incomplete", is_flag=True, help="Drop impressions without row id or event time."
+    ),
+)
+
 
 def require_one_of(given: Mapping[str, object]) -> None:
     """UsageError unless exactly one of these options has a value."""

@@ -4,8 +4,9 @@ import datetime
 import math
 import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from featstore.base.errors import InputError
-from featstore.ingest.join import join_labels, read_source
+from featstore.ingest.join import read_source
 from featstore.ingest.join_options import (
     Impressions,
     Label,
@@ -25,7 +26,9 @@ from featstore.ingest.join_options import (
     Lookup,
     NegativeSampling,
 )
+from featstore.ops.hashing import row_hash
 from featstore.selection.where import Sample
+from tests.ingest.conftest import Engine, LocalEngine, SparkEngine
 from tests.parquet_files import put_parquet
 
 NEW_YORK_FALLS_BACK_US = 1_793_512_800_000_000  # 2026-11-01T06:00:00Z
@@ -123,10 +126,18 @@ def write_log(path: Path, rows: list[Row], schema: pa.Schema) -> str:
     return str(path)
 
 
-def rank_of_content(spark: Any, url: str, columns: list[str]) -> dict[str, int]:
-    """Spark's hash of the values, by the row as text."""
+def rank_of_content(url: str, columns: list[str]) -> dict[str, int]:
+    """The hash of the values, by the row as text."""
+    table = pq.read_table(url, columns=columns).combine_chunks()
+    hashes = row_hash([table[name].combine_chunks() for name in columns]).to_pylist()
+    rows = (python_values(row, columns) for row in table.to_pylist())
+    return {repr(row): value for row, value in zip(rows, hashes, strict=True)}
+
+
+def ranked_by(engine: SparkEngine, url: str, columns: list[str]) -> dict[str, int]:
+    """The same, by Spark."""
     hashed = (
-        spark.read.parquet(url)
+        engine.spark.read.parquet(url)
         .selectExpr(*columns, f"xxhash64({', '.join(columns)}) as hash")
         .collect()
     )
@@ -368,12 +379,13 @@ def write_logs(cases: list[Row], directory: Path) -> None:
         write_log(directory / log, logged_rows(cases, log), schema)
 
 
-def oracle_of(spark: Any, cases: list[Row], directory: Path) -> Oracle:
-    hashes = rank_of_content(spark, str(directory / "impressions"), IMPRESSIONS.names)
+def oracle_of(
+    ranked: Callable[[str, list[str]], dict[str, int]], cases: list[Row], directory: Path
+) -> Oracle:
+    hashes = ranked(str(directory / "impressions"), IMPRESSIONS.names)
     profiles = str(directory / "profiles")
     ages: dict[tuple[str, ...], dict[str, int]] = {
-        columns: rank_of_content(spark, profiles, list(columns))
-        for columns in (("age", "country"), ("age",))
+        columns: ranked(profiles, list(columns)) for columns in (("age", "country"), ("age",))
     }
     return Oracle(cases, hashes, ages)
 
@@ -393,14 +405,15 @@ def drawn_cases() -> list[Row]:
     return cases
 
 
-@pytest.mark.slow
-def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, tmp_path: Path) -> None:
+def test_the_join_is_what_python_makes_of_the_same_logs(engine: Engine, tmp_path: Path) -> None:
+    """Ties are broken by Spark's hash, on both engines."""
     cases = drawn_cases()
     assert len(cases) >= 100
     write_logs(cases, tmp_path)
     join = full_join(tmp_path, negatives=NegativeSampling(rate=0.5, seed=3, label="any"))
-    oracle = oracle_of(spark, cases, tmp_path)
-    report = join_labels(join, spark).document
+    ranked = rank_of_content if isinstance(engine, LocalEngine) else partial(ranked_by, engine)
+    oracle = oracle_of(ranked, cases, tmp_path)
+    report = engine.join(join).document
     expected, found = expected_rows(oracle, join), read_rows(join.output_url)
     drawn = (
         Sample(column="rid", rate=0.5, seed=3)
@@ -424,7 +437,7 @@ def test_the_join_is_what_python_makes_of_the_same_logs(spark: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("source", ["files", "a query"])
 def test_two_columns_of_one_name_in_a_log_are_refused(
-    spark: Any, tmp_path: Path, source: str
+    engine: Engine, tmp_path: Path, source: str
 ) -> None:
     """Of a file among others Spark says that it cannot be read, and of a query it names an
     expression of ours.
@@ -442,10 +455,14 @@ def test_two_columns_of_one_name_in_a_log_are_refused(
         )
     else:
         log = LogSource(sql=f"select *, 1.0D as value from parquet.`{tmp_path}/events`")
-        message = r"query .*: column 'value': expected once, found 2 times"
+        message = (
+            r"query .*: the engine `local` runs no queries"
+            if isinstance(engine, LocalEngine)
+            else r"query .*: column 'value': expected once, found 2 times"
+        )
     labels = tuple(replace(label, source=log) for label in join.labels)
     with pytest.raises(InputError, match=message):
-        join_labels(replace(join, labels=labels), spark)
+        engine.join(replace(join, labels=labels))
     assert not (tmp_path / "output").exists()
 
 

@@ -24,13 +24,11 @@ from featstore.ingest.join_options import (
     Lookup,
     NegativeSampling,
 )
-from featstore.ingest.join_output import JoinOutput
 from featstore.spec.parse import load_spec
 from featstore.tools import job_join_labels as join_job
+from tests.ingest.conftest import Engine
 from tests.parquet_files import put_parquet
 from tests.programs import run_python
-
-pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 START = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
@@ -92,8 +90,10 @@ def visible(join: LabelJoin) -> list[str]:
     return [entry.url for entry in list_files(join.output_url)]
 
 
-def test_rows_are_raw_input_for_an_extraction(spark: Any, join: LabelJoin, tmp_path: Path) -> None:
-    report = join_labels(join, spark)
+def test_rows_are_raw_input_for_an_extraction(
+    engine: Engine, join: LabelJoin, tmp_path: Path
+) -> None:
+    report = engine.join(join)
     assert report.url == f"{join.output_url}/dt=2026-11-01"
     spec = {"spec": 1, "inputs": {"user": "long", "click": "int"}, "labels": {"click": "click"},
             "slots": [{"slot": 1, "name": "user_id", "op": "hash", "of": "user"}]}  # fmt: skip
@@ -108,8 +108,8 @@ def test_rows_are_raw_input_for_an_extraction(spark: Any, join: LabelJoin, tmp_p
     assert (clicks.count(1), clicks.count(0), clicks.count(None)) == (13, 48, 39)
 
 
-def test_the_report_lies_beside_the_rows(spark: Any, join: LabelJoin) -> None:
-    report = join_labels(join, spark)
+def test_the_report_lies_beside_the_rows(engine: Engine, join: LabelJoin) -> None:
+    report = engine.join(join)
     directory = Path(report.url)
     assert json.loads((directory / "_report.json").read_text()) == report.document
     assert (directory / "_report.txt").read_text() in str(report)
@@ -124,62 +124,51 @@ def test_the_report_lies_beside_the_rows(spark: Any, join: LabelJoin) -> None:
     assert not hidden(join)
 
 
-def test_an_equal_join_is_not_run_again(spark: Any, join: LabelJoin) -> None:
-    first = join_labels(join, spark)
+def test_an_equal_join_is_not_run_again(engine: Engine, join: LabelJoin) -> None:
+    first = engine.join(join)
     files = visible(join)
-    again = join_labels(join, spark)
+    again = engine.join(join)
     assert (again.written, again.document) == (False, first.document)
     assert str(again).startswith("nothing to do: an equal join wrote 100 rows in ")
     assert visible(join) == files
 
 
 def test_another_join_or_other_files_replace_the_rows(
-    spark: Any, join: LabelJoin, tmp_path: Path
+    engine: Engine, join: LabelJoin, tmp_path: Path
 ) -> None:
-    first = join_labels(join, spark)
-    later = join_labels(replace(join, cut_off=CUT_OFF + datetime.timedelta(hours=1)), spark)
+    first = engine.join(join)
+    later = engine.join(replace(join, cut_off=CUT_OFF + datetime.timedelta(hours=1)))
     assert (
         first.document["labels"][0]["num_unripe"],
         later.document["labels"][0]["num_unripe"],
     ) == (39, 0)
     write_impressions(tmp_path / "impressions", 50)
-    assert join_labels(join, spark).document["output"]["num_rows"] == 50
+    assert engine.join(join).document["output"]["num_rows"] == 50
     assert sum(pq.read_metadata(url).num_rows for url in visible(join)) == 50
     assert not hidden(join)
 
 
-def losing_a_row(rows: Any, url: str, partition_by: tuple[str, ...]) -> None:
-    write_parquet(rows.where("rid != 'r7'"), url, partition_by)
-
-
-def doubling_a_row(rows: Any, url: str, partition_by: tuple[str, ...]) -> None:
-    write_parquet(rows.where("rid != 'r7'").union(rows.where("rid = 'r8'")), url, partition_by)
-
-
-@pytest.mark.parametrize("fault", [losing_a_row, doubling_a_row])
+@pytest.mark.parametrize("fault", [{"lost": "r7"}, {"lost": "r7", "doubled": "r8"}])
 def test_lost_and_doubled_rows_fail_the_join_and_nothing_changes(
-    spark: Any, join: LabelJoin, fault: Any
+    engine: Engine, join: LabelJoin, fault: dict[str, Any]
 ) -> None:
-    join_labels(join, spark)
+    engine.join(join)
     before = visible(join)
     with pytest.raises(
         JoinError, match=r"the files hold .* rows instead of 100 .*nothing was published"
     ):
-        join_labels(
-            replace(join, cut_off=CUT_OFF + datetime.timedelta(hours=1)), spark, write=fault
-        )
+        engine.join(replace(join, cut_off=CUT_OFF + datetime.timedelta(hours=1)), **fault)
     assert visible(join) == before
     assert not hidden(join)
 
 
 def test_a_log_that_changes_while_it_is_read_is_named_and_nothing_changes(
-    spark: Any, join: LabelJoin, tmp_path: Path
+    engine: Engine, join: LabelJoin, tmp_path: Path
 ) -> None:
-    join_labels(join, spark)
+    engine.join(join)
     before, changed = visible(join), []
 
-    def changing_a_log(rows: Any, url: str, partition_by: tuple[str, ...]) -> None:
-        write_parquet(rows, url, partition_by)
+    def changing_a_log(url: str) -> None:
         write_impressions(tmp_path / "impressions")
         changed.append(url)
 
@@ -187,12 +176,13 @@ def test_a_log_that_changes_while_it_is_read_is_named_and_nothing_changes(
     with pytest.raises(
         InputError, match=r"impressions/a\.parquet changed while it was read: expected .*, found "
     ):
-        join_labels(later, spark, write=changing_a_log)
+        engine.join(later, then=changing_a_log)
     assert len(changed) == 1
     assert visible(join) == before
     assert not hidden(join)
 
 
+@pytest.mark.slow
 def test_rows_counted_twice_in_passing_are_counted_again(spark: Any, join: LabelJoin) -> None:
     """A stage that runs again counts its rows again; the rows themselves are well."""
 
@@ -207,33 +197,31 @@ def test_rows_counted_twice_in_passing_are_counted_again(spark: Any, join: Label
     assert report.document["labels"][0]["num_hit"] == 13
 
 
-def test_a_writer_that_dies_leaves_nothing_visible(spark: Any, join: LabelJoin) -> None:
-    def dying(rows: Any, url: str, partition_by: tuple[str, ...]) -> None:
-        write_parquet(rows, url, partition_by)
-        assert list(Path(url.removeprefix("file://")).glob("*.parquet"))
+def test_a_writer_that_dies_leaves_nothing_visible(engine: Engine, join: LabelJoin) -> None:
+    def dying(url: str) -> None:
+        assert list(Path(url).glob("*.parquet"))
         assert not visible(join)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        join_labels(join, spark, write=dying)
+        engine.join(join, then=dying)
     assert not visible(join)
     assert not hidden(join)
 
 
-def test_of_two_first_writers_one_is_told(spark: Any, join: LabelJoin) -> None:
-    def overtaken(rows: Any, url: str, partition_by: tuple[str, ...]) -> None:
-        write_parquet(rows, url, partition_by)
+def test_of_two_first_writers_one_is_told(engine: Engine, join: LabelJoin) -> None:
+    def overtaken(url: str) -> None:
         other.publish("{}", "")
 
-    other = JoinOutput(spark, f"{join.output_url}/dt=2026-11-01")
+    other = engine.output(f"{join.output_url}/dt=2026-11-01")
     Path(other.rows_url.removeprefix("file://")).mkdir(parents=True)
     with pytest.raises(InputError, match="is not the output of a join"):
-        join_labels(join, spark, write=overtaken)
+        engine.join(join, then=overtaken)
     assert not hidden(join)
 
 
-def test_rows_are_never_moved_into_a_directory_that_exists(spark: Any, tmp_path: Path) -> None:
-    output = JoinOutput(spark, str(tmp_path / "out"))
+def test_rows_are_never_moved_into_a_directory_that_exists(engine: Engine, tmp_path: Path) -> None:
+    output = engine.output(str(tmp_path / "out"))
     Path(output.rows_url.removeprefix("file://")).mkdir(parents=True)
     (tmp_path / "out").mkdir()
     with pytest.raises(
@@ -243,20 +231,21 @@ def test_rows_are_never_moved_into_a_directory_that_exists(spark: Any, tmp_path:
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_what_no_join_has_written_is_left_as_it_is(spark: Any, join: LabelJoin) -> None:
+def test_what_no_join_has_written_is_left_as_it_is(engine: Engine, join: LabelJoin) -> None:
     write_impressions(Path(join.output_url) / "dt=2026-11-01")
     with pytest.raises(
         InputError, match=r"exists, and is not the output of a join \(_report.json is missing"
     ):
-        join_labels(join, spark)
+        engine.join(join)
     assert len(visible(join)) == 1
 
 
-def test_a_store_that_cannot_rename_is_refused(spark: Any, join: LabelJoin) -> None:
+def test_a_store_that_cannot_rename_is_refused(engine: Engine, join: LabelJoin) -> None:
     with pytest.raises(InputError, match="s3:// cannot do in one step; expected one of file, hdfs"):
-        join_labels(replace(join, output_url="s3://bucket/out"), spark)
+        engine.join(replace(join, output_url="s3://bucket/out"))
 
 
+@pytest.mark.slow
 def test_the_settings_of_the_session_are_put_back_and_change_nothing(
     spark: Any, join: LabelJoin
 ) -> None:
@@ -272,18 +261,18 @@ def test_the_settings_of_the_session_are_put_back_and_change_nothing(
 
 
 def test_logs_without_rows_give_a_report_of_zeros(
-    spark: Any, join: LabelJoin, tmp_path: Path
+    engine: Engine, join: LabelJoin, tmp_path: Path
 ) -> None:
     for log in ("clicks", "impressions"):
         path = tmp_path / log / "a.parquet"
         pq.write_table(pq.read_table(path).slice(0, 0), path)
-        report = join_labels(join, spark).document
+        report = engine.join(join).document
         assert report["labels"][0]["num_hit"] == 0
     assert (report["output"]["num_rows"], report["labels"][0]["hit_rate"]) == (0, None)
 
 
 def test_nothing_counts_before_it_was_logged_and_unripe_is_null(
-    spark: Any, join: LabelJoin, tmp_path: Path
+    engine: Engine, join: LabelJoin, tmp_path: Path
 ) -> None:
     times = {
         "at": [minutes(1), minutes(2), minutes(4)],
@@ -309,7 +298,7 @@ def test_nothing_counts_before_it_was_logged_and_unripe_is_null(
         log_time="logged",
         columns=("age",),
     )
-    report = join_labels(replace(join, labels=(label,), lookups=(user,)), spark)
+    report = engine.join(replace(join, labels=(label,), lookups=(user,)))
     rows = {row["rid"]: row for row in pq.read_table(report.url).to_pylist()}
     assert [rows[f"r{n}"]["click"] for n in range(4)] == [1, 0, 0, None]
     assert [rows[f"r{n}"]["user_age"] for n in (0, 1, 7, 14)] == [30, None, 30, 31]
@@ -317,14 +306,15 @@ def test_nothing_counts_before_it_was_logged_and_unripe_is_null(
     assert (found["num_late"], found["num_hit"], found["num_unripe"]) == (1, 1, 97)
 
 
-def test_a_lower_rate_keeps_a_part_of_what_a_higher_one_keeps(spark: Any, join: LabelJoin) -> None:
+def test_a_lower_rate_keeps_a_part_of_what_a_higher_one_keeps(
+    engine: Engine, join: LabelJoin
+) -> None:
     kept = []
     for rate in (0.2, 0.5, 1.0):
-        url = join_labels(
+        url = engine.join(
             replace(
                 join, negatives=NegativeSampling(rate=rate), output_url=f"{join.output_url}-{rate}"
-            ),
-            spark,
+            )
         ).url
         rows = pq.read_table(url).to_pylist()
         assert {row["sample_weight"] for row in rows if row["click"] == 0} == {1 / rate}
@@ -335,7 +325,7 @@ def test_a_lower_rate_keeps_a_part_of_what_a_higher_one_keeps(spark: Any, join: 
 
 
 def test_impressions_that_cannot_be_told_apart_fail_the_join_unless_dropped(
-    spark: Any, join: LabelJoin, tmp_path: Path
+    engine: Engine, join: LabelJoin, tmp_path: Path
 ) -> None:
     path = tmp_path / "impressions" / "a.parquet"
     table = pq.read_table(path)
@@ -345,14 +335,14 @@ def test_impressions_that_cannot_be_told_apart_fail_the_join_unless_dropped(
     with pytest.raises(
         InputError, match=r"1 of 100 impressions have a null in rid, ts, .*\(--drop-incomplete\)"
     ):
-        join_labels(join, spark)
+        engine.join(join)
     assert not visible(join)
-    report = join_labels(replace(join, drop_incomplete=True), spark).document
+    report = engine.join(replace(join, drop_incomplete=True)).document
     assert (report["impressions"]["num_incomplete"], report["output"]["num_rows"]) == (1, 99)
 
 
-def test_rows_are_spread_by_a_column(spark: Any, join: LabelJoin) -> None:
-    report = join_labels(replace(join, partition={}, partition_by=("user",)), spark)
+def test_rows_are_spread_by_a_column(engine: Engine, join: LabelJoin) -> None:
+    report = engine.join(replace(join, partition={}, partition_by=("user",)))
     assert {path.name for path in Path(report.url).glob("user=*")} == {
         f"user={n}" for n in range(7)
     }
@@ -371,6 +361,7 @@ def arguments(join: LabelJoin, clicks: str) -> list[str]:
     return [text for pair in given.items() for text in pair]
 
 
+@pytest.mark.slow
 def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, join: LabelJoin) -> None:
     url = join.labels[0].source.url
     clicks = f"sql='select rid, cast(at as timestamp) as at from parquet.`file://{url}`'"
@@ -384,6 +375,7 @@ def test_the_script_reads_queries_and_runs_them_each_time(spark: Any, join: Labe
         assert report.document["labels"][0]["num_hit"] == 13
 
 
+@pytest.mark.slow
 def test_the_script_makes_a_session_of_its_own_and_prints_the_report(
     join: LabelJoin, tmp_path: Path
 ) -> None:
@@ -401,6 +393,7 @@ def test_the_script_makes_a_session_of_its_own_and_prints_the_report(
     assert "click: delay" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_script_answers_bad_input_with_one_line_and_code_2(
     join: LabelJoin, capsys: pytest.CaptureFixture[str]
 ) -> None:

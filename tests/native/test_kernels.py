@@ -41,6 +41,12 @@ def test_bytes_hash_as_one_by_one_with_any_seed(values: list[bytes], seed: int) 
     hashes = np.zeros(len(values), np.uint64)
     kernels.hash_texts(b"".join(values), offsets, hashes, seed, False)
     assert hashes.tolist() == [xxh64_bytes(value, seed) for value in values]
+    seeds = np.arange(seed % 2**63, seed % 2**63 + len(values), dtype=np.uint64)
+    chained = seeds.copy()
+    kernels.chain_texts(b"".join(values), offsets, chained)
+    assert chained.tolist() == [
+        xxh64_bytes(value, int(one)) for value, one in zip(values, seeds, strict=True)
+    ]
 
 
 @given(
@@ -195,6 +201,8 @@ def test_offsets_that_do_not_fit_are_refused(offsets: list[int], num_hashes: int
         "data",
     ):
         kernels.hash_texts(b"abc", np.array(offsets, np.int32), hashes, 42, False)
+    with pytest.raises(ValueError, match="expected one int32 offset more than aligned hashes"):
+        kernels.chain_texts(b"abc", np.array(offsets, np.int32), hashes)
 
 
 @pytest.mark.parametrize("offsets", [[0, 9, 41], [0, 9, 8], [-1, 9, 40]], ids=str)

@@ -1,3 +1,6 @@
+import math
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 import xxhash
@@ -146,3 +149,57 @@ def test_keys_have_the_signs_of_slot_0() -> None:
     keys = pa.array(["u1", None, ""])
     assert hashing.key_signs(keys).equals(hashing.sign(0, hashing.value_hash(keys)))
     assert hashing.key_signs(keys)[1].as_py() == 0
+
+
+# `select xxhash64(map_entries(m), ...)`, of Spark: checked in tests/ingest/test_join_local.py.
+COLUMNS = {
+    "tiny": pa.array([1, None, -128], pa.int8()),
+    "small": pa.array([1, None, -32768], pa.int16()),
+    "number": pa.array([1, None, -(2**31)], pa.int32()),
+    "big": pa.array([1, None, -(2**63)], pa.int64()),
+    "u8": pa.array([1, None, 255], pa.uint8()),
+    "u16": pa.array([1, None, 65535], pa.uint16()),
+    "u32": pa.array([1, None, 2**32 - 1], pa.uint32()),
+    "u64": pa.array([1, None, 2**64 - 1], pa.uint64()),
+    "flag": pa.array([True, None, False]),
+    "single": pa.array([1.5, math.nan, -0.0], pa.float32()),
+    "double": pa.array([1.5, -math.nan, -0.0]),
+    "text": pa.array(["a", None, "ß" * 20]),
+    "long_text": pa.array(["a", None, ""], pa.large_string()),
+    "bytes": pa.array([b"a", None, b"\x00\xff"]),
+    "fixed": pa.array([b"ab", None, b"\x00\xff"], pa.binary(2)),
+    "coded": pa.array(["x", None, "y"]).dictionary_encode(),
+    "day": pa.array([0, None, -1], pa.date32()),
+    "time": pa.array([0, None, -1], pa.timestamp("us", "UTC")),
+    "naive": pa.array([0, None, -1], pa.timestamp("ms")),
+    "price": pa.array([Decimal("1.50"), None, Decimal("-0.01")], pa.decimal128(18, 2)),
+    "sum": pa.array([Decimal("1.5"), None, Decimal("-170141183460469231731.6")], pa.decimal128(38, 1)),
+    "tags": pa.array([["a", None, "b"], None, []]),
+    "sizes": pa.array([[1, 2], None, [3, None]], pa.list_(pa.int64(), 2)),
+    "deep": pa.array([[[1], None, [2, 3]], None, [[]]], pa.large_list(pa.list_(pa.int32()))),
+    "pair": pa.array([{"a": 1, "b": None}, None, {"a": None, "b": "x"}]),
+    "map": pa.array([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), pa.int32())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_part_of_a_column_hashes_as_in_the_whole_and_null_is_the_seed(name: str) -> None:
+    column = COLUMNS[name]
+    whole = hashing.row_hash([column]).to_pylist()
+    assert hashing.row_hash([column.slice(1)]).to_pylist() == whole[1:]
+    assert hashing.row_hash([column.take(pa.array([2, 0]))]).to_pylist() == [whole[2], whole[0]]
+    if name not in ("single", "double"):
+        assert whole[1] == 42
+
+
+def test_hashes_of_texts_and_of_chained_columns_are_those_of_spark_sql() -> None:
+    texts = pa.array(SPARK_VALUES)
+    assert hashing.row_hash([texts]).to_pylist() == list(SPARK_VALUES.values())
+    members = [hashing.value_hash(pa.array([value])) for value in ("u1", "i1")]
+    found = hashing.row_hash([pa.array([201], pa.int32()), *members]).to_pylist()
+    assert found[0] & (2**63 - 1) == SPARK_SIGNS[201, "u1", "i1"]
+
+
+def test_a_type_that_spark_lacks_has_no_hash() -> None:
+    with pytest.raises(TypeError, match="expected a type that Spark hashes, found time64"):
+        hashing.row_hash([pa.array([1], pa.time64("us"))])

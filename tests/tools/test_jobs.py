@@ -1,12 +1,15 @@
 """The Spark jobs come with the package."""
 
 import importlib.metadata
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from featstore.base.errors import InputError
+from featstore.ingest.join_output import check_output
 from featstore.tools import job_extract as extract
 from featstore.tools import job_join_labels as join_labels
 from featstore.tools.cli import cli
@@ -80,6 +83,52 @@ def test_logs_that_are_not_parquet_are_refused_before_spark_starts(
     ]
     assert join_labels.main(given) == 2
     assert "a.csv: import text to Parquet first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("full", "full exists, and is not the output of a join"),
+        ("full/a.txt", "a.txt exists, and is not the output of a join"),
+        ("full/a.txt/out", "expected a directory to write to, found the file"),
+        ("s3://bucket/out", "s3:// cannot do in one step"),
+    ],
+)
+@pytest.mark.parametrize("command", ["job", "local", "spark"])
+def test_an_output_that_cannot_be_published_is_refused_before_anything_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    output: str,
+    message: str,
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.txt").write_text("")
+    for started in ("spark_session", "join_labels_locally"):
+        monkeypatch.setattr(join_labels, started, None)  # a call would be a TypeError
+    given = [
+        *("--output", output if ":" in output else str(tmp_path / output)),
+        *("--cut-off", "2026-11-02"),
+        *("--impressions", f"from={tmp_path}/i row_id=id event_time=ts"),
+        *("--label", f"name=click from={tmp_path}/c key=id event_time=ts window=1h"),
+    ]
+    if command == "job":
+        assert join_labels.main(given) == 2
+        assert message in capsys.readouterr().err
+    else:
+        done = CliRunner().invoke(cli, ["join-labels", *given, "--engine", command])
+        assert message in str(done.exception)
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["a.txt"]
+
+
+def test_a_directory_without_permission_to_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write everywhere, so the system's answer is replaced."""
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(InputError, match="is not writable: choose another output"):
+        check_output(str(tmp_path / "deep" / "out"))
 
 
 def test_scripts_of_a_clone_run_the_same_jobs() -> None:

@@ -1,5 +1,5 @@
-"""`featstore demo | extract | replay | spark-job | spark ...`: from raw rows to features, here and
-on a Spark cluster.
+"""`featstore demo | join-labels | extract | replay | spark-job | spark ...`: from raw rows to
+features, here and on a Spark cluster.
 """
 
 import sys
@@ -20,6 +20,7 @@ from featstore.tools.programs import (
     extract_options,
     input_option,
     job_path,
+    join_options,
     partition_from_path_option,
     partition_option,
     spec_option,
@@ -89,6 +90,42 @@ def extract(
     show(report, as_json=as_json)
     if register is not None:
         show(api.register(table_url, register), err=as_json)
+
+
+@click.command(
+    "join-labels",
+    cls=Command,
+    examples=[
+        "featstore join-labels --output joined --partition dt=2026-11-01 --cut-off "
+        "2026-11-02T06:00 --impressions 'from=raw/impressions/dt=2026-11-01 row_id=request_id "
+        "event_time=ts' --label 'name=click from=raw/clicks key=request_id event_time=ts window=1h'"
+    ],
+)
+@join_options
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="Join with duckdb, or in a session of Spark.",
+)
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="The engine local: how much duckdb may use, such as 4GB; a quarter of the machine's.",
+)
+@click.option(
+    "--spill",
+    metavar="DIRECTORY",
+    help="The engine local: where to put what does not fit; the directory of temporary files.",
+)
+def join_labels(engine: str, memory: str | None, spill: str | None, **options: Any) -> None:
+    """Join impressions with labels and looked-up features, into raw Parquet.
+
+    A log is given as KEY=VALUE pairs, quoted if a value holds spaces. Its rows come from one of
+    from=URL and, with the engine spark, sql=QUERY and table=NAME.
+    """
+    load("featstore.tools.job_join_labels").run(options, engine, memory, spill)
 
 
 @click.command(

@@ -7,7 +7,7 @@ import click
 
 from featstore.base.processes import end_with
 from featstore.tools.cli.command import CommandGroup
-from featstore.tools.cli.features import demo, extract, replay, spark, spark_job
+from featstore.tools.cli.features import demo, extract, join_labels, replay, spark, spark_job
 from featstore.tools.cli.importing import import_
 from featstore.tools.cli.spec import schema, spec
 from featstore.tools.cli.table import report, table, whatis
@@ -26,7 +26,7 @@ def cli() -> None:
 
 
 commands = (
-    *(demo, import_, extract, replay, report, spec, table, whatis, train),
+    *(demo, import_, join_labels, extract, replay, report, spec, table, whatis, train),
     *(bench, dispatch, stage, schema, spark, spark_job),
 )
 for command in commands:

@@ -1,0 +1,309 @@
+"""What the engine `local` reads, keeps and refuses; the join itself is tested on both engines in
+`test_join.py` and `test_join_output.py`.
+"""
+
+import datetime
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from featstore.base.errors import ConfigError, InputError
+from featstore.ingest.join import join_labels, read_source
+from featstore.ingest.join_local import join_labels_locally, write_parquet
+from featstore.ingest.join_log import open_log, spark_type
+from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource, Lookup
+from featstore.ops.hashing import row_hash
+from tests.ops.test_hashing import COLUMNS
+from tests.parquet_files import put_parquet
+
+START = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
+TIME = pa.timestamp("us", tz="UTC")
+START_US = int(START.timestamp()) * 1_000_000
+
+
+def times(*seconds: float) -> pa.Array:
+    return pa.array([START_US + int(second * 1e6) for second in seconds], TIME)
+
+
+def join_of(directory: Path, **changes: Any) -> LabelJoin:
+    """Impressions of `i`, and clicks of `c` by `rid`."""
+    label = Label(
+        name="click",
+        source=LogSource(url=str(directory / "c")),
+        key=("rid",),
+        event_time="at",
+        window_s=60,
+    )
+    options: dict[str, Any] = {
+        "impressions": Impressions(
+            source=LogSource(url=str(directory / "i")), row_id=("rid",), event_time="ts"
+        ),
+        "labels": (label,),
+        "cut_off": START + datetime.timedelta(days=1),
+        "output_url": str(directory / "out"),
+    }
+    return LabelJoin(**options | changes)
+
+
+@pytest.fixture
+def join(tmp_path: Path) -> LabelJoin:
+    """Two impressions, of which the second is clicked."""
+    put_parquet(tmp_path / "i/a.parquet", {"rid": [1, 2], "ts": times(0, 10)})
+    put_parquet(tmp_path / "c/a.parquet", {"rid": [2], "at": times(20)})
+    return join_of(tmp_path)
+
+
+def rows_of(url: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pq.read_table(url).to_pylist()
+    return found
+
+
+@pytest.mark.slow
+def test_rows_hash_as_in_spark(spark: Any, tmp_path: Path) -> None:
+    """Each type of Parquet that Spark reads, alone and all of them chained."""
+    put_parquet(tmp_path / "a.parquet", COLUMNS)
+    frame = spark.read.parquet(str(tmp_path))
+    entries = {name: f"map_entries({name})" if name == "map" else name for name in COLUMNS}
+    hashes = [f"xxhash64({text}) as {name}" for name, text in entries.items()]
+    found = frame.selectExpr(*hashes, f"xxhash64({', '.join(entries.values())}) as all").collect()
+    expected = {name: row_hash([column]) for name, column in COLUMNS.items()}
+    expected["all"] = row_hash(list(COLUMNS.values()))
+    for name, column in expected.items():
+        assert [row[name] for row in found] == column.to_pylist(), name
+    assert {name: spark_type(column.type) for name, column in COLUMNS.items() if not
+            pa.types.is_nested(column.type)} == {
+        name: of for name, of in frame.dtypes if not of.startswith(("array", "struct", "map"))
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("values", "pattern"),
+    [
+        (("1", "2"), ""),
+        (("1", "3000000000"), ""),
+        (("2026-11-01", "2026-11-02"), ""),
+        (("a", "__HIVE_DEFAULT_PARTITION__"), ""),
+        (("1", "2"), "/*"),
+        (("1", "2"), "/k=1"),
+    ],
+)
+def test_directories_are_columns_of_the_types_that_spark_infers(
+    spark: Any, tmp_path: Path, values: tuple[str, str], pattern: str
+) -> None:
+    for value in values:
+        # Spark refuses keys below several directories that a pattern matches.
+        below = "" if "*" in pattern else "h=7/"
+        put_parquet(tmp_path / f"log/k={value}/{below}a.parquet", {"x": [1]})
+    source = LogSource(url=f"{tmp_path}/log{pattern}")
+    log, frame = open_log(source), read_source(spark, source)
+    assert {field.name: spark_type(field.type) for field in log.schema} == dict(frame.dtypes)
+    found = [row for _, batch in log.batches(log.schema.names) for row in batch.to_pylist()]
+    read = [row.asDict() for row in frame.collect()]
+    assert sorted(map(repr, found)) == sorted(map(repr, read))
+
+
+@pytest.mark.slow
+def test_ties_sums_and_digests_are_those_of_a_join_on_spark(spark: Any, tmp_path: Path) -> None:
+    """Sums of floats in the order of time, whose last bits depend on it, and rows of equal rank."""
+    rids = [n % 40 for n in range(120)]
+    price = [float(n) for n in range(120)]
+    put_parquet(
+        tmp_path / "i/a.parquet",
+        {"rid": rids, "user": [n % 3 for n in rids], "ts": times(*rids), "price": price},
+    )
+    at, value = (
+        times(*(n % 60 for n in range(600))),
+        [10.0 ** (n * 7 % 31 - 15) for n in range(600)],
+    )
+    put_parquet(
+        tmp_path / "c/a.parquet",
+        {"eid": range(600), "user": [n % 3 for n in range(600)], "at": at, "value": value},
+    )
+    put_parquet(
+        tmp_path / "u/a.parquet", {"user": [0, 0, 1], "at": times(0, 0, 5), "age": [1, 2, 3]}
+    )
+    labels = tuple(
+        Label(
+            name=f"{kind}_{attribution}",
+            source=LogSource(url=str(tmp_path / "c")),
+            key=("user",),
+            event_time="at",
+            event_id=("eid",),
+            value="value",
+            kind=kind,
+            attribution=attribution,
+            window_s=50,
+        )
+        for kind, attribution in itertools.product(("sum", "last"), ("all", "first"))
+    )
+    user = Lookup(
+        name="user",
+        source=LogSource(url=str(tmp_path / "u")),
+        key=("user",),
+        event_time="at",
+        columns=("age",),
+    )
+    join = join_of(tmp_path, labels=labels, lookups=(user,))
+    local = join_labels_locally(join)
+    there = join_labels(replace(join, output_url=f"{join.output_url}2"), spark)
+    ours, theirs = (pq.read_table(report.url).sort_by("rid") for report in (local, there))
+    assert ours.schema.names == theirs.schema.names
+    assert ours.to_pylist() == theirs.to_pylist()
+    sizes = {"num_files", "size_bytes"}
+    for report in (local, there):
+        for name in sizes:
+            del report.document["output"][name]
+    assert local.document == there.document
+
+
+def test_rows_keep_their_order_and_types(join: LabelJoin, tmp_path: Path) -> None:
+    n = 10
+    columns = {name: column.take(pa.array([0] * n)) for name, column in COLUMNS.items()}
+    given = pa.table({"rid": list(range(n))[::-1], "ts": times(*range(n))} | columns)
+    put_parquet(tmp_path / "i/a.parquet", given)
+    url = join_labels_locally(join).url
+    assert pq.read_table(url).drop(["click"]).to_pylist() == given.to_pylist()
+    written, read = (pq.ParquetFile(f) for f in (f"{url}/part-0.parquet", tmp_path / "i/a.parquet"))
+    leaves = [str(read.schema.column(n)) for n in range(len(read.schema))]
+    assert [str(written.schema.column(n)) for n in range(len(written.schema) - 1)] == leaves
+    assert written.schema_arrow.field("click").type == pa.int32()
+
+
+def test_looked_up_values_keep_their_types(join: LabelJoin, tmp_path: Path) -> None:
+    columns = {name: column.slice(0, 1) for name, column in COLUMNS.items()}
+    put_parquet(tmp_path / "u/a.parquet", {"rid": [2], "at": times(0)} | columns)
+    user = Lookup(
+        name="user",
+        source=LogSource(url=str(tmp_path / "u")),
+        key=("rid",),
+        event_time="at",
+        columns=tuple(columns),
+    )
+    table = pq.read_table(join_labels_locally(replace(join, lookups=(user,))).url)
+    types = open_log(user.source).schema
+    for name, column in columns.items():
+        assert table[f"user_{name}"].to_pylist() == [None, *column.to_pylist()], name
+        assert table.schema.field(f"user_{name}").type == types.field(name).type, name
+
+
+def test_a_delta_table_is_a_log_without_its_deleted_rows(join: LabelJoin, tmp_path: Path) -> None:
+    url = str(tmp_path / "table")
+    deltalake.write_deltalake(url, pa.table({"rid": [1, 2], "at": times(5, 20)}))
+    deltalake.DeltaTable(url).delete("rid = 2")
+    label = replace(join.labels[0], source=LogSource(url=f"delta+{url}"))
+    report = join_labels_locally(replace(join, labels=(label,)))
+    assert [row["click"] for row in rows_of(report.url)] == [1, 0]
+    assert not join_labels_locally(replace(join, labels=(label,))).written
+    deltalake.write_deltalake(url, pa.table({"rid": [2], "at": times(20)}), mode="append")
+    assert join_labels_locally(replace(join, labels=(label,))).written
+    assert [row["click"] for row in rows_of(report.url)] == [1, 1]
+
+
+def test_files_may_lack_columns_and_none_may_change_its_type(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    put_parquet(tmp_path / "i/b.parquet", {"rid": [3], "ts": times(30), "more": ["x"]})
+    rows = rows_of(join_labels_locally(join).url)
+    assert [row["more"] for row in rows] == [None, None, "x"]
+    put_parquet(tmp_path / "i/c.parquet", {"rid": ["4"], "ts": times(40)})
+    with pytest.raises(InputError, match=r"i: a column has several types in its files .*rid"):
+        join_labels_locally(join)
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ({"sql": "select 1"}, "the engine `local` runs no queries and knows no metastore"),
+        ({"table": "db.clicks"}, "db.clicks: the engine `local` runs no queries"),
+        ({"url": "csv"}, r"a\.csv: import text to Parquet first"),
+        ({"url": "none"}, "no raw files at .*none: expected a Parquet file"),
+        ({"url": "mixed"}, r"expected all files in directories of the keys \[\], found .*k=1"),
+        ({"url": "halves"}, "takes the values of directories as integers, dates .*k=0.5"),
+        ({"url": "delta"}, r"lies in the Delta table .*name the table .*delta\+"),
+    ],
+)
+def test_logs_that_only_spark_reads_are_refused(
+    join: LabelJoin, tmp_path: Path, log: dict[str, str], message: str
+) -> None:
+    for directory in ("mixed/k=1", "mixed", "halves/k=0.5"):
+        put_parquet(tmp_path / directory / "a.parquet", {"rid": [1], "at": times(1)})
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv/a.csv").write_text("rid,at\n")
+    deltalake.write_deltalake(str(tmp_path / "delta"), pa.table({"rid": [1], "at": times(5)}))
+    source = LogSource(**{k: str(tmp_path / v) if k == "url" else v for k, v in log.items()})
+    with pytest.raises(InputError, match=message):
+        join_labels_locally(replace(join, labels=(replace(join.labels[0], source=source),)))
+    assert not Path(join.output_url).exists()
+
+
+def test_keys_and_columns_that_cannot_be_compared_are_refused(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    pairs = pa.array([{"a": 1}])
+    put_parquet(tmp_path / "c/a.parquet", {"rid": [2], "at": times(20), "eid": pairs})
+    by_pair = (replace(join.labels[0], event_id=("eid",)),)
+    with pytest.raises(InputError, match=r"'eid' is struct<.*compares no rows; expected text"):
+        join_labels_locally(replace(join, labels=by_pair))
+    clock = pa.array([1, 2], pa.time64("us"))
+    put_parquet(tmp_path / "i/a.parquet", {"rid": [1, 2], "ts": times(0, 10), "clock": clock})
+    with pytest.raises(InputError, match=r"cannot be compared .*found time64\[us\]\): leave it"):
+        join_labels_locally(join)
+    assert not Path(join.output_url).exists()
+
+
+def test_impressions_that_change_before_they_are_read_again_are_named(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    def write(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str, ...]) -> None:
+        put_parquet(tmp_path / "i/a.parquet", {"rid": [1, 2, 3], "ts": times(0, 10, 20)})
+        write_parquet(rows, url, partition_by)
+
+    with pytest.raises(InputError, match=r"i/a\.parquet changed while it was read"):
+        join_labels_locally(join, write=write)
+    assert not list((tmp_path).glob("*/_join_labels-*")) + list(tmp_path.glob("_join_labels-*"))
+
+
+def test_rows_are_spread_over_more_directories_than_arrow_writes_by_default(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    num_rows = 1_100
+    put_parquet(tmp_path / "i/a.parquet", {"rid": range(num_rows), "ts": times(*range(num_rows))})
+    report = join_labels_locally(replace(join, partition_by=("rid",)))
+    assert report.document["output"]["num_files"] == num_rows
+
+
+@pytest.mark.slow
+def test_a_log_beyond_the_memory_limit_goes_to_disk(tmp_path: Path) -> None:
+    """Ids alone take more than the limit. What was spilled is seen while rows are written."""
+    num_rows, limit_bytes, spilled = 400_000, 64_000_000, list[int]()
+    ids = pa.array([f"{n:0200d}" for n in range(num_rows)])
+    assert ids.nbytes > limit_bytes
+    at = pa.array(range(START_US, START_US + num_rows), TIME)
+    put_parquet(tmp_path / "i/a.parquet", {"rid": ids, "ts": at}, use_dictionary=False)
+    put_parquet(tmp_path / "c/a.parquet", {"rid": ids, "at": at}, use_dictionary=False)
+    spill = tmp_path / "spill"
+    spill.mkdir()
+
+    def write(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str, ...]) -> None:
+        spilled.extend(path.stat().st_size for path in spill.rglob("*") if path.is_file())
+        write_parquet(rows, url, partition_by)
+
+    join = join_of(tmp_path)
+    report = join_labels_locally(join, memory_bytes=limit_bytes, spill=str(spill), write=write)
+    assert sum(spilled) > 0
+    assert report.document["labels"][0]["num_hit"] == num_rows
+    assert not list(spill.iterdir())
+
+
+def test_too_little_memory_is_named_and_leaves_nothing(join: LabelJoin, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"expected more memory than 300,000 bytes \(--memory\)"):
+        join_labels_locally(join, memory_bytes=300_000, spill=str(tmp_path))
+    assert not list((tmp_path / "out").glob("*"))
+    assert not list(tmp_path.glob("featstore-join-*"))
