@@ -318,7 +318,7 @@ def _event_files(job: ExtractJob, opened: OpenedTables | None) -> dict[str, list
     """The files of each history's log, which fit the history. Errors as of `raw_files_of`."""
     logs = dict[str, list[RawFile]]()
     for history in job.spec.histories:
-        url, declared = job.events[history.name], history.inputs
+        url, declared = job.events[history.name], history.events.raw_types
         logs[history.name] = find_raw_files(url, {}, (), declared, opened)
         check_raw_schemas(history.events, logs[history.name])
     return logs
@@ -362,7 +362,7 @@ def raw_files_of(
         InputError: The files cannot be read, or lie in directories of partitions and the job says
             nothing about partitions.
     """
-    declared = job.spec.inputs if with_text else None
+    declared = job.spec.raw_types if with_text else None
     raw_files = find_raw_files(
         job.input_url, job.partition, job.partition_from_path, declared, opened
     )

@@ -204,8 +204,9 @@ class Extractor:
 
     def _single(self, row: Mapping[str, object]) -> pa.RecordBatch:
         """One row as a batch of raw columns."""
+        said = self.spec.on_error
         arrays = [
-            single(name, row.get(name), declared, said=self.spec.on_error.get(name))
+            single(name, row.get(name), declared, said=said.get(name), text=name in self.spec.text)
             for name, declared in self.graph.columns.items()
         ]
         return pa.RecordBatch.from_arrays(arrays, names=list(self.graph.columns))
