@@ -57,6 +57,7 @@ def extract(
     group: str | None = None,
     key: str | None = None,
     events: Mapping[str, str | Path] | None = None,
+    rejects: str | Path | None = None,
     retry_s: float = 120.0,
 ) -> ExtractReport: ...
 
@@ -75,6 +76,7 @@ def extract(
     spark: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
+    rejects: str | Path | None = None,
     retry_s: float = 120.0,
 ) -> DaysReport: ...
 
@@ -97,6 +99,7 @@ def extract(
     group: str | None = None,
     key: str | None = None,
     events: Mapping[str, str | Path] | None = None,
+    rejects: str | Path | None = None,
     retry_s: float = 120.0,
 ) -> ExtractReport | DaysReport:
     """Extracts raw rows into the table, in one commit that replaces the partitions written.
@@ -134,6 +137,9 @@ def extract(
             partition's keys and new columns are held in memory, in this process or in the
             partition's one Spark task.
         events: By history of the spec, its log of events: raw rows, as of `input_url`.
+        rejects: A file to write, with the rows that were skipped or whose values were replaced
+            since they are malformed, and why: at most 10,000, as lines of JSON
+            (docs/contracts.md). With `days` it has the `{dt}` (and `{hour}`) of the input.
         retry_s: How many seconds a request to a store is made again after failures that may pass,
             such as a store or name node that fails over.
 
@@ -149,9 +155,15 @@ def extract(
         CommitConflictError: Another writer committed the same partition first.
     """
     _check_extract(input_url, dataframe, days, group, key, allow_missing or dry_run)
+    if rejects is not None and group is not None:
+        raise InputError(
+            "rejects: expected it without `group`, found both: the rows of a group are those of "
+            "the table's files, whose extraction lists them"
+        )
     with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
         where = (partition, partition_from_path, no_partition)
         job = _job(spec, input_url, table_url, *where, run_id, events)
+        job = replace(job, rejects=None if rejects is None else str(rejects))
         report: ExtractReport | DaysReport
         runner = None if spark is None else SparkRunner(spark)
         if dataframe is not None:

@@ -371,6 +371,13 @@ def _plan(job: ExtractJob, days: str, opened: OpenedTables) -> tuple[DayReport, 
             f"({DAY}); remove one of them"
         )
     wanted_days = expand(days, job.input_url, job.partition)
+    places = set(_PLACEHOLDER.findall(job.input_url))
+    if job.rejects is not None and set(_PLACEHOLDER.findall(job.rejects)) != places:
+        raise InputError(
+            f"rejects: expected a file for each day, with the placeholders of the input "
+            f"({', '.join(f'{{{place}}}' for place in sorted(places))}), found "
+            f"{redact(job.rejects)}"
+        )
     extractor = Extractor(job.spec)
     spec = extractor.spec
     held = find_held(wanted_days, open_for_writing(job.table_url, "extract"), spec)
@@ -385,8 +392,13 @@ def _extract_day(
     extract: Callable[[ExtractJob], ExtractReport],
 ) -> DayReport:
     day = plan.day
+    rejects = job.rejects
     of_day = replace(
-        job, input_url=day.input_url, partition=day.partition, run_id=f"{job.run_id}/{day}"
+        job,
+        input_url=day.input_url,
+        partition=day.partition,
+        run_id=f"{job.run_id}/{day}",
+        rejects=None if rejects is None else _filled(rejects, day.partition),
     )
     try:
         return replace(plan, report=extract(of_day))

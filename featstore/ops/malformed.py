@@ -193,11 +193,12 @@ def _found(what: str, array: pa.Array, mask: Mask) -> Iterator[MalformedValues]:
     rows: Integers = np.flatnonzero(mask)
     if len(rows):
         yield MalformedValues(
-            what=what, rows=rows, text=lambda number: _text(array, int(rows[number]))
+            what=what, rows=rows, text=lambda number: value_text(array, int(rows[number]))
         )
 
 
-def _text(array: pa.Array, row: int) -> str:
+def value_text(array: pa.Array, row: int) -> str:
+    """A raw value as short text, whatever it is."""
     value = array.slice(row, 1)
     if _is.is_timestamp(value.type) or _is.is_date(value.type):
         value = value.view(pa.int32() if _is.is_date32(value.type) else pa.int64())

@@ -34,7 +34,7 @@ from featstore.tools.programs import (
     table_option,
 )
 
-_NOT_OF_RELABEL = {"days", "allow_missing", "dry_run", "group", "events"}
+_NOT_OF_RELABEL = {"days", "allow_missing", "dry_run", "group", "events", "rejects"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,6 +101,11 @@ def check_options(options: Mapping[str, Any]) -> None:
     if options["relabel"] and (options["key"] is None or source is None or days is not None):
         raise click.UsageError(
             "argument --relabel: expected --input and --key with it, and no --days"
+        )
+    if options["rejects"] is not None and (options["relabel"] or group is not None):
+        raise click.UsageError(
+            "argument --rejects: not allowed with argument --relabel or --group, which write no "
+            "rows"
         )
     if group is not None and days is not None:
         raise click.UsageError(

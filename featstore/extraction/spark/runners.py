@@ -390,7 +390,7 @@ def _write_partition(
     from pyspark import TaskContext
 
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
-    extractor = Extractor(task.spec)
+    extractor = task.extractor()
     origin = BatchOrigin(source=f"DataFrame, partition {unit}")
     extracted = extract_batches(batches, extractor, partition, origin)
     with kept_memory(), retrying(task.retry):
@@ -426,7 +426,7 @@ def _cut_partition(
     from pyspark import TaskContext
 
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
-    extractor, numbers = Extractor(task.spec), range(num_buckets)
+    extractor, numbers = task.extractor(), range(num_buckets)
     origin = BatchOrigin(source=f"DataFrame, partition {unit}")
     extracted = extract_batches(batches, extractor, partition, origin)
     rows = CutRows(task, extractor, extracted, numbers, unit, _BLOCK_BYTES)

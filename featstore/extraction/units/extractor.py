@@ -223,6 +223,8 @@ class Extractor:
             raise self._with_row(error, taken, origin) from error.__cause__
         for position, counts, inputs in counted:
             self._count(position, counts, inputs, taken, origin)
+        if self.findings.rejects is not None:
+            self.findings.rejects.take(batch, origin, taken.kept)
         self._attribution.fill(filled)
         if self._watches:
             raw = pa.RecordBatch.from_arrays(taken.columns, names=list(self.graph.columns))
