@@ -76,6 +76,8 @@ def extract(
     spark: Any = None,
     run_id: str | None = None,
     progress: Progress = ignore_progress,
+    group: str | None = None,
+    key: str | None = None,
     rejects: str | Path | None = None,
     retry_s: float = 120.0,
 ) -> DaysReport: ...
@@ -126,13 +128,15 @@ def extract(
         allow_missing: With `days`: skip days without input. By default they are an InputError,
             raised before any work.
         dry_run: With `days`: only report what would be done.
-        spark: A Spark session whose tasks read the files. By default threads of this process do.
+        spark: A Spark session whose tasks read the files, or a function that returns it, called
+            once there is work. By default threads of this process read them.
         dataframe: A Spark DataFrame whose rows are the input, in place of `input_url`.
         run_id: The name of this run, stored in the commit. Random by default.
         progress: Called as `progress(num_files, num_files_total, num_rows)` while the run goes on.
         group: Extract only the slots that the table's files lack, into the slot group of this name.
             No base file is read or written. Without `key` the raw files must be the very ones that
-            made the base files, so that rows match by position.
+            made the base files, so that rows match by position. With `days` those days get it that
+            lack slots of the spec, each in a commit.
         key: With `group`: the kept column that matches raw rows with rows of the base files. A
             partition's keys and new columns are held in memory, in this process or in the
             partition's one Spark task.
@@ -166,10 +170,14 @@ def extract(
         job = replace(job, rejects=None if rejects is None else str(rejects))
         report: ExtractReport | DaysReport
         runner = None if spark is None else SparkRunner(spark)
+
+        def grouped(one: ExtractJob) -> ExtractReport:
+            return _extract_group(GroupJob(job=one, name=str(group), key=key), spark, progress)
+
         if dataframe is not None:
             report = extract_dataframe(job, dataframe, progress=progress)
-        elif group is not None:
-            report = _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
+        elif group is not None and days is None:
+            report = grouped(job)
         elif days is None:
             report = extract_files(job, runner=runner, progress=progress)
         else:
@@ -180,6 +188,7 @@ def extract(
                 dry_run=dry_run,
                 runner=runner,
                 progress=progress,
+                extract_group=None if group is None else grouped,
             )
         return report if dry_run else _shown(report)
 
@@ -286,11 +295,6 @@ def _check_extract(
     if days is None and is_only_with_days:
         raise InputError(
             "allow_missing and dry_run go with days: expected days=FIRST..LAST, found none"
-        )
-    if days is not None and group is not None:
-        raise InputError(
-            "days and group: expected one of them, found both; extract the slot group day by day, "
-            "with the input and the partition of each (docs/howto/add_slots.md has a loop)"
         )
     if key is not None and group is None:
         raise InputError(

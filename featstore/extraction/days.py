@@ -321,6 +321,7 @@ def extract_days(
     dry_run: bool = False,
     runner: Runner | None = None,
     progress: Progress = ignore_progress,
+    extract_group: Callable[[ExtractJob], ExtractReport] | None = None,
 ) -> DaysReport:
     """Extracts the days that need it, in order, one commit per day.
 
@@ -333,12 +334,17 @@ def extract_days(
         days: `FIRST..LAST`, both included, or a single day.
         allow_missing: Leave out days without input, rather than fail.
         dry_run: Only report what would be done.
+        extract_group: Extracts a slot group of one day. Days then need it that lack slots of the
+            spec, whatever became of their input.
 
     Raises:
-        InputError: Some days have no input and `allow_missing` is false; raised before any work.
+        InputError: Some days have no input and `allow_missing` is false, or a slot group is to be
+            added to some that the table lacks; raised before any work.
     """
     opened = OpenedTables()
     planned = _plan(job, days, opened)
+    if extract_group is not None:
+        planned = _plan_group(job, planned)
     if dry_run:
         return DaysReport(table_url=job.table_url, days=planned, dry_run=True)
     if not allow_missing:
@@ -347,7 +353,7 @@ def extract_days(
     for plan in planned:
         try:
             if plan.reason.extracts:
-                extract = functools.partial(
+                extract = extract_group or functools.partial(
                     extract_files, runner=runner, progress=progress, opened=opened
                 )
                 plan = _extract_day(job, plan, allow_missing, extract)
@@ -383,6 +389,20 @@ def _plan(job: ExtractJob, days: str, opened: OpenedTables) -> tuple[DayReport, 
     held = find_held(wanted_days, open_for_writing(job.table_url, "extract"), spec)
     inputs = find_inputs(wanted_days, extractor.input_columns, opened)
     return plan_days(wanted_days, held, inputs, spec.hash)
+
+
+def _plan_group(job: ExtractJob, planned: Sequence[DayReport]) -> tuple[DayReport, ...]:
+    """Of days that hold the slots nothing is done; none is replaced."""
+    if missing := [str(plan.day) for plan in planned if plan.reason is Reason.MISSING]:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise InputError(
+            f"{redact(job.table_url)} has no {', '.join(missing[:3])}{more}; extract these days "
+            f"first, which then have all slots of the spec"
+        )
+    reasons = {Reason.STALE_INPUT: Reason.UP_TO_DATE, Reason.STALE_BOTH: Reason.STALE_SPEC}
+    return tuple(
+        replace(plan, reason=reasons.get(plan.reason, plan.reason), held=None) for plan in planned
+    )
 
 
 def _extract_day(

@@ -146,10 +146,18 @@ def check_workers(context: "SparkContext") -> None:
 
 
 class SparkRunner:
-    """Runs units as Spark tasks, one per unit. Progress counts the rows of finished tasks."""
+    """Runs units as Spark tasks, one per unit. Progress counts the rows of finished tasks.
 
-    def __init__(self, spark: "SparkSession") -> None:
-        self._context = spark.sparkContext
+    Args:
+        spark: A session, or a function that returns it, called once there is work.
+    """
+
+    def __init__(self, spark: "SparkSession | Callable[[], SparkSession]") -> None:
+        self._spark = spark
+
+    @property
+    def _context(self) -> "SparkContext":
+        return (self._spark() if callable(self._spark) else self._spark).sparkContext
 
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
