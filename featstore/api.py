@@ -238,7 +238,8 @@ def import_raw(
     it stopped; a complete one does nothing.
 
     Args:
-        format: `csv`, `json` (JSON lines), `libsvm` or `tfrecord`.
+        format: `csv`, `json` (JSON lines), `libsvm`, `pairs` (lines such as
+            `label:1,slot1:17,tags:a,tags:b`) or `tfrecord`.
         input_url: A file, a directory (all of its files, at any depth) or a glob, on any storage;
             plain, or compressed with gzip or zstd.
         output_url: The directory to write, on the local disk.
@@ -251,7 +252,8 @@ def import_raw(
         progress: Called as `progress(num_files, num_files_total, num_rows)`.
         on_schema: Called with the columns before any file is converted.
         **options: For csv: `delimiter`, `names` (of the columns, if files have no header),
-            `nulls` (texts that mean null besides the empty one) and `encoding`.
+            `nulls` (texts that mean null besides the empty one) and `encoding`. For pairs:
+            `delimiter`.
 
     Returns:
         A report, which has the `inputs` of a spec that reads the rows.

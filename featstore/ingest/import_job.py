@@ -14,6 +14,7 @@ from featstore.formats.csv_rows import CsvFormat
 from featstore.formats.examples import TfrecordFormat
 from featstore.formats.json_lines import JsonFormat
 from featstore.formats.libsvm import LibsvmFormat
+from featstore.formats.pairs import PairsFormat
 from featstore.formats.parsed import RowFormat, is_undecided, name_of, type_of
 from featstore.spec.model import type_name
 
@@ -21,6 +22,7 @@ FORMATS: Mapping[str, Any] = {
     "csv": CsvFormat,
     "json": JsonFormat,
     "libsvm": LibsvmFormat,
+    "pairs": PairsFormat,
     "tfrecord": TfrecordFormat,
 }
 
