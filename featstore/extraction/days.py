@@ -399,9 +399,9 @@ def _plan_group(job: ExtractJob, planned: Sequence[DayReport]) -> tuple[DayRepor
             f"{redact(job.table_url)} has no {', '.join(missing[:3])}{more}; extract these days "
             f"first, which then have all slots of the spec"
         )
-    reasons = {Reason.STALE_INPUT: Reason.UP_TO_DATE, Reason.STALE_BOTH: Reason.STALE_SPEC}
+    holding = {Reason.STALE_INPUT: Reason.UP_TO_DATE}
     return tuple(
-        replace(plan, reason=reasons.get(plan.reason, plan.reason), held=None) for plan in planned
+        replace(plan, reason=holding.get(plan.reason, plan.reason), held=None) for plan in planned
     )
 
 

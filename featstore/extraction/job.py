@@ -50,6 +50,7 @@ from featstore.extraction.units.unit_statistics import merge_partition
 from featstore.extraction.units.unit_values import merge_partition_values
 from featstore.extraction.written import WrittenFiles
 from featstore.files.listings import list_own
+from featstore.files.looks import is_directory_at
 from featstore.files.storage import join, lies_within, local_path
 from featstore.histories.stored import with_ranges
 from featstore.spec.graph import build_graph
@@ -451,7 +452,7 @@ def _check_rejects(job: ExtractJob) -> None:
                 f"rejects: expected a file outside of {redact(url)}, found {redact(job.rejects)}"
             )
     path = local_path(job.rejects)
-    if path is not None and path.is_dir():
+    if path is not None and is_directory_at(path):
         raise InputError(f"rejects: expected a file, found the directory {path}")
 
 

@@ -55,9 +55,9 @@ class PairsFormat(RowFormat):
                     f"{name_of(field.type)}"
                 )
 
-    def sample(self, source: IO[bytes], most: int) -> list["_Rows"]:
+    def sample(self, source: IO[bytes], most: int) -> list["_PairRows"]:
         """The pairs of the first rows, those of a block together."""
-        found, left = list[_Rows](), most
+        found, left = list[_PairRows](), most
         for block in line_blocks(source):
             found.append(_split(replace(block, lines=block.lines[:left]), self.delimiter))
             left -= len(found[-1].lines)
@@ -65,7 +65,7 @@ class PairsFormat(RowFormat):
                 break
         return [rows for rows in found if rows.places]
 
-    def infer(self, rows: Sequence["_Rows"]) -> pa.Schema:
+    def infer(self, rows: Sequence["_PairRows"]) -> pa.Schema:
         fields = []
         for name in dict.fromkeys(name for part in rows for name in part.places):
             of_parts = [part.of(name) for part in rows]
@@ -82,7 +82,7 @@ class PairsFormat(RowFormat):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rows:
+class _PairRows:
     """The pairs of some lines.
 
     Attributes:
@@ -105,7 +105,7 @@ class _Rows:
         return self.row_of[places], self.texts.take(pa.array(places))
 
 
-def _split(block: Lines, delimiter: str) -> _Rows:
+def _split(block: Lines, delimiter: str) -> _PairRows:
     numbers, lines, wrong = list[int](), list[str](), dict[int, str]()
     for number, line in enumerate(block.lines, block.first):
         if not line.strip():
@@ -129,7 +129,7 @@ def _split(block: Lines, delimiter: str) -> _Rows:
     codes = values_of(encoded.indices)
     ends = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
     by_name = np.split(np.argsort(codes, kind="stable"), ends[:-1])
-    return _Rows(
+    return _PairRows(
         lines=numbers,
         wrong=wrong,
         row_of=row_of[is_good],
@@ -138,7 +138,7 @@ def _split(block: Lines, delimiter: str) -> _Rows:
     )
 
 
-def _parsed(rows: _Rows, schema: pa.Schema) -> ParsedRows:
+def _parsed(rows: _PairRows, schema: pa.Schema) -> ParsedRows:
     wrong, num_rows = dict(rows.wrong), len(rows.lines)
     columns = [_column(rows, field, wrong) for field in schema]
     is_good = np.ones(num_rows, np.bool_)
@@ -160,7 +160,7 @@ def _parsed(rows: _Rows, schema: pa.Schema) -> ParsedRows:
     )
 
 
-def _column(rows: _Rows, field: pa.Field, wrong: dict[int, str]) -> pa.Array:
+def _column(rows: _PairRows, field: pa.Field, wrong: dict[int, str]) -> pa.Array:
     """The column of a field; adds what is wrong with rows."""
     num_rows, (row_of, texts) = len(rows.lines), rows.of(field.name)
     where = f"column {field.name!r}: expected"
