@@ -57,6 +57,7 @@ def extract(
     group: str | None = None,
     key: str | None = None,
     events: Mapping[str, Any] | None = None,
+    rejects: str | Path | None = None,
     retry_s: float = 120.0,
 ) -> ExtractReport: ...
 
@@ -76,6 +77,9 @@ def extract(
     run_id: str | None = None,
     progress: Progress = ignore_progress,
     events: Mapping[str, Any] | None = None,
+    group: str | None = None,
+    key: str | None = None,
+    rejects: str | Path | None = None,
     retry_s: float = 120.0,
 ) -> DaysReport: ...
 
@@ -98,6 +102,7 @@ def extract(
     group: str | None = None,
     key: str | None = None,
     events: Mapping[str, Any] | None = None,
+    rejects: str | Path | None = None,
     retry_s: float = 120.0,
 ) -> ExtractReport | DaysReport:
     """Extracts raw rows into the table, in one commit that replaces the partitions written.
@@ -124,18 +129,23 @@ def extract(
         allow_missing: With `days`: skip days without input. By default they are an InputError,
             raised before any work.
         dry_run: With `days`: only report what would be done.
-        spark: A Spark session whose tasks read the files. By default threads of this process do.
+        spark: A Spark session whose tasks read the files, or a function that returns it, called
+            once there is work. By default threads of this process read them.
         dataframe: A Spark DataFrame whose rows are the input, in place of `input_url`.
         run_id: The name of this run, stored in the commit. Random by default.
         progress: Called as `progress(num_files, num_files_total, num_rows)` while the run goes on.
         group: Extract only the slots that the table's files lack, into the slot group of this name.
             No base file is read or written. Without `key` the raw files must be the very ones that
-            made the base files, so that rows match by position.
+            made the base files, so that rows match by position. With `days` those days get it that
+            lack slots of the spec, each in a commit.
         key: With `group`: the kept column that matches raw rows with rows of the base files. A
             partition's keys and new columns are held in memory, in this process or in the
             partition's one Spark task.
         events: By history of the spec, the URL of its log of events: raw rows, as of `input_url`.
             With `dataframe`, a log may be a DataFrame, too.
+        rejects: A file to write, with the rows that were skipped or whose values were replaced
+            since they are malformed, and why: at most 10,000, as lines of JSON
+            (docs/contracts.md). With `days` it has the `{dt}` (and `{hour}`) of the input.
         retry_s: How many seconds a request to a store is made again after failures that may pass,
             such as a store or name node that fails over.
 
@@ -151,16 +161,26 @@ def extract(
         CommitConflictError: Another writer committed the same partition first.
     """
     _check_extract(input_url, dataframe, days, group, key, allow_missing or dry_run)
+    if rejects is not None and group is not None:
+        raise InputError(
+            "rejects: expected it without `group`, found both: the rows of a group are those of "
+            "the table's files, whose extraction lists them"
+        )
     with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
         where = (partition, partition_from_path, no_partition)
         urls, frames = _logs(events or {}, dataframe)
         job = _job(spec, input_url, table_url, *where, run_id, urls)
+        job = replace(job, rejects=None if rejects is None else str(rejects))
         report: ExtractReport | DaysReport
         runner = None if spark is None else SparkRunner(spark)
+
+        def grouped(one: ExtractJob) -> ExtractReport:
+            return _extract_group(GroupJob(job=one, name=str(group), key=key), spark, progress)
+
         if dataframe is not None:
             report = extract_dataframe(job, dataframe, events=frames, progress=progress)
-        elif group is not None:
-            report = _extract_group(GroupJob(job=job, name=group, key=key), spark, progress)
+        elif group is not None and days is None:
+            report = grouped(job)
         elif days is None:
             report = extract_files(job, runner=runner, progress=progress)
         else:
@@ -171,6 +191,7 @@ def extract(
                 dry_run=dry_run,
                 runner=runner,
                 progress=progress,
+                extract_group=None if group is None else grouped,
             )
         return report if dry_run else _shown(report)
 
@@ -233,7 +254,8 @@ def import_raw(
     it stopped; a complete one does nothing.
 
     Args:
-        format: `csv`, `json` (JSON lines), `libsvm` or `tfrecord`.
+        format: `csv`, `json` (JSON lines), `libsvm`, `pairs` (lines such as
+            `label:1,slot1:17,tags:a,tags:b`) or `tfrecord`.
         input_url: A file, a directory (all of its files, at any depth) or a glob, on any storage;
             plain, or compressed with gzip or zstd.
         output_url: The directory to write, on the local disk.
@@ -246,7 +268,8 @@ def import_raw(
         progress: Called as `progress(num_files, num_files_total, num_rows)`.
         on_schema: Called with the columns before any file is converted.
         **options: For csv: `delimiter`, `names` (of the columns, if files have no header),
-            `nulls` (texts that mean null besides the empty one) and `encoding`.
+            `nulls` (texts that mean null besides the empty one) and `encoding`. For pairs:
+            `delimiter`.
 
     Returns:
         A report, which has the `inputs` of a spec that reads the rows.
@@ -290,11 +313,6 @@ def _check_extract(
     if days is None and is_only_with_days:
         raise InputError(
             "allow_missing and dry_run go with days: expected days=FIRST..LAST, found none"
-        )
-    if days is not None and group is not None:
-        raise InputError(
-            "days and group: expected one of them, found both; extract the slot group day by day, "
-            "with the input and the partition of each (docs/howto/add_slots.md has a loop)"
         )
     if key is not None and group is None:
         raise InputError(

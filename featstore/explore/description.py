@@ -3,7 +3,7 @@
 """
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
@@ -11,9 +11,11 @@ from tabulate import tabulate
 
 from featstore.base.redaction import redact
 from featstore.base.text_table import Printed, text_table
+from featstore.extraction.units.findings import describe as describe_findings
 from featstore.ops.timestamps import duration_text
 from featstore.statistics.data_checks import CheckResult
-from featstore.table.delta import Commit
+from featstore.table.delta import Commit, with_origins
+from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import history_of
 from featstore.table.snapshot import Snapshot
 
@@ -104,6 +106,8 @@ class Description(Printed):
         groups: The slot groups.
         partitions: The partitions.
         warnings: The checks of severity `warn` that did not pass when the partitions were written.
+        malformed: What was skipped or replaced when the partitions were written, a line for each
+            input and reason.
     """
 
     table: str
@@ -118,6 +122,7 @@ class Description(Printed):
     groups: tuple[GroupDescription, ...]
     partitions: tuple[PartitionDescription, ...]
     warnings: tuple[CheckResult, ...] = ()
+    malformed: tuple[str, ...] = ()
 
     def text(self, width: int | None = None) -> str:
         """The description as text, with tables of `width` characters at most if given."""
@@ -134,6 +139,7 @@ class Description(Printed):
                 width=width,
             ),
             "\n".join(f"warning: {warning}" for warning in self.warnings),
+            "\n".join(self.malformed),
         ]
         return "\n\n".join(part for part in parts if part)
 
@@ -171,7 +177,10 @@ class Description(Printed):
 
 
 def describe(
-    snapshot: Snapshot, num_commits: int, warnings: tuple[CheckResult, ...] = ()
+    snapshot: Snapshot,
+    num_commits: int,
+    warnings: tuple[CheckResult, ...] = (),
+    malformed: tuple[str, ...] = (),
 ) -> Description:
     """Describes a snapshot.
 
@@ -179,6 +188,7 @@ def describe(
         snapshot: The snapshot.
         num_commits: The number of commits in the table's log.
         warnings: Checks that did not pass when the partitions were written.
+        malformed: As of `Description`.
     """
     in_use = snapshot.data_files.groups
     return Description(
@@ -221,7 +231,32 @@ def describe(
             for total in snapshot.data_files.totals()
         ),
         warnings=warnings,
+        malformed=malformed,
     )
+
+
+def stored_findings(
+    commits: Iterable[Commit], partitions: Iterable[Mapping[str, str | None]]
+) -> tuple[str, ...]:
+    """What the extractions that made these partitions skipped or replaced as malformed.
+
+    Args:
+        commits: The commits of the table up to its version, newest first.
+        partitions: The table's partitions.
+    """
+    waiting, lines = {to_json(partition) for partition in partitions}, list[str]()
+    for _, of in with_origins(commits):
+        made = waiting & {to_json(partition) for partition in of.partitions}
+        if made and not of.origins and of.groups is None:
+            waiting -= made
+            lines += _findings(of)
+    return tuple(lines)
+
+
+def _findings(of: CommitMetadata) -> Iterator[str]:
+    where = _partition_names(of.partitions)
+    for line in describe_findings(of.counts, (), of.num_rows_skipped):
+        yield f"{where}: {line}"
 
 
 def _columns(snapshot: Snapshot) -> tuple[ColumnDescription, ...]:
@@ -269,7 +304,14 @@ class History(Printed):
             align=_COMMIT_ALIGN,
             width=width,
         )
-        return f"{table}\n(and {self.num_more:,} earlier ones)" if self.num_more else table
+        found = [
+            f"version {commit.version}, {line}"
+            for commit in self.commits
+            if commit.metadata is not None and not commit.metadata.origins
+            for line in _findings(commit.metadata)
+        ]
+        more = [f"(and {self.num_more:,} earlier ones)"] if self.num_more else []
+        return "\n".join([table, *more, *found])
 
     def as_dict(self) -> dict[str, Any]:
         """The commits as JSON types, without the checksum of each file."""

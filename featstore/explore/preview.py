@@ -251,7 +251,7 @@ def preview(
     slots = _wanted(extractor, slot)
     raw: list[pa.RecordBatch] = []
     extractor.watch(raw.append)
-    files = find_raw_files(str(input_url), {}, (), parsed.inputs)
+    files = find_raw_files(str(input_url), {}, (), parsed.raw_types)
     units = plan_units(files, 1)  # a row group each
     chosen = spread_with_rows(units, lambda unit: unit.num_rows, num_rows)
     rows = marks_to_nulls(

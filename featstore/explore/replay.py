@@ -170,7 +170,7 @@ def replay(
     parsed = spec if isinstance(spec, Spec) else load_spec(spec)
     check_no_histories(parsed, "a replay")
     extractor = Extractor(parsed)
-    files = find_raw_files(raw_url, partition or {}, partition_from_path, parsed.inputs)
+    files = find_raw_files(raw_url, partition or {}, partition_from_path, parsed.raw_types)
     units = plan_units(files, _WHOLE_FILES)
     table = open_table(table_url, stale_groups=stale_groups)
     keys = {key.name for key in table.schema.partition_keys}

@@ -22,7 +22,7 @@ from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema, without_places
 from featstore.base.table_result import nullable_integers
 from featstore.base.text_table import html_table
 from featstore.decoded.file_sources import FileSource, SourcesAhead, files_in_place
-from featstore.explore.description import Description, describe
+from featstore.explore.description import Description, describe, stored_findings
 from featstore.explore.label_profile import LabelProfile, label_rows
 from featstore.explore.partition_profiles import PartitionProfiles, partition_profiles
 from featstore.explore.profile import Profile, numeric_labels
@@ -561,7 +561,8 @@ class Table:
         partitions and warnings. `str()` of it is the text for people.
         """
         warnings = stored_warnings(self._commits(), self.partitions)
-        return describe(self.snapshot, len(self.history()), warnings)
+        malformed = stored_findings(self._commits(), self.partitions)
+        return describe(self.snapshot, len(self.history()), warnings, malformed)
 
     def _commits(self) -> list[Commit]:
         """The commits up to this version, newest first."""

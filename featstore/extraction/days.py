@@ -328,6 +328,7 @@ def extract_days(
     dry_run: bool = False,
     runner: Runner | None = None,
     progress: Progress = ignore_progress,
+    extract_group: Callable[[ExtractJob], ExtractReport] | None = None,
 ) -> DaysReport:
     """Extracts the days that need it, in order, one commit per day.
 
@@ -340,13 +341,18 @@ def extract_days(
         days: `FIRST..LAST`, both included, or a single day.
         allow_missing: Leave out days without input, rather than fail.
         dry_run: Only report what would be done.
+        extract_group: Extracts a slot group of one day. Days then need it that lack slots of the
+            spec, whatever became of their input.
 
     Raises:
         ConfigError: As of `extract_files`.
-        InputError: Some days have no input and `allow_missing` is false; raised before any work.
+        InputError: Some days have no input and `allow_missing` is false, or a slot group is to be
+            added to some that the table lacks; raised before any work.
     """
     opened = OpenedTables()
-    planned = _plan(job, days, opened)
+    planned = _plan(job, days, opened, has_events=extract_group is None)
+    if extract_group is not None:
+        planned = _plan_group(job, planned)
     if dry_run:
         return DaysReport(table_url=job.table_url, days=planned, dry_run=True)
     if not allow_missing:
@@ -355,7 +361,7 @@ def extract_days(
     for plan in planned:
         try:
             if plan.reason.extracts:
-                extract = functools.partial(
+                extract = extract_group or functools.partial(
                     extract_files, runner=runner, progress=progress, opened=opened
                 )
                 plan = _extract_day(job, plan, allow_missing, extract)
@@ -366,8 +372,11 @@ def extract_days(
     return DaysReport(table_url=job.table_url, days=tuple(done))
 
 
-def _plan(job: ExtractJob, days: str, opened: OpenedTables) -> tuple[DayReport, ...]:
-    check_events(job)
+def _plan(
+    job: ExtractJob, days: str, opened: OpenedTables, *, has_events: bool
+) -> tuple[DayReport, ...]:
+    if has_events:  # A slot group takes none, and asks for none to be the same.
+        check_events(job)
     if job.partition_from_path:
         raise InputError(
             "days: partition_from_path and days cannot be combined; put {dt} in place of the "
@@ -379,11 +388,18 @@ def _plan(job: ExtractJob, days: str, opened: OpenedTables) -> tuple[DayReport, 
             f"({DAY}); remove one of them"
         )
     wanted_days = expand(days, job.input_url, job.partition)
+    places = set(_PLACEHOLDER.findall(job.input_url))
+    if job.rejects is not None and set(_PLACEHOLDER.findall(job.rejects)) != places:
+        raise InputError(
+            f"rejects: expected a file for each day, with the placeholders of the input "
+            f"({', '.join(f'{{{place}}}' for place in sorted(places))}), found "
+            f"{redact(job.rejects)}"
+        )
     extractor = Extractor(job.spec)
     spec = extractor.spec
     held = find_held(wanted_days, open_for_writing(job.table_url, "extract"), spec)
     inputs = find_inputs(wanted_days, extractor.input_columns, opened)
-    if job.spec.histories:
+    if has_events and job.spec.histories:
         inputs = _with_events(held, inputs, EventLogs(job.spec, job.events, opened))
     return plan_days(wanted_days, held, inputs, spec.hash)
 
@@ -405,6 +421,20 @@ def _with_events(
     ]
 
 
+def _plan_group(job: ExtractJob, planned: Sequence[DayReport]) -> tuple[DayReport, ...]:
+    """Of days that hold the slots nothing is done; none is replaced."""
+    if missing := [str(plan.day) for plan in planned if plan.reason is Reason.MISSING]:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise InputError(
+            f"{redact(job.table_url)} has no {', '.join(missing[:3])}{more}; extract these days "
+            f"first, which then have all slots of the spec"
+        )
+    holding = {Reason.STALE_INPUT: Reason.UP_TO_DATE}
+    return tuple(
+        replace(plan, reason=holding.get(plan.reason, plan.reason), held=None) for plan in planned
+    )
+
+
 def _extract_day(
     job: ExtractJob,
     plan: DayReport,
@@ -412,8 +442,13 @@ def _extract_day(
     extract: Callable[[ExtractJob], ExtractReport],
 ) -> DayReport:
     day = plan.day
+    rejects = job.rejects
     of_day = replace(
-        job, input_url=day.input_url, partition=day.partition, run_id=f"{job.run_id}/{day}"
+        job,
+        input_url=day.input_url,
+        partition=day.partition,
+        run_id=f"{job.run_id}/{day}",
+        rejects=None if rejects is None else _filled(rejects, day.partition),
     )
     try:
         return replace(plan, report=extract(of_day))

@@ -160,7 +160,7 @@ def _ready(spec: Spec) -> dict[str, str]:
 def _fit_level(spec: Spec, ready: Mapping[str, str], input_url: str, run: FitRunner) -> Spec:
     """Runs one pass, which fits the nodes that are ready."""
     labels = {f"value_{i}": name for i, name in enumerate(ready)}
-    declared = spec.inputs if run is fit_in_threads else None
+    declared = spec.raw_types if run is fit_in_threads else None
     files = find_raw_files(input_url, {}, (), declared)
     units = plan_units(files, spec.output.rows_per_file)
     if not units:

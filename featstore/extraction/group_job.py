@@ -9,7 +9,7 @@ each row. A group is first committed to its own table; one commit to the base th
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from featstore.base.closing import noted_on_failure
@@ -54,7 +54,7 @@ from featstore.table.layout import (
     partition_path,
     unit_and_part,
 )
-from featstore.table.metadata import KEY, require_input_order
+from featstore.table.metadata import KEY, CommitMetadata, require_input_order, to_json
 from featstore.table.open import open_existing
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
@@ -303,70 +303,135 @@ def _write(
 ) -> ExtractReport:
     units = plan_units(files, group.job.spec.output.rows_per_file)
     if group.key is None:
-        _check_same_input(group, run, base_files, files, part)
+        makers = _makers(group, run, base_files, files)
+        for made in makers:
+            _check_skipped(group, made, part)
         digest = files_part(run.input_digest or "")
-        targets = _targets_by_unit(units, files, base_files, digest)
+        targets = _targets_by_unit(units, files, base_files, makers, digest)
     else:
         targets = {i: (_target(base_file, ""),) for i, base_file in enumerate(base_files)}
     input_bytes = sum(file.listed.size_bytes for file in files)
     return write_and_commit(run, lambda: run_units(targets, units), commit, input_bytes)
 
 
-def _check_same_input(
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """What one run made of the partitions to extract: what its commit says, its base files, and its
+    raw files as they are listed now.
+    """
+
+    commit: CommitMetadata
+    base_files: Sequence[BaseFile]
+    files: Sequence[RawFile]
+
+    @property
+    def is_of_files(self) -> bool:
+        """Whether it made just these files of just these raw files."""
+        if self.commit.data_digest != files_digest(of.file for of in self.base_files):
+            return False
+        return files_part(self.commit.input_digest or "") in map(files_part, self.digests(()))
+
+    def digests(self, columns: Sequence[str]) -> tuple[str, str]:
+        """The `input_digest` of the raw files by their names below this input, and, as a run of
+        one partition had them, by those below its directory.
+        """
+        keys = {key for file in self.files for key in file.partition}
+        below = [
+            replace(file, listed=replace(file.listed, name=_name_below(file.listed.name, keys)))
+            for file in self.files
+        ]
+        return digest_of(self.files, columns), digest_of(below, columns)
+
+
+def _name_below(name: str, keys: Container[str]) -> str:
+    """A file's name below the last directory that is of a partition key."""
+    parts = name.split("/")
+    last = max((i for i, at in enumerate(parts) if at.partition("=")[0] in keys), default=-1)
+    return "/".join(parts[last + 1 :])
+
+
+def _makers(
     group: GroupJob,
     run: ExtractionRun,
     base_files: Sequence[BaseFile],
     files: Sequence[RawFile],
-    part: Part,
-) -> None:
-    """Checks that the raw files made the base files in their order, and that the same rows were
-    skipped.
+) -> list[_Made]:
+    """The runs that made the base files, each of one or several of the partitions.
+
+    Raises:
+        InputError: Some were not made of these raw files in their order.
     """
     require_input_order(
         ((base_file.file.path, base_file.text) for base_file in base_files),
         "its rows are matched",
         "use --key with a kept column that names each row",
     )
-    raw, data = (
-        files_part(run.input_digest or ""),
-        files_digest(base_file.file for base_file in base_files),
-    )
-    commits = delta.with_origins(delta.history(group.job.table_url))
-    maker = next(
-        (
-            made
-            for _, made in commits
-            if made.data_digest == data and files_part(made.input_digest or "") == raw
-        ),
-        None,
-    )
-    names = ", ".join(partition_path(partition) or "the table" for partition in run.partitions)
-    if maker is None:
+    waiting = {to_json(partition): partition for partition in run.partitions}
+    raw, base, makers = by_partition(files), dict[str, list[BaseFile]](), list[_Made]()
+    for base_file in base_files:
+        base.setdefault(to_json(base_file.file.partition), []).append(base_file)
+    for _, commit in delta.with_origins(delta.history(group.job.table_url)):
+        found = set(map(to_json, commit.partitions))
+        keys = [key for key in raw if key in found] if found <= waiting.keys() else []
+        made = _Made(
+            commit=commit,
+            base_files=[of for key in keys for of in base.get(key, ())],
+            files=[of for key in keys for of in raw[key]],
+        )
+        if keys and made.is_of_files:
+            makers.append(made)
+            waiting = {key: of for key, of in waiting.items() if key not in keys}
+    if waiting:
         raise InputError(
             f"{redact(group.job.input_url)}: these are not the raw files, whole and unchanged, "
-            f"that made {names} in one run, so it cannot be shown which raw row is which row of "
-            "the table; give the same --input, or --key with a kept column that names each row, or "
-            "extract the partition again"
+            f"that made {_names(waiting.values())}, so it cannot be shown which raw row is which "
+            "row of the table; give the same --input, or --key with a kept column that names each "
+            "row, or extract the partition again"
         )
-    # A spec that made the base has slots, so its columns can be told.
-    if maker.num_rows_skipped and (
-        maker.spec_hash != part.base.hash or maker.input_digest != _digest(files, group, part.base)
-    ):
-        raise InputError(
-            f"{maker.num_rows_skipped:,} malformed raw rows were skipped when {names} was made, by "
-            "a spec that is not this one without the new slots, or from other columns of these "
-            "names, so it cannot be shown which; use that spec with slots added, or --key"
-        )
+    return makers
+
+
+def _names(partitions: Iterable[Mapping[str, str]]) -> str:
+    return ", ".join(partition_path(partition) or "the table" for partition in partitions)
+
+
+def _check_skipped(group: GroupJob, made: _Made, part: Part) -> None:
+    """Checks that the rows that a run skipped are skipped again."""
+    commit = made.commit
+    if not commit.num_rows_skipped:
+        return
+    if commit.spec_hash == part.base.hash:
+        # A spec that made the base has slots, so its columns can be told.
+        columns = Extractor(part.base).input_columns
+        read = (columns, [*columns, *group.job.partition_from_path])
+        if any(commit.input_digest in made.digests(of) for of in read):
+            return
+    raise InputError(
+        f"{commit.num_rows_skipped:,} malformed raw rows were skipped when "
+        f"{_names(commit.partitions)} was made, by a spec that is not this one without the new "
+        "slots, or from other columns of these names, so it cannot be shown which; use that spec "
+        "with slots added, or --key"
+    )
 
 
 def _targets_by_unit(
-    units: Sequence[Unit], files: Sequence[RawFile], base_files: Sequence[BaseFile], digest: str
+    units: Sequence[Unit],
+    files: Sequence[RawFile],
+    base_files: Sequence[BaseFile],
+    makers: Sequence[_Made],
+    digest: str,
 ) -> dict[int, tuple[Target, ...]]:
-    """The base files that hold each unit's rows, found by the numbers in their names."""
+    """The base files that hold each unit's rows, found by the numbers in their names, which the
+    units had in the runs that made them.
+    """
     names = {file.listed.url: file.listed.name for file in files}
-    by_unit = _by_unit(base_files)
-    num_known = sum(map(len, by_unit.values()))
-    if num_known < len(base_files) or not by_unit.keys() <= {unit.index for unit in units}:
+    of_partition, by_unit = by_partition(units), dict[int, list[BaseFile]]()
+    for made in makers:
+        keys = list(by_partition(made.files))
+        numbers = [unit.index for key in keys for unit in of_partition.get(key, ())]
+        found = _by_unit(made.base_files)
+        by_unit |= {numbers[i]: of_unit for i, of_unit in found.items() if i < len(numbers)}
+    if sum(map(len, by_unit.values())) < len(base_files):
         raise _file_count_error(len(units), len(base_files))
     # Stands for a unit whose rows were all skipped, so it has no base file.
     none = DataFile(path="", url="", size_bytes=0, num_rows=0, partition={})

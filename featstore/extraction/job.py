@@ -23,7 +23,13 @@ from featstore.extraction.event_logs import as_told, file_marks, with_events
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.replaced import ReplacedPartition, replaced_partitions, texts_of
 from featstore.extraction.units.extractor import Extractor
-from featstore.extraction.units.findings import Malformed, describe, first_examples
+from featstore.extraction.units.findings import (
+    MAX_REJECTS,
+    Malformed,
+    describe,
+    first_examples,
+    write_rejects,
+)
 from featstore.extraction.units.part import is_made_by
 from featstore.extraction.units.raw import (
     LogFile,
@@ -45,7 +51,8 @@ from featstore.extraction.units.unit_statistics import merge_partition
 from featstore.extraction.units.unit_values import merge_partition_values
 from featstore.extraction.written import WrittenFiles
 from featstore.files.listings import list_own
-from featstore.files.storage import join, lies_within
+from featstore.files.looks import is_directory_at
+from featstore.files.storage import join, lies_within, local_path
 from featstore.histories.stored import with_ranges
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import check_lock
@@ -69,6 +76,7 @@ from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_dig
 
 CommitFunction = Callable[[str, delta.Change], int]
 _LOG = logging.getLogger(__name__)
+_REJECTS_OF_PARTITION = 100  # of a DataFrame's, whose number is not known
 
 
 def new_run_id() -> str:
@@ -95,6 +103,7 @@ class ExtractJob:
             needs a partition.
         run_id: Identifies the run. A repeated id is recognised as the same run.
         events: By history of the spec, its log of events: raw input, as of `input_url`.
+        rejects: The file to write, with rows that have malformed values; None for none.
 
     Raises:
         InputError: The partition is not valid, or a key is given twice.
@@ -109,6 +118,7 @@ class ExtractJob:
     no_partition: bool = False
     run_id: str = field(default_factory=new_run_id)
     events: Mapping[str, str] = field(default_factory=dict, repr=False)
+    rejects: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_lock(self.spec)
@@ -217,6 +227,7 @@ class ExtractionRun:
         replaced: The data files of the base that the run will replace. Those of a slot group count
             as none: they have the rows of the table's.
         logs: By history, the files of its log, as of `file_marks`; empty if unknown.
+        rejects: As of `ExtractJob`.
     """
 
     task: UnitTask
@@ -228,6 +239,7 @@ class ExtractionRun:
     num_raw_files: tuple[int, ...] = ()
     replaced: tuple[DataFile, ...] = ()
     logs: Mapping[str, Mapping[bytes, LogFile]] = field(default_factory=dict)
+    rejects: str | None = None
 
     @property
     def written(self) -> WrittenFiles:
@@ -288,7 +300,9 @@ def extract_files(
     most = job.spec.output.rows_per_file
     units = plan_units(files, most)
     events = {name: plan_units(of_log, most) for name, of_log in logs.items()}
-    run = replace(run, task=replace(run.task, events=events), logs=marks)
+    max_rejects = 0 if job.rejects is None else -(-MAX_REJECTS // max(len(units), 1))
+    task = replace(run.task, events=events, max_rejects=max_rejects)
+    run = replace(run, task=task, logs=marks)
     return write_and_commit(
         run, lambda: (runner or LocalRunner())(run.task, units, progress), commit, input_bytes
     )
@@ -329,9 +343,11 @@ def event_files(
     logs = dict[str, list[RawFile]]()
     for history in job.spec.histories:
         if history.name in job.events:
-            url, declared = job.events[history.name], history.inputs if with_text else None
+            url, declared = job.events[history.name], history.events.raw_types
             check_apart(url, job.table_url)
-            logs[history.name] = find_raw_files(url, {}, (), declared, opened)
+            logs[history.name] = find_raw_files(
+                url, {}, (), declared if with_text else None, opened
+            )
             check_raw_schemas(history.events, logs[history.name])
     return logs
 
@@ -363,7 +379,7 @@ def raw_files_of(
         InputError: The files cannot be read, or lie in directories of partitions and the job says
             nothing about partitions.
     """
-    declared = job.spec.inputs if with_text else None
+    declared = job.spec.raw_types if with_text else None
     raw_files = find_raw_files(
         job.input_url, job.partition, job.partition_from_path, declared, opened
     )
@@ -409,8 +425,13 @@ def begin_run(
     rows = replace(Extractor(job.spec).schema, partition_keys=keys)
     schema = with_ranges(rows, job.spec)
     _check_target(job.table_url, schema, base, partitions)
+    _check_rejects(job)
     task = UnitTask(
-        spec=job.spec, table_url=job.table_url, run_id=job.run_id, tag=new_tag(job.run_id)
+        spec=job.spec,
+        table_url=job.table_url,
+        run_id=job.run_id,
+        tag=new_tag(job.run_id),
+        max_rejects=0 if job.rejects is None else _REJECTS_OF_PARTITION,
     )
     return ExtractionRun(
         task=task,
@@ -421,7 +442,22 @@ def begin_run(
         started_s=started_s,
         num_raw_files=num_raw_files,
         replaced=() if base is None else tuple(base.in_partitions(partitions)),
+        rejects=job.rejects,
     )
+
+
+def _check_rejects(job: ExtractJob) -> None:
+    """Raises InputError if the file of rejected rows would be taken for rows, or cannot be one."""
+    if job.rejects is None:
+        return
+    for url in (job.table_url, job.input_url):
+        if lies_within(job.rejects, url):
+            raise InputError(
+                f"rejects: expected a file outside of {redact(url)}, found {redact(job.rejects)}"
+            )
+    path = local_path(job.rejects)
+    if path is not None and is_directory_at(path):
+        raise InputError(f"rejects: expected a file, found the directory {path}")
 
 
 def write_and_commit(
@@ -450,6 +486,9 @@ def write_and_commit(
         # Whatever fails in this block fails before the commit, so no snapshot names the files.
         with run.written.removed_on_failure():
             reports = write()
+            if run.rejects is not None:
+                # Before the commit, which there is none of if all rows were skipped.
+                write_rejects(run.rejects, (of for report in reports if (of := report.rejects)))
             files = sorted(
                 (
                     DataFile(

@@ -35,7 +35,7 @@ def lint_sample(report: LintReport, raw_url: str) -> LintReport:
     """
     spec = replace(load_spec(report.spec_url), histories=())  # a sample has rows, and no events
     extractor = Extractor(spec)
-    batch, origin = _first_rows(raw_url, extractor, spec.inputs)
+    batch, origin = _first_rows(raw_url, extractor, spec.raw_types)
     extractor(batch, origin)
     rows = f"{batch.num_rows} rows of {redact(raw_url)}"
     has_own = any(is_user_operator(node.op) for node in spec.nodes)

@@ -1,4 +1,4 @@
-"""Rows of other programs' files, read into Arrow: CSV, JSON lines, libsvm and TFRecord.
+"""Rows of other programs' files, read into Arrow: CSV, JSON lines, libsvm, pairs and TFRecord.
 
 A reader streams one file in bounded memory, and tells which rows it could not read.
 """

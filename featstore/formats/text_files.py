@@ -73,7 +73,8 @@ class RawTextFile:
                     others = "" if of is _JSON else " and takes other encodings"
                     raise InputError(
                         f"{bad}; correct it, or import the file, which may leave such rows out"
-                        f"{others}: featstore import {of.name} --help"
+                        f"{others}: featstore import {of.name} --help; `text: true` at an input of "
+                        f"the spec reads numbers as text, and does with others as on_error says"
                     )
                 if parsed.batch.num_rows:
                     yield parsed.batch

@@ -126,6 +126,7 @@ def too_many(num_malformed: int, allowed: int, examples: Sequence[str]) -> Input
     """The error for more malformed rows than allowed."""
     return InputError(
         f"expected at most {allowed:,} malformed rows, found {num_malformed:,} up to here, such as "
-        f"{'; '.join(examples)}. Correct them, give a column another type (--column NAME=TYPE), or "
-        f"allow more to leave them out (--max-malformed, max_malformed=...)"
+        f"{'; '.join(examples)}. Correct them, give a column another type (--column NAME=TYPE; of "
+        f"a string column with `text: true` a spec reads the numbers), or allow more to leave them "
+        f"out (--max-malformed, max_malformed=...)"
     )

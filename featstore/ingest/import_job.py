@@ -14,12 +14,14 @@ from featstore.formats.csv_rows import CsvFormat
 from featstore.formats.examples import TfrecordFormat
 from featstore.formats.json_lines import JsonFormat
 from featstore.formats.libsvm import LibsvmFormat
+from featstore.formats.pairs import PairsFormat
 from featstore.formats.parsed import RowFormat, input_type, is_undecided, name_of, type_of
 
 FORMATS: Mapping[str, Any] = {
     "csv": CsvFormat,
     "json": JsonFormat,
     "libsvm": LibsvmFormat,
+    "pairs": PairsFormat,
     "tfrecord": TfrecordFormat,
 }
 

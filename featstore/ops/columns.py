@@ -180,12 +180,12 @@ def invalid_utf8(array: pa.Array) -> Mask:
     The column must be `readable` as string.
     """
     found = np.zeros(len(array), np.bool_)
-    found[list(_repaired(_as_strings(array)))] = True
+    found[list(_repaired(as_strings(array)))] = True
     return found
 
 
 def _read_strings(array: pa.Array, counts: Counter[str]) -> pa.Array:
-    strings = _as_strings(array)
+    strings = as_strings(array)
     repaired = _repaired(strings)
     if not repaired:
         return strings
@@ -195,7 +195,8 @@ def _read_strings(array: pa.Array, counts: Counter[str]) -> pa.Array:
     return pc.replace_with_mask(strings, is_invalid, pa.array(repaired.values(), pa.string()))
 
 
-def _as_strings(array: pa.Array) -> pa.StringArray:
+def as_strings(array: pa.Array) -> pa.StringArray:
+    """A column that is `readable` as string as such, not repaired."""
     if _is.is_fixed_size_binary(array.type):
         array = array.cast(pa.binary())
     return array if _is.is_string(array.type) else array.cast(pa.string(), safe=False)

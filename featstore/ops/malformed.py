@@ -22,18 +22,22 @@ from featstore.ops.arrays import (
     offsets_of,
     values_of,
 )
-from featstore.ops.columns import fits, invalid_utf8, is_any_list
+from featstore.ops.columns import as_strings, fits, invalid_utf8, is_any_list, readable
 from featstore.ops.lists import as_list, is_list, lengths_of, zero_based
 from featstore.ops.maps import entries_of, is_map
+from featstore.ops.texts import DECIMAL
 
 INVALID_UTF8, OUT_OF_RANGE, NOT_WHOLE = "invalid utf-8", "out of range", "not whole"
 WRONG_TYPE, ABSENT, LENGTHS_DIFFER = "wrong type", "column absent", "lengths differ"
-KINDS = (INVALID_UTF8, OUT_OF_RANGE, NOT_WHOLE, WRONG_TYPE, ABSENT, LENGTHS_DIFFER)
+NOT_A_NUMBER = "not a number"
+KINDS = (INVALID_UTF8, OUT_OF_RANGE, NOT_WHOLE, NOT_A_NUMBER, WRONG_TYPE, ABSENT, LENGTHS_DIFFER)
 MAX_EXAMPLES = 3
 _MAX_TEXT = 60
 # Python refuses to convert integers of more than 4,300 digits (14,284 bits) to text.
 _MAX_BITS = 4_096
 _MAX_DECIMAL_DIGITS, _INT64_DIGITS = 76, 19
+NOT_FINITE = "nan|[+-]?inf(inity)?"  # in any case
+WHOLE = r"([+-]?)0*([0-9]+)\.?0*"
 _is = pa.types
 
 
@@ -91,17 +95,29 @@ def find_malformed(array: pa.Array, declared: pa.DataType) -> list[MalformedValu
     )
 
 
-def narrowable(raw: pa.DataType, declared: pa.DataType) -> bool:
+def narrowable(raw: pa.DataType, declared: pa.DataType, *, text: bool = False) -> bool:
     """Whether `narrow` can convert a column that is not `readable` as declared.
 
-    It converts floats and decimals to declared longs where they are whole numbers.
+    It converts floats and decimals to declared longs where they are whole numbers, and with `text`
+    also texts to numbers.
     """
     if _is.is_dictionary(raw):
-        return narrowable(raw.value_type, declared)
+        return narrowable(raw.value_type, declared, text=text)
     if is_list(declared):
-        return is_any_list(raw) and narrowable(raw.value_type, declared.value_type)
+        return is_any_list(raw) and narrowable(raw.value_type, declared.value_type, text=text)
     is_decimal = _is.is_decimal(raw) and raw.scale >= 0
-    return bool(_is.is_integer(declared) and (_is.is_floating(raw) or is_decimal))
+    return bool(
+        (text and is_number_as_text(raw, declared))
+        or (_is.is_integer(declared) and (_is.is_floating(raw) or is_decimal))
+    )
+
+
+def is_number_as_text(raw: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether a column holds texts, or lists of them, where numbers are declared."""
+    if is_list(declared):
+        return is_any_list(raw) and is_number_as_text(raw.value_type, declared.value_type)
+    is_number = _is.is_integer(declared) or _is.is_floating(declared)
+    return is_number and not _is.is_null(raw) and readable(raw, pa.string())
 
 
 def narrow(
@@ -110,8 +126,8 @@ def narrow(
     """Converts a `narrowable` column to its declared type.
 
     Args:
-        array: Floats or decimals, or lists of them.
-        declared: int64, or a list of it.
+        array: Floats, decimals or texts, or lists of them.
+        declared: int64, of texts also float64, or a list of it.
         counts: Receives `nan`.
 
     Returns:
@@ -125,7 +141,11 @@ def narrow(
         return list_of(offsets, elements, nulls_of(array)), [
             _by_rows(found, array) for found in inner
         ]
-    return _whole_decimals(array) if _is.is_decimal(array.type) else _whole_floats(array, counts)
+    if _is.is_decimal(array.type):
+        return _whole_decimals(array)
+    if _is.is_floating(array.type):
+        return _whole_floats(array, counts)
+    return _numbers_of_texts(array, declared)
 
 
 def all_wrong(array: pa.Array) -> list[MalformedValues]:
@@ -173,11 +193,12 @@ def _found(what: str, array: pa.Array, mask: Mask) -> Iterator[MalformedValues]:
     rows: Integers = np.flatnonzero(mask)
     if len(rows):
         yield MalformedValues(
-            what=what, rows=rows, text=lambda number: _text(array, int(rows[number]))
+            what=what, rows=rows, text=lambda number: value_text(array, int(rows[number]))
         )
 
 
-def _text(array: pa.Array, row: int) -> str:
+def value_text(array: pa.Array, row: int) -> str:
+    """A raw value as short text, whatever it is."""
     value = array.slice(row, 1)
     if _is.is_timestamp(value.type) or _is.is_date(value.type):
         value = value.view(pa.int32() if _is.is_date32(value.type) else pa.int64())
@@ -201,6 +222,36 @@ def _by_rows(found: MalformedValues, array: pa.Array) -> MalformedValues:
         return replace(found, rows=rows)
     kept = np.flatnonzero(~nulls[rows])
     return replace(found, rows=rows[kept], text=lambda number: found.text(int(kept[number])))
+
+
+def _numbers_of_texts(
+    array: pa.Array, declared: pa.DataType
+) -> tuple[pa.Array, list[MalformedValues]]:
+    """The nearest double, rounded once, or the long of each text.
+
+    Space around is ignored, and a text of nothing else is missing.
+    """
+    texts = pc.ascii_trim_whitespace(as_strings(array))
+    texts = pc.if_else(pc.equal(pc.binary_length(texts), 0), pa.scalar(None, pa.string()), texts)
+    is_decimal = pc.match_substring_regex(texts, f"^{DECIMAL}$")
+    is_number = pc.or_(is_decimal, pc.match_substring_regex(texts, f"(?i)^({NOT_FINITE})$"))
+    floats = pc.if_else(is_number, texts, pa.scalar(None, pa.string())).cast(pa.float64())
+    numbers, beyond = floats, pc.and_(is_decimal, pc.is_inf(floats))
+    bad = {NOT_A_NUMBER: pc.invert(is_number)}
+    found = list[MalformedValues]()
+    if _is.is_integer(declared):
+        is_whole = pc.match_substring_regex(texts, f"^{WHOLE}$")
+        # Doubles do not tell all longs apart, but these have few enough digits for a decimal.
+        beyond = pc.and_(is_whole, pc.greater(pc.abs(floats), 2.0**63))
+        digits = pc.replace_substring_regex(texts, f"^{WHOLE}$", r"\1\2")
+        short = pc.if_else(pc.and_not(is_whole, beyond), digits, pa.scalar(None, pa.string()))
+        numbers, found = _whole_decimals(short.cast(pa.decimal128(38)))
+        bad[NOT_WHOLE] = pc.and_not(pc.and_not(is_number, is_whole), pc.is_nan(floats))
+    else:
+        numbers = pc.if_else(beyond, pa.scalar(None, pa.float64()), numbers)
+    for what, mask in (bad | {OUT_OF_RANGE: beyond}).items():
+        found += _found(what, array, values_of(pc.fill_null(mask, False)))
+    return numbers, found
 
 
 def _whole_floats(array: pa.Array, counts: Counter[str]) -> tuple[pa.Array, list[MalformedValues]]:

@@ -29,7 +29,7 @@ from featstore.ops.lists import (
 from featstore.ops.signature import result_for
 
 _LARGEST = float(np.finfo(np.float32).max)
-_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+DECIMAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 # Unicode's white space, as in Python's str.split. Arrow's utf8_split_whitespace (26.0) reads bytes
 # beyond the end of a text that ends in white space, so the last word of a batch may keep it.
@@ -97,7 +97,7 @@ def weighted(lists: pa.ListArray, *, part: str, separator: str, counts: Counter[
 
 def _decimals(texts: pa.StringArray) -> NDArray[np.float64]:
     """Decimal texts as float64; 1 where null, NaN where the text is not a number."""
-    decimal = pc.match_substring_regex(texts, _DECIMAL)
+    decimal = pc.match_substring_regex(texts, f"^{DECIMAL}$")
     numbers = pc.if_else(decimal, texts, "nan").cast(pa.float64())
     return np.where(values_of(pc.is_null(texts)), 1.0, values_of(pc.fill_null(numbers, 1.0)))
 

@@ -1,4 +1,6 @@
-"""Samples out of JSON lines and Parquet files, with progress, and resumed after an interruption."""
+"""Samples out of JSON lines, lines of text and Parquet files, with progress, and resumed after an
+interruption.
+"""
 
 import gzip
 import json
@@ -27,6 +29,8 @@ from featstore.samples.sample_file import SampleFile
 _WHOLE = "*"
 _NUM_ROWS = 1_000  # of a Parquet batch: samples may be large
 _ABSENT = object()
+LINE = "\n"
+"""Where a line of text is, which no field is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +221,38 @@ def json_lines(
             number += 1
             if number > num_skipped:
                 yield _object(line, f"{redact(entry.url)} line {line_number}")
+
+
+def text_lines(
+    entry: FileEntry,
+    num_skipped: int,
+    names: list[str],
+    optional: Set[str],
+    *,
+    as_bytes: bool,
+) -> Iterator[dict[str, Any]]:
+    """The lines of a file of text after the first `num_skipped`, without their ends.
+
+    Raises:
+        SampleError: A line is not UTF-8 and not wanted as bytes, or the file is compressed and
+            damaged.
+    """
+    with open_read(entry.url, entry.size_bytes) as raw:
+        for number, line in enumerate(_lines(entry, raw), 1):
+            if number > num_skipped:
+                line = line.removesuffix(b"\n").removesuffix(b"\r")
+                where = f"{redact(entry.url)} line {number}"
+                yield {LINE: line if as_bytes else _decoded(line, where)}
+
+
+def _decoded(line: bytes, where: str) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise SampleError(
+            f"{where}: expected UTF-8, found other bytes ({error.reason}); a field of the kind "
+            f"bytes takes them"
+        ) from error
 
 
 def parquet_rows(

@@ -1,5 +1,6 @@
 """`SampleStore`: samples that are not columns, in one SQLite file, by index and by id."""
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat, zip_longest
 from pathlib import Path
@@ -12,7 +13,13 @@ from featstore.base.errors import SampleError
 from featstore.samples.indices import Array, is_single, position_of, positions_of
 from featstore.samples.sample_fields import Sample, SampleFields, stored_id
 from featstore.samples.sample_file import SampleFile, StoreView
-from featstore.samples.sample_imports import ImportedFiles, json_lines, parquet_rows
+from featstore.samples.sample_imports import (
+    LINE,
+    ImportedFiles,
+    json_lines,
+    parquet_rows,
+    text_lines,
+)
 from featstore.samples.sample_statements import READ_SAMPLES, Note, Row, SampleReader, SampleWriter
 
 _NONE_LEFT = object()
@@ -230,6 +237,38 @@ class SampleStore(Closing):
             columns=columns, id_from=id_from, optional=frozenset(optional), progress=progress,
         )  # fmt: skip
         return self._import(files, json_lines)
+
+    def import_lines(
+        self, source: str | Path, *, field: str = "text", progress: bool = True
+    ) -> int:
+        """Adds each line of files of text as a sample, without ids, as `import_json_lines` does.
+        Empty lines are samples, too, so that the n-th line of a file is its n-th sample.
+
+        Args:
+            source: A file, a directory of `*.txt`, or a glob, local or remote.
+            field: The field of a line: in UTF-8, or of the kind `bytes`. Others are None.
+            progress: As of `import_json_lines`.
+
+        Raises:
+            SampleError: There is no such field, or a line is not UTF-8.
+            SampleStoreError: As of `import_json_lines`.
+            DiskFullError: The disk is full. What was committed is kept.
+        """
+        fields = self._reader.fields
+        if fields.kinds.get(field) not in ("text", "bytes"):
+            known = ", ".join(f"{name} ({kind})" for name, kind in fields.kinds.items())
+            raise SampleError(
+                f"field: expected one of the kind text or bytes for lines, found {field!r}; the "
+                f"fields are {known}"
+            )
+        files = ImportedFiles(
+            store=self._file, source=str(source), suffix=".txt", fields=fields,
+            columns={field: LINE}, id_from=None, optional=fields.kinds.keys() - {field},
+            progress=progress,
+        )  # fmt: skip
+        return self._import(
+            files, functools.partial(text_lines, as_bytes=fields.kinds[field] == "bytes")
+        )
 
     def import_parquet(
         self,

@@ -69,6 +69,7 @@ class Graph:
         schema: The schema of the extracted columns.
         outputs: The position of each column of `schema`, in its order.
         keys: The position of the signs of each history's key.
+        text: The raw columns whose numbers may be written as text.
         sources: By slot, all positions that it is computed from, its own included.
     """
 
@@ -78,6 +79,7 @@ class Graph:
     outputs: tuple[int, ...]
     sources: Mapping[str, frozenset[int]]
     keys: tuple[int, ...] = ()
+    text: frozenset[str] = frozenset()
 
     @property
     def required(self) -> frozenset[str]:
@@ -149,6 +151,7 @@ def _build(spec: Spec) -> Graph:
         schema=schema,
         outputs=(*(at for _, at in stored), *(at for *_, at in columns)),
         keys=keys,
+        text=spec.text & builder.columns.keys(),
         sources={slot.name: builder.sources_of(position) for slot, position in stored},
     )
 

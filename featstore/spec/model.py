@@ -267,11 +267,13 @@ class Input:
         type: The canonical type.
         on_error: What a malformed value causes: `fail`, `null` or `skip`; None where it is not set.
         optional: Whether files may lack the column.
+        text: Whether its numbers may be written as decimal text.
     """
 
     type: Annotated[pa.DataType, TYPE]
     on_error: Annotated[str | None, ON_ERROR] = None
     optional: Annotated[bool, BOOLEAN] = False
+    text: Annotated[bool, BOOLEAN] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,6 +375,7 @@ class EventHistory:
         nodes: The entries of `slots`, over event columns.
         on_error: By event column, what a malformed value causes, where the document sets it.
         optional: The event columns that files may lack.
+        text: The event columns whose numbers may be written as text.
         where: The path in the document, such as `histories[0]`.
     """
 
@@ -387,6 +390,7 @@ class EventHistory:
     nodes: tuple[Node, ...]
     on_error: Mapping[str, str] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
+    text: frozenset[str] = frozenset()
     where: str = field(default="", compare=False)
 
     @property
@@ -424,6 +428,7 @@ class EventHistory:
             inputs=self.inputs,
             on_error=self.on_error,
             optional=self.optional,
+            text=self.text,
             is_part=True,
             history=self,
         )
@@ -477,6 +482,7 @@ class Spec:
         version: The semantics version.
         on_error: By raw column, what a malformed value causes, where the document sets it.
         optional: The raw columns that files may lack.
+        text: The raw columns whose numbers may be written as text.
         source: The path or URL of the document, for errors.
         fitted: The fitted constants, by node.
         vocabularies: The recorded files, by name in the document (see `ops.vocabularies`).
@@ -504,6 +510,7 @@ class Spec:
     version: int = VERSION
     on_error: Mapping[str, str] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
+    text: frozenset[str] = frozenset()
     source: str = field(default="", compare=False, repr=False)
     fitted: Mapping[str, Fitted] = field(default_factory=dict)
     vocabularies: Mapping[str, Vocabulary] = field(default_factory=dict)
@@ -529,6 +536,14 @@ class Spec:
         own = () if self.history is None else (self.history.key, *self.history.times)
         of_rows = (name for each in self.histories for name in (each.key, each.as_of))
         return frozenset((*own, *of_rows))
+
+    @property
+    def raw_types(self) -> Mapping[str, pa.DataType]:
+        """The types in which files of text are read, and Spark SQL expects columns."""
+        return dict(self.inputs) | {
+            name: pa.list_(pa.string()) if pa.types.is_list(self.inputs[name]) else pa.string()
+            for name in self.text
+        }
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
@@ -587,7 +602,11 @@ class Spec:
     def _input_content(self, name: str) -> str | dict[str, object]:
         """The type's name, or a mapping where the input has options."""
         given = without_none(
-            {"on_error": self.on_error.get(name), "optional": name in self.optional or None}
+            {
+                "on_error": self.on_error.get(name),
+                "optional": name in self.optional or None,
+                "text": name in self.text or None,
+            }
         )
         return (
             {"type": type_name(self.inputs[name]), **given}

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from featstore.base.documents import DocumentError, item_lines, load_yaml
 from featstore.base.errors import SpecError, nearest
 from featstore.base.redaction import redact
@@ -26,6 +28,7 @@ from featstore.ops.kinds import (
     read_options,
     wrong,
 )
+from featstore.ops.lists import element_type
 from featstore.ops.registry import OPERATORS
 from featstore.spec.lock import Lock, load_lock, lock_url
 from featstore.spec.model import (
@@ -41,6 +44,7 @@ from featstore.spec.model import (
     OutputOptions,
     Sequence,
     Spec,
+    type_name,
 )
 from featstore.spec.vocabulary import load_vocabularies
 
@@ -227,6 +231,7 @@ def _inputs(
             if (said := given.on_error or on_error) is not None
         },
         "optional": frozenset(name for name, given in inputs.items() if given.optional),
+        "text": frozenset(name for name, given in inputs.items() if given.text),
     }
 
 
@@ -245,7 +250,11 @@ def _input(value: object, where: str, name: str) -> tuple[str, Input]:
     if not isinstance(value, Mapping):
         return name, Input(type=TYPE.read(value, where))
     options = options_of(Input)
-    return name, Input(**read_options(options, known_keys(value, options, where), where))
+    given = Input(**read_options(options, known_keys(value, options, where), where))
+    if given.text and element_type(given.type) not in (pa.int64(), pa.float64()):
+        expected = "it with double, long or a list of these"
+        raise wrong(f"{where}.text", expected, True, note=f"with {type_name(given.type)}")
+    return name, given
 
 
 def _node(value: object, where: str) -> Node:

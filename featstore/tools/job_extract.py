@@ -9,7 +9,9 @@ Exit code 0: done, or nothing to do because an equal run was committed before. E
 input, explained in one line. Exit code 3: a check of the spec refused what was to be committed.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -21,6 +23,7 @@ from featstore.extraction.job import ExtractReport
 from featstore.extraction.progress_bar import ProgressBar
 from featstore.extraction.spark.runners import spark_session
 from featstore.extraction.spark.spark_errors import query_rows
+from featstore.extraction.spark.yarn import is_cluster_driver
 from featstore.ingest.hive_registration import register as register_table
 from featstore.spec.lint import check_lock
 from featstore.spec.model import Spec
@@ -34,7 +37,7 @@ from featstore.tools.programs import (
     table_option,
 )
 
-_NOT_OF_RELABEL = {"days", "allow_missing", "dry_run", "group", "events"}
+_NOT_OF_RELABEL = {"days", "allow_missing", "dry_run", "group", "events", "rejects"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,12 +84,20 @@ def job(spec: str, register: str | None, **options: Any) -> None:
     loaded = load_spec(spec)
     check_lock(loaded)  # reports an error in the spec before Spark starts, which takes seconds
     hive = options["input_url"] is None or in_hive
-    with spark_session("featstore extract", hive=hive) as spark:
-        click.echo(extract(loaded, spark, **options))
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def session() -> SparkSession:
+            return stack.enter_context(spark_session("featstore extract", hive=hive))
+
+        # Days that are up to date need no session, but a master on YARN waits for one.
+        has_days = options["days"] is not None and options["input_url"] is not None
+        waits = has_days and not is_cluster_driver()
+        click.echo(extract(loaded, session if waits else session(), **options))
         if register is not None:
             url = options["table_url"]
             click.echo(
-                register_table(spark, url, register) if in_hive else api.register(url, register)
+                register_table(session(), url, register) if in_hive else api.register(url, register)
             )
 
 
@@ -102,16 +113,16 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise click.UsageError(
             "argument --relabel: expected --input and --key with it, and no --days"
         )
-    if group is not None and days is not None:
+    if options["rejects"] is not None and (options["relabel"] or group is not None):
         raise click.UsageError(
-            "argument --group: expected it without --days, found both; extract the slot group day "
-            "by day, with --input and --partition of each (docs/howto/add_slots.md has a loop)"
+            "argument --rejects: not allowed with argument --relabel or --group, which write no "
+            "rows"
         )
 
 
 def extract(
     spec: Spec,
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     *,
     input_url: str | None,
     sql: str | None,
@@ -120,13 +131,17 @@ def extract(
     relabel: bool,
     **options: Any,
 ) -> ExtractReport | DaysReport:
-    """Runs what the options describe on this session."""
+    """Runs what the options describe on this session; with days a function may return it."""
     with ProgressBar() as progress:
         given = {"spark": spark, "progress": progress, **options}
         if relabel:
             kept = {name: given[name] for name in given.keys() - _NOT_OF_RELABEL}
             return api.relabel(spec, str(input_url), table_url, **kept)
-        rows = None if input_url is not None else query_rows(spark, sql, hive_table)
+        rows = (
+            None
+            if input_url is not None
+            else query_rows(spark() if callable(spark) else spark, sql, hive_table)
+        )
         return api.extract(spec, input_url, table_url, dataframe=rows, **given)
 
 

@@ -130,6 +130,12 @@ extract_options = several(
         metavar="NAME=URL",
         help="The log of events of a history of the spec: raw rows, as of --input.",
     ),
+    click.option(
+        "--rejects",
+        metavar="FILE",
+        help="Write rows with malformed values here, and why: at most 10,000 lines of JSON. "
+        "With --days its name has {dt}.",
+    ),
     retry_option,
 )
 

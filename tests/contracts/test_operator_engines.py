@@ -80,7 +80,7 @@ def constant_of(written: Any) -> Any:
 
 def columns_of(case: dict[str, Any], num_rows: int | None = None) -> dict[str, pa.Array]:
     """The raw columns, with null rows up to `num_rows`."""
-    declared = spec_of(case).inputs
+    declared = spec_of(case).raw_types
     columns = {}
     for name, written in case["columns"].items():
         values = [value_of(value) for value in written]

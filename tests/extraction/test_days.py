@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore.base.errors import CommitConflictError, InputError
+from featstore.explore.table import open_table
 from featstore.extraction.days import (
     Day,
     DayInput,
+    DaysReport,
     Held,
     Reason,
     expand,
@@ -129,6 +131,11 @@ def add_group(job: ExtractJob, dt: str, name: str = "more", key: str | None = No
     extract_group(GroupJob(job=day, name=name, key=key))
 
 
+def add_groups(job: ExtractJob, days: str, *, dry_run: bool = False) -> DaysReport:
+    given = (job.spec, job.input_url, job.table_url)
+    return featstore.extract(*given, days=days, group="more", dry_run=dry_run, run_id=job.run_id)
+
+
 def test_a_day_is_up_to_date_for_a_wider_spec_if_a_group_has_the_slots_beside_it_or_folded_into_it(
     job: ExtractJob, wider: ExtractJob
 ) -> None:
@@ -143,6 +150,65 @@ def test_a_day_is_up_to_date_for_a_wider_spec_if_a_group_has_the_slots_beside_it
     add_group(wider, "2026-11-03")
     compact(job.table_url)
     assert reasons(wider, dry_run=True) == ["stale spec", "up to date", "up to date"]
+
+
+def test_a_slot_group_is_added_to_days_that_lack_its_slots_each_in_a_commit(
+    job: ExtractJob, wider: ExtractJob
+) -> None:
+    extract_days(job, DAYS)
+    add_group(wider, "2026-11-02")
+    planned = add_groups(wider, DAYS, dry_run=True)
+    assert "rows to be replaced" not in str(planned)
+    report = add_groups(wider, DAYS)
+    expected = ["stale spec", "up to date", "stale spec"]
+    for found in (planned, report):
+        assert [str(day.reason) for day in found.days] == expected
+    assert report.num_extracted == 2
+    assert len(history(job.table_url)) == 3 + 1 + 2
+    other = f"{job.table_url}-whole"
+    extract_days(replace(wider, table_url=other), DAYS)
+    found, made = (open_table(url).to_arrow() for url in (job.table_url, other))
+    assert found.select(made.column_names).equals(made)
+    assert add_groups(wider, DAYS).num_extracted == 0
+    assert reasons(wider) == ["up to date"] * 3
+
+
+def test_days_that_the_table_lacks_or_whose_raw_files_changed_get_no_slot_group(
+    job: ExtractJob, wider: ExtractJob, write_raw: Any
+) -> None:
+    extract_days(job, "2026-11-01..2026-11-02")
+    with pytest.raises(InputError, match="has no dt=2026-11-03; extract these days first"):
+        add_groups(wider, DAYS)
+    write_raw("dt=2026-11-02/b.parquet", 10)
+    with pytest.raises(InputError, match="not the raw files") as raised:
+        add_groups(wider, "2026-11-01..2026-11-02")
+    assert "dt=2026-11-01 stays committed" in raised.value.__notes__[0]
+    write_raw("dt=2026-11-01/b.parquet", 10)
+    report = add_groups(wider, "2026-11-01")
+    assert str(report.days[0].reason) == "up to date", "it holds the slots, of the rows it holds"
+
+
+def test_slots_are_added_at_once_to_days_that_were_made_one_by_one(
+    job: ExtractJob, wider: ExtractJob, raw: Path, write_raw: Any
+) -> None:
+    extract_days(job, "2026-11-02")
+    together = replace(job, input_url=str(raw), partition_from_path=("dt",), run_id="together")
+    held = raw.parent / "held"
+    (raw / "dt=2026-11-02").rename(held)
+    write_raw("dt=2026-11-03/b.parquet", 50)
+    extract_files(together)  # two days in one commit
+    held.rename(raw / "dt=2026-11-02")
+    at_once = replace(wider, input_url=str(raw), partition_from_path=("dt",))
+    report = extract_group(GroupJob(job=at_once, name="more"))
+    assert (report.committed, report.num_rows) == (True, 100 + 200 + 300 + 50)
+    assert not extract_group(GroupJob(job=at_once, name="more")).committed
+    other = replace(at_once, table_url=str(raw.parent / "other"), run_id="whole")
+    extract_files(other)
+    found, expected = (open_table(url).to_arrow() for url in (job.table_url, other.table_url))
+    assert found.select(expected.column_names).equals(expected)
+    write_raw("dt=2026-11-03/c.parquet", 10)
+    with pytest.raises(InputError, match=r"that made dt=2026-11-01, dt=2026-11-03, so"):
+        extract_group(GroupJob(job=replace(at_once, run_id="again"), name="more"))
 
 
 def test_a_deletion_that_folds_a_group_leaves_the_day_up_to_date_for_the_wider_spec(

@@ -192,6 +192,7 @@ def test_the_script_adds_a_group_and_writes_labels_anew(
         (["--relabel"], "argument --relabel: expected --input and --key with it"),
         (["--relabel", "--key", "request", "--days", "2026-11-01"], "and no --days"),
         (["--relabel", "--key", "request", "--group", "more"], "not allowed with argument"),
+        (["--group", "more", "--rejects", "r.jsonl"], "--rejects: not allowed with argument"),
     ],
 )
 def test_options_that_do_not_go_together_end_with_code_2(

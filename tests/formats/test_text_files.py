@@ -226,3 +226,25 @@ def test_a_format_is_told_by_the_name(name: str, expected: str | None) -> None:
 def test_a_preview_reads_text_too(tmp_path: Path, spec: Path) -> None:
     found = preview(str(spec), str(write(tmp_path / "x.csv")))
     assert found.rows.num_rows == 3
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.parquet"])
+def test_numbers_as_text_are_read_as_on_error_says(spec: Path, tmp_path: Path, name: str) -> None:
+    texts = ["1.5", "1,234.5", "2.0"]
+    rows = [row | {"price": text} for row, text in zip(ROWS, texts, strict=True)]
+    if name == "x.parquet":
+        kinds = {"user": pa.string(), "price": pa.string(), "clicked": pa.int64()}
+        (tmp_path / "raw").mkdir()
+        known = [{key: row[key] for key in kinds} for row in rows]
+        table = pa.Table.from_pylist(known, pa.schema(list(kinds.items())))
+        pq.write_table(table, tmp_path / "raw" / name)
+    else:
+        write(tmp_path / "raw" / name, rows)
+    with pytest.raises(InputError, match="text: true"):
+        featstore.extract(spec, tmp_path / "raw", tmp_path / "refused")
+    price = "price: {type: double, text: true, on_error: skip}"
+    spec.write_text(SPEC.replace("price: double", price))
+    table_url = tmp_path / "table"
+    report = featstore.extract(spec, tmp_path / "raw", table_url)
+    assert report.num_rows_skipped == 1
+    assert sorted(row["user"] or "" for row in rows_of(table_url)) == ["", "007"]

@@ -13,7 +13,7 @@ from featstore.ingest.import_job import import_job
     [
         (
             {"format_name": "cvs"},
-            r"format: expected one of csv, json, libsvm, tfrecord, found 'cvs'",
+            r"format: expected one of csv, json, libsvm, pairs, tfrecord, found 'cvs'",
         ),
         ({"output_url": "s3://a/b"}, "s3://a/b: the output is published by renaming a directory"),
         ({"output_url": "in/out"}, "the output in/out lies within the input in; use separate"),

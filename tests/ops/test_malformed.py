@@ -1,6 +1,7 @@
 """Malformed values are found where they are, once each, and shown as short texts."""
 
 import datetime
+import math
 from collections import Counter
 from decimal import Decimal
 from typing import Any
@@ -235,3 +236,52 @@ def test_decimals_of_up_to_76_digits_are_longs_where_they_are_whole(scale: int) 
     expected = [None if v is None or v == 2**63 or v % 1 else int(v) for v in values]
     assert array.to_pylist() == expected
     assert sorted((int(row), one.what) for one in found for row in one.rows) == sorted(bad)
+
+
+@pytest.mark.parametrize("declared", [DOUBLE, LONG], ids=str)
+@given(
+    values=st.lists(
+        st.none()
+        | st.text("0123456789+-.eE ,naif_\uff11\n", max_size=12)
+        | st.floats().map(str)
+        | st.integers(-(2**65), 2**65).map(str)
+    )
+)
+def test_numbers_of_texts_are_what_python_says(
+    declared: pa.DataType, values: list[str | None]
+) -> None:
+    array = pa.array(values, TEXT)
+    assert narrowable(TEXT, declared, text=True)
+    assert not narrowable(TEXT, declared)
+    result, found = narrow(array, declared, Counter())
+    result.validate(full=True)
+    assert result.type == declared
+    expected = [number_of(value, is_long=declared == LONG) for value in values]
+    assert list(map(repr, result.to_pylist())) == [
+        repr(None if isinstance(value, str) else value) for value in expected
+    ]
+    assert sorted((row, one.what) for one in found for row in one.rows.tolist()) == [
+        (row, value) for row, value in enumerate(expected) if isinstance(value, str)
+    ]
+
+
+def number_of(text: str | None, *, is_long: bool) -> float | int | str | None:
+    """The number of a text, or what is wrong with it."""
+    text = (text or "").strip(" \t\n\v\f\r")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return "not a number"
+    if not text.isascii() or "_" in text or text.lower() in ("-nan", "+nan"):
+        return "not a number"
+    has_digits = any(map(str.isdigit, text))
+    if not is_long:
+        return "out of range" if math.isinf(value) and has_digits else value
+    if math.isnan(value):
+        return None
+    whole, _, fraction = text.partition(".")
+    if not (has_digits and whole.lstrip("+-").isdigit() and not fraction.strip("0")):
+        return "not whole"
+    return int(whole) if -(2**63) <= int(whole) < 2**63 else "out of range"

@@ -16,7 +16,7 @@ PAGES = {
     "docs/train.md": 8,
     "docs/command_line.md": 1,
     "docs/report.md": 2,
-    "docs/howto/add_slots.md": 5,
+    "docs/howto/add_slots.md": 6,
     "docs/howto/backfill.md": 4,
     ALL_DAYS: 4,
     "docs/howto/join_labels.md": 1,

@@ -413,3 +413,59 @@ def test_an_empty_file_is_imported(tmp_path: Path, store: SampleStore) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"\n\n")
     assert store.import_json_lines(tmp_path / "a.jsonl") == 0
     assert store.import_parquet(write_parquet(tmp_path / "a.parquet", rows(1)[:1])) == 1
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_each_line_of_text_becomes_a_sample_and_is_not_imported_twice(
+    tmp_path: Path, store: SampleStore, name: str
+) -> None:
+    lines = "one\r\n\n" + "\u00e4 \x85 three\nlast"
+    data = lines.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert store.import_lines(tmp_path / name) == 4
+    assert store.import_lines(tmp_path / name) == 0
+    expected = [{"text": text, "label": None} for text in ("one", "", "\u00e4 \x85 three", "last")]
+    assert list(store) == expected
+    assert store.ids[0] is None
+
+
+def test_lines_are_bytes_where_the_field_is(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a\xff\nb\n")
+    with SampleStore.create(tmp_path / "raw.sqlite", {"line": "bytes"}) as raw:
+        assert raw.import_lines(tmp_path, field="line") == 2
+        assert [one["line"] for one in raw] == [b"a\xff", b"b"]
+
+
+def test_lines_that_are_no_text_or_have_no_field_are_refused(
+    tmp_path: Path, store: SampleStore
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a\n\xff\n")
+    with pytest.raises(SampleError, match=r"a\.txt line 2: expected UTF-8, .* bytes takes them"):
+        store.import_lines(tmp_path / "a.txt")
+    assert len(store) == 0
+    for field in ("label", "note"):
+        with pytest.raises(SampleError, match=rf"field: expected .* found '{field}'; the fields"):
+            store.import_lines(tmp_path / "a.txt", field=field)
+
+
+def test_an_interrupted_import_of_lines_goes_on_where_it_stopped(
+    tmp_path: Path, store: SampleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"line {number}" for number in range(25_000)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    append = store._writer.append
+
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        for done in append(*arguments):
+            yield done
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._writer, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.import_lines(tmp_path / "a.txt")
+    num_before = len(SampleStore(store.path))
+    assert 0 < num_before < 25_000
+    assert store.import_lines(tmp_path / "a.txt") == 25_000 - num_before
+    store.refresh()
+    assert texts(store) == lines

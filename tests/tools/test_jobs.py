@@ -1,6 +1,7 @@
 """The Spark jobs come with the package."""
 
 import importlib.metadata
+import json
 import os
 import sys
 from pathlib import Path
@@ -8,12 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import featstore
 from featstore.base.errors import InputError
 from featstore.ingest.join_output import check_output
 from featstore.tools import job_extract as extract
 from featstore.tools import job_join_labels as join_labels
 from featstore.tools.cli import cli
 from featstore.tools.programs import JOBS, job_path
+from tests.parquet_files import put_parquet
 from tests.programs import run_python
 
 SCRIPTS = Path(__file__).parents[2] / "spark_jobs"
@@ -63,12 +66,28 @@ def test_an_unknown_job_is_answered_with_the_known_ones() -> None:
     assert all(f"'{name}'" in done.output for name in JOBS)
 
 
-def test_a_slot_group_of_a_range_of_days_is_refused_before_spark_starts(
-    capsys: pytest.CaptureFixture[str],
+def test_days_that_are_up_to_date_are_found_so_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--spec", "s", "--input", "raw/dt={dt}", "--table", "t"]
-    assert extract.main([*given, "--group", "items", "--days", "2026-11-01"]) == 2
-    assert "--group: expected it without --days, found both" in capsys.readouterr().err
+    spec, table = tmp_path / "spec.json", tmp_path / "table"
+    slots = [{"slot": 1, "name": "f", "op": "hash", "of": "user"}]
+    spec.write_text(json.dumps({"spec": 1, "inputs": {"user": "string"}, "slots": slots}))
+    put_parquet(tmp_path / "raw" / "dt=2026-11-01" / "a.parquet", {"user": ["a"]})
+    raw = str(tmp_path / "raw" / "dt={dt}")
+    featstore.extract(spec, raw, table, days="2026-11-01")
+    monkeypatch.setattr(extract, "spark_session", None)  # a call would be a TypeError
+    given = ["--spec", str(spec), "--input", raw, "--table", str(table), "--days"]
+    assert extract.main([*given, "2026-11-01"]) == 0
+    assert "1 in all, 0 extracted" in capsys.readouterr().out
+    assert extract.main([*given, "2026-11-01..2026-11-02"]) == 2
+    assert "no raw files for dt=2026-11-02" in capsys.readouterr().err
+    put_parquet(tmp_path / "raw" / "dt=2026-11-02" / "a.parquet", {"user": ["a"]})
+    with pytest.raises(TypeError, match="NoneType"):
+        extract.main([*given, "2026-11-01..2026-11-02"])
+    monkeypatch.setenv("CONTAINER_ID", "1")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    with pytest.raises(TypeError, match="NoneType"):  # YARN fails an application without a context
+        extract.main([*given, "2026-11-01"])
 
 
 def test_logs_that_are_not_parquet_are_refused_before_spark_starts(

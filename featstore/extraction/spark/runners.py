@@ -156,10 +156,18 @@ def check_workers(context: "SparkContext") -> None:
 
 
 class SparkRunner:
-    """Runs units as Spark tasks, one per unit. Progress counts the rows of finished tasks."""
+    """Runs units as Spark tasks, one per unit. Progress counts the rows of finished tasks.
 
-    def __init__(self, spark: "SparkSession") -> None:
-        self._context = spark.sparkContext
+    Args:
+        spark: A session, or a function that returns it, called once there is work.
+    """
+
+    def __init__(self, spark: "SparkSession | Callable[[], SparkSession]") -> None:
+        self._spark = spark
+
+    @property
+    def _context(self) -> "SparkContext":
+        return (self._spark() if callable(self._spark) else self._spark).sparkContext
 
     def __call__(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
@@ -450,7 +458,7 @@ def _write_partition(
     from pyspark import TaskContext
 
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
-    extractor = Extractor(task.spec)
+    extractor = task.extractor()
     origin = BatchOrigin(source=f"DataFrame, partition {unit}")
     extracted = extract_batches(batches, extractor, partition, origin)
     with kept_memory(), retrying(task.retry):
@@ -486,7 +494,7 @@ def _cut_partition(
     from pyspark import TaskContext
 
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
-    extractor, numbers = Extractor(task.spec), range(num_buckets)
+    extractor, numbers = task.extractor(), range(num_buckets)
     origin = BatchOrigin(source=f"DataFrame, partition {unit}")
     extracted = extract_batches(batches, extractor, partition, origin)
     rows = CutRows(task, extractor, extracted, numbers, unit, _BLOCK_BYTES)

@@ -31,6 +31,11 @@ def is_final(error: Exception) -> bool:
     return not isinstance(error, _MAY_PASS) and "run it again" not in str(error)
 
 
+def is_cluster_driver() -> bool:
+    """Whether this process is a driver that runs on YARN, whose master waits for its context."""
+    return {"CONTAINER_ID", "PYSPARK_GATEWAY_PORT"} <= os.environ.keys()
+
+
 def end_application(exit_code: int, reason: str) -> None:
     """Ends the application of YARN whose driver this process is, so that the run is not repeated.
 
@@ -45,7 +50,7 @@ def end_application(exit_code: int, reason: str) -> None:
         exit_code: The exit code of this process, which ends soon after the call.
         reason: Why it failed.
     """
-    if not {"CONTAINER_ID", "PYSPARK_GATEWAY_PORT"} <= os.environ.keys():
+    if not is_cluster_driver():
         return
     from py4j.protocol import Py4JNetworkError
     from pyspark import SparkContext

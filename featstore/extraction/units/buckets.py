@@ -211,7 +211,7 @@ class CutRows:
 
 def cut_unit(task: UnitTask, unit: Unit, buckets: range, block_bytes: int | None = None) -> CutRows:
     """The rows of a unit in blocks; arguments as of `CutRows`, errors as of `run_unit`."""
-    extractor = Extractor(task.spec)
+    extractor = task.extractor()
     extracted = extract_unit(unit, extractor)
     return CutRows(task, extractor, extracted, buckets, unit.index, block_bytes)
 

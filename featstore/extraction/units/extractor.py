@@ -205,8 +205,9 @@ class Extractor:
 
     def _single(self, row: Mapping[str, object]) -> pa.RecordBatch:
         """One row as a batch of raw columns."""
+        said = self.spec.on_error
         arrays = [
-            single(name, row.get(name), declared, said=self.spec.on_error.get(name))
+            single(name, row.get(name), declared, said=said.get(name), text=name in self.spec.text)
             for name, declared in self.graph.columns.items()
         ]
         return pa.RecordBatch.from_arrays(arrays, names=list(self.graph.columns))
@@ -223,6 +224,8 @@ class Extractor:
             raise self._with_row(error, taken, origin) from error.__cause__
         for position, counts, inputs in counted:
             self._count(position, counts, inputs, taken, origin)
+        if self.findings.rejects is not None:
+            self.findings.rejects.take(batch, origin, taken.kept)
         self._attribution.fill(filled)
         if self._watches:
             raw = pa.RecordBatch.from_arrays(taken.columns, names=list(self.graph.columns))

@@ -2,15 +2,20 @@
 slots that counts belong to.
 """
 
+import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from featstore.ops.arrays import Mask
+from featstore.files.storage import open_write
+from featstore.ops.arrays import Integers, Mask
 from featstore.ops.lists import fill_null
-from featstore.ops.malformed import KINDS, MAX_EXAMPLES, MalformedValues
+from featstore.ops.malformed import KINDS, MAX_EXAMPLES, MalformedValues, value_text
 from featstore.spec.graph import Graph
 from featstore.spec.model import Spec
 
@@ -18,6 +23,8 @@ FILLED = "filled"
 """Key in a slot's counts: rows in which `default` or `fill` replaced a missing value."""
 NULLS_DROPPED = ("incomplete elements", "null elements")
 TEXT_ERRORS = ("invalid utf-8", "malformed weights")
+MAX_REJECTS = 10_000
+_MAX_ELEMENTS, _MAX_CHARACTERS = 100, 1_000  # of a value in the list of rejected rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +97,7 @@ class Findings:
     counts: Counter[str] = field(default_factory=Counter)
     num_rows_skipped: int = 0
     examples: tuple[Malformed, ...] = ()
+    rejects: "Rejects | None" = None
 
     def add(self, column: str, found: Iterable[MalformedValues], origin: BatchOrigin) -> None:
         """Counts malformed values of a column, and keeps the first ones as examples."""
@@ -99,6 +107,8 @@ class Findings:
 
     def show(self, column: str, found: MalformedValues, origin: BatchOrigin) -> None:
         """Keeps the first values as examples, without counting them."""
+        if self.rejects is not None:
+            self.rejects.note(column, found)
         self.keep(
             Malformed(
                 column=column,
@@ -113,6 +123,89 @@ class Findings:
     def keep(self, examples: Iterable[Malformed]) -> None:
         """Keeps the first examples of each column and kind, ordered by source and row."""
         self.examples = first_examples([*self.examples, *examples])
+
+
+@dataclass(kw_only=True)
+class Rejects:
+    """The first raw rows of a unit that have malformed values.
+
+    Attributes:
+        most: How many are kept.
+        num_rows: How many there are.
+        kept: Those that are kept: source, row, and a line of JSON.
+    """
+
+    most: int
+    num_rows: int = 0
+    kept: list[tuple[str, int, str]] = field(default_factory=list)
+    _noted: list[tuple[str, MalformedValues]] = field(default_factory=list)
+
+    def note(self, column: str, found: MalformedValues) -> None:
+        """Notes malformed values of the batch that `take` is then called with."""
+        self._noted.append((column, found))
+
+    def take(self, batch: pa.RecordBatch, origin: BatchOrigin, left: Integers | None) -> None:
+        """Keeps the rows of a raw batch that have noted values.
+
+        Args:
+            left: The rows that were not skipped; None for all.
+        """
+        noted, self._noted = self._noted, []
+        if not noted:
+            return
+        rows = np.unique(np.concatenate([found.rows for _, found in noted]))
+        self.num_rows += len(rows)
+        rows = rows[: self.most - len(self.kept)]
+        reasons: dict[int, list[dict[str, str]]] = {row: [] for row in rows.tolist()}
+        for column, found in noted:
+            bad, numbers = np.unique(found.rows, return_index=True)
+            is_kept = np.isin(bad, rows)
+            for row, number in zip(bad[is_kept].tolist(), numbers[is_kept].tolist(), strict=True):
+                reason = {"column": column, "what": found.what, "value": found.text(number)}
+                reasons[row].append(reason)
+        skipped = set() if left is None else set(rows.tolist()).difference(left.tolist())
+        for row, why in reasons.items():
+            number = (origin.first_row or 0) + row
+            line = {"source": origin.source, "row": number, "skipped": row in skipped}
+            values = {name: _plain(batch.column(name), row) for name in batch.schema.names}
+            text = json.dumps({**line, "reasons": why, "values": values}, ensure_ascii=False)
+            self.kept.append((origin.source, number, text))
+
+
+def write_rejects(url: str, found: Iterable[Rejects]) -> None:
+    """Writes rejected rows as lines of JSON, by source and row; the last line has their numbers.
+
+    The file appears whole or not at all.
+    """
+    every = list(found)
+    kept = sorted(line for rejects in every for line in rejects.kept)[:MAX_REJECTS]
+    num_rows = sum(rejects.num_rows for rejects in every)
+    last = {"num_rows": num_rows, "num_listed": len(kept), "complete": num_rows == len(kept)}
+    with open_write(url) as file:
+        for *_, line in kept:
+            file.write(line.encode(errors="replace") + b"\n")
+        file.write(json.dumps(last).encode() + b"\n")
+
+
+def _plain(array: pa.Array, row: int) -> object:
+    try:
+        return _shown(array[row].as_py())
+    except (ValueError, OverflowError):  # a Python value cannot be every Arrow value
+        return value_text(array, row)
+
+
+def _shown(value: Any) -> object:
+    """A value as JSON types, cut where it is long."""
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value[:_MAX_ELEMENTS]]
+    if value is None or isinstance(value, bool | int) or _is_finite(value):
+        return value
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text[:_MAX_CHARACTERS]
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def first_examples(examples: Iterable[Malformed]) -> tuple[Malformed, ...]:

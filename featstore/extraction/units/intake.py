@@ -23,6 +23,7 @@ from featstore.ops.malformed import (
     all_wrong,
     find_malformed,
     find_unequal,
+    is_number_as_text,
     narrow,
     narrowable,
     without_views,
@@ -73,6 +74,7 @@ class Intake:
         self._columns = columns
         self._on_error = {name: spec.on_error.get(name) for name in columns}
         self._optional = spec.optional
+        self._text = spec.text
         self._sequences = [
             (sequence, on_error)
             for sequence in spec.sequences
@@ -165,6 +167,9 @@ class Intake:
         declared, on_error = self._columns[name], self._on_error[name]
         if readable(found, declared):
             return Form.READABLE
+        is_text = is_number_as_text(found, declared)
+        if is_text and name in self._text:
+            return Form.NARROWABLE
         narrows = narrowable(found, declared)
         if on_error is None or (on_error == "fail" and not narrows):
             hint = (
@@ -172,6 +177,11 @@ class Intake:
                 if on_error
                 else "; `on_error: null` or `skip` in the spec goes on without such values"
             )
+            if is_text:
+                hint = (
+                    f"; `{name}: {{type: {type_name(declared)}, text: true}}` among the spec's "
+                    f"inputs reads numbers as text{hint}"
+                )
             raise InputError(
                 f"column {name!r}: expected {type_name(declared)}, found {found}{hint}"
             )

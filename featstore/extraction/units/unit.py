@@ -11,7 +11,7 @@ from featstore.base.errors import InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.units.extractor import Extractor
-from featstore.extraction.units.findings import BatchOrigin, Malformed
+from featstore.extraction.units.findings import BatchOrigin, Malformed, Rejects
 from featstore.extraction.units.raw import RawRange, Unit, check_constant, open_range, read_batches
 from featstore.extraction.units.unit_statistics import Gathering
 from featstore.extraction.units.unit_values import ValueGathering, store_values
@@ -53,6 +53,7 @@ class UnitReport:
             that it got.
         times: By history, the first and last `as_of` of rows with a key; by `times_key`, when the
             first and the last event of a file became known: int64 microseconds.
+        rejects: Rows with malformed values, if the task asks for them.
     """
 
     path: str
@@ -68,6 +69,7 @@ class UnitReport:
     num_rows_cut: int = 0
     num_events_cut: int = 0
     times: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rejects: Rejects | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,7 @@ class UnitTask:
             if another process uses the same run id.
         retry: How the clients of stores retry, wherever the units run.
         events: By history, the units of its log of events.
+        max_rejects: How many rows with malformed values each unit reports.
     """
 
     spec: Spec
@@ -87,6 +90,14 @@ class UnitTask:
     tag: str
     retry: RetryPolicy = field(default_factory=current_policy)
     events: Mapping[str, Sequence[Unit]] = field(default_factory=dict)
+    max_rejects: int = 0
+
+    def extractor(self) -> Extractor:
+        """An extractor of its spec, for one unit."""
+        extractor = Extractor(self.spec)
+        if self.max_rejects:
+            extractor.findings.rejects = Rejects(most=self.max_rejects)
+        return extractor
 
     def stored(self, schema: SlotSchema) -> SlotSchema:
         """Returns the part of the extractor's schema that is written."""
@@ -145,7 +156,7 @@ def run_unit(
             not left.
         OperatorError: An operator failed; names the slot, the file and the row.
     """
-    extractor = Extractor(task.spec)
+    extractor = task.extractor()
     return write_unit(
         task,
         unit.partition,
@@ -237,6 +248,7 @@ class UnitRows:
             counts=dict(findings.counts),
             num_rows_skipped=findings.num_rows_skipped,
             examples=findings.examples,
+            rejects=findings.rejects,
         )
 
 

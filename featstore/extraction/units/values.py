@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from featstore.base.errors import InputError
 from featstore.ops.columns import readable
-from featstore.ops.malformed import find_malformed, narrowable, short_text
+from featstore.ops.malformed import find_malformed, is_number_as_text, narrowable, short_text
 from featstore.spec.model import TIMESTAMP, type_name
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError)
@@ -24,7 +24,9 @@ the fraction of a float, for instance.
 """
 
 
-def single(name: str, value: object, declared: pa.DataType, *, said: str | None) -> pa.Array:
+def single(
+    name: str, value: object, declared: pa.DataType, *, said: str | None, text: bool = False
+) -> pa.Array:
     """Converts a value to the declared type.
 
     A value that does not fit exactly gets the type that Arrow would infer for a file's column, if a
@@ -33,6 +35,7 @@ def single(name: str, value: object, declared: pa.DataType, *, said: str | None)
     Args:
         said: The column's `on_error`, None if the spec has none. With one, malformed values are
             converted too, for the intake to handle.
+        text: Whether numbers may be written as text.
 
     Raises:
         InputError: A file with this value would be rejected.
@@ -44,7 +47,7 @@ def single(name: str, value: object, declared: pa.DataType, *, said: str | None)
     if exact is not None:
         return exact
     found = _as_found(value, declared)
-    if found is None or not _passes(found, declared, said):
+    if found is None or not _passes(found, declared, said, text):
         raise InputError(
             f"column {name!r}: expected {type_name(declared)}, found {short_text(value)}"
         )
@@ -85,8 +88,10 @@ def _leaf_types(value: object, declared: pa.DataType) -> Iterable[type]:
     return chain.from_iterable(_leaf_types(item, declared.item_type) for _, item in value)
 
 
-def _passes(found: pa.Array, declared: pa.DataType, said: str | None) -> bool:
+def _passes(found: pa.Array, declared: pa.DataType, said: str | None, text: bool) -> bool:
     """Whether the value is read, either by the graph or by what `on_error` says."""
+    if text and is_number_as_text(found.type, declared):
+        return True
     if said is not None:
         return said != "fail" or readable(found.type, declared) or narrowable(found.type, declared)
     return readable(found.type, declared) and not find_malformed(found, declared)

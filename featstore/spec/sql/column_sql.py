@@ -5,10 +5,43 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from featstore.ops import columns, lists
+from featstore.ops.malformed import NOT_FINITE, WHOLE
 from featstore.ops.maps import is_map
+from featstore.ops.texts import DECIMAL
 from featstore.spec.sql.call import MAX_FLOAT, Call, Members, Template, literal, type_text
 
 _MASK = 2**63 - 1
+_SPACE = r"' \t\n\u000b\u000c\r'"
+
+
+def numbers_of_texts(call: Call) -> str:
+    """The numbers of a raw column of texts, or of lists of them."""
+    number = _double if call.type in (pa.float64(), pa.list_(pa.float64())) else _long
+    if lists.is_list(call.type):
+        return call.each(call.text, lambda e: number(call, e))
+    return number(call, call.text)
+
+
+def _double(call: Call, text: str) -> str:
+    trimmed = f"trim(BOTH {_SPACE} FROM {text})"
+    return call.let(
+        trimmed,
+        lambda t: (
+            f"CASE WHEN {t} RLIKE {_pattern(DECIMAL)} "
+            f"THEN {call.finite(f'try_cast({t} AS DOUBLE)')} "
+            f"WHEN lower({t}) RLIKE {_pattern(NOT_FINITE)} THEN try_cast({t} AS DOUBLE) END"
+        ),
+    )
+
+
+def _long(call: Call, text: str) -> str:
+    trimmed = f"trim(BOTH {_SPACE} FROM {text})"
+    digits = f"regexp_replace({trimmed}, {_pattern(WHOLE)}, '$1$2')"
+    return f"CASE WHEN {trimmed} RLIKE {_pattern(WHOLE)} THEN try_cast({digits} AS BIGINT) END"
+
+
+def _pattern(of_all: str) -> str:
+    return literal(rf"^(?:{of_all})\z", pa.string())
 
 
 def _read(call: Call) -> str:

@@ -11,7 +11,7 @@ from featstore.spec.sql.column_sql import cut
 
 # What Python's str.split and Arrow take for white space; Java's \s is less.
 _WHITE_SPACE = r"[\t-\r\x1C-\x20\x85\xA0\u1680\u2000-\u200A\u2028\u2029\u202F\u205F\u3000]+"
-_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
+_DECIMAL = rf"^{texts.DECIMAL}\z"
 
 
 def _lookup(call: Call) -> str:

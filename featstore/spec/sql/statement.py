@@ -10,7 +10,7 @@ from featstore.spec.graph import Graph, build_graph
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.spec.sql.call import Call, Members, Template
-from featstore.spec.sql.column_sql import COLUMN_TEMPLATES
+from featstore.spec.sql.column_sql import COLUMN_TEMPLATES, numbers_of_texts
 from featstore.spec.sql.list_sql import LIST_TEMPLATES
 from featstore.spec.sql.value_sql import VALUE_TEMPLATES
 from featstore.spec.user import is_user_operator
@@ -78,8 +78,14 @@ class _Printer:
     def value(self, position: int) -> str | Members:
         step = self._graph.step(position)
         if step is None:
-            name = self._columns[position].replace("`", "``")
-            return f"`{name}`"
+            name = self._columns[position]
+            column = "`{}`".format(name.replace("`", "``"))
+            if name not in self._graph.text:
+                return column
+            declared = self._graph.columns[name]
+            return numbers_of_texts(
+                Call(inputs=[column], types=[], params={}, type=declared, variables=self._variables)
+            )
         template = TEMPLATES.get(step.function)
         if template is None:
             why = ", since it is user code" if is_user_operator(step.op) else ""

@@ -18,7 +18,9 @@ from featstore.tools.programs import input_option, key_values, several
     ],
 )
 def import_() -> None:
-    """Import TFRecord, CSV, JSON lines or libsvm to raw Parquet, the input of an extraction."""
+    """Import TFRecord, CSV, JSON lines, libsvm or lines of name:value pairs to raw Parquet, the
+    input of an extraction.
+    """
 
 
 _options = several(  # of all formats
@@ -115,6 +117,18 @@ def json(**given: Any) -> None:
 def libsvm(**given: Any) -> None:
     """Import libsvm files: `label index:value ...` on each line."""
     _run("libsvm", **given)
+
+
+@import_.command(
+    examples=["featstore import pairs --input 'log/*.txt' --output raw --column slot7=string"]
+)
+@_options
+@click.option(
+    "--delimiter", default=",", show_default=True, help=r"Between pairs; \t for a tabulator."
+)
+def pairs(delimiter: str, **given: Any) -> None:
+    """Import lines of name:value pairs: `label:1,slot1:17,tags:a,tags:b`."""
+    _run("pairs", delimiter=delimiter.replace("\\t", "\t"), **given)
 
 
 def _run(

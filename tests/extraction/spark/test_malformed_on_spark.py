@@ -3,6 +3,7 @@ same rows.
 """
 
 import decimal
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,14 @@ def rows_of(report: ExtractReport) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["id"])
 
 
+def rejects_in(path: Path) -> list[tuple[Any, ...]]:
+    """The rejected rows by their id: a query knows no files, and their rows."""
+    *lines, last = map(json.loads, path.read_text().splitlines())
+    assert last == {"num_rows": len(lines), "num_listed": len(lines), "complete": True}
+    found = ((of["values"]["id"], of["skipped"], of["reasons"]) for of in lines)
+    return sorted(found, key=lambda row: row[0])
+
+
 numbers = iter(range(10**6))
 
 
@@ -105,11 +114,15 @@ def test_every_engine_leaves_out_the_same_rows_and_reports_the_same(
         spec=load_spec(document(policies)),
         input_url=str(home / "raw"),
         table_url=str(home / "here"),
+        rejects=str(home / "here.jsonl"),
     )
+
+    def on(engine: str) -> ExtractJob:
+        return replace(job, table_url=str(home / engine), rejects=str(home / f"{engine}.jsonl"))
+
     here = extract_files(job)
-    there = extract_files(replace(job, table_url=str(home / "spark")), runner=SparkRunner(spark))
-    frame = spark.read.parquet(job.input_url)
-    queried = extract_dataframe(replace(job, table_url=str(home / "query")), frame)
+    there = extract_files(on("spark"), runner=SparkRunner(spark))
+    queried = extract_dataframe(on("query"), spark.read.parquet(job.input_url))
     same = [str(rows_of(report)) for report in (here, there, queried)]
     assert same[0] == same[1] == same[2]
     assert {report.num_rows_skipped for report in (here, there, queried)} == {
@@ -118,6 +131,8 @@ def test_every_engine_leaves_out_the_same_rows_and_reports_the_same(
     assert here.counts == there.counts == queried.counts
     assert here.examples == there.examples
     assert {example.source.partition(" ")[0] for example in queried.examples} == {"DataFrame,"}
+    assert (home / "here.jsonl").read_bytes() == (home / "spark.jsonl").read_bytes()
+    assert rejects_in(home / "here.jsonl") == rejects_in(home / "query.jsonl")
     assert here.counts["gone: column absent"] == 1 + len(rows)
 
 

@@ -195,3 +195,36 @@ def test_no_batch_of_rows_is_extracted_without_its_histories() -> None:
         ConfigError, match=r"^histories: expected none for a batch of rows.*found clicks; .*`Ex"
     ):
         Extractor(spec_of())(batch)
+
+
+def test_prices_of_events_may_be_text() -> None:
+    def lists_of(price: dict[str, Any], texts: list[Any]) -> dict[str, object]:
+        spec = load_spec(
+            {
+                "spec": 1,
+                "inputs": {"user": "string", "at": "timestamp"},
+                "keep": ["user", "at"],
+                "slots": [],
+                "histories": [
+                    {
+                        "name": "paid",
+                        "key": "user",
+                        "as_of": "at",
+                        "at": "at",
+                        "max_len": 5,
+                        "inputs": {"user": "string", "at": "timestamp", "price": price},
+                        "slots": [{"slot": 1, "name": "prices", "op": "identity", "of": "price"}],
+                    }
+                ],
+            }
+        )
+        events = [{"user": "u", "at": time_of(at), "price": text} for at, text in enumerate(texts)]
+        row = {"user": "u", "at": time_of(1_000)}
+        return Extractor(spec).one(row, {"paid": events})
+
+    as_text = {"type": "double", "text": True}
+    found = lists_of(as_text, ["1.50", " 2", "x", 3.0])
+    assert repr(found["prices"]) == "[1.5, 2.0, nan, 3.0]"
+    assert lists_of({**as_text, "on_error": "skip"}, ["1.50", "x"])["prices"] == [1.5]
+    with pytest.raises(InputError, match="expected double, found "):
+        lists_of({"type": "double"}, ["1.50"])

@@ -4,6 +4,7 @@ its row is skipped.
 
 import itertools
 import math
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -15,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import featstore
-from featstore.base.errors import InputError, OperatorError
+from featstore.base.errors import InputError, OperatorError, SpecError
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.findings import BatchOrigin
+from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 
 MAX = 2**63 - 1
@@ -490,3 +492,88 @@ def test_rows_are_skipped_whatever_the_arrow_type_of_the_list(raw: pa.DataType) 
     assert [(example.row, example.value) for example in extractor.findings.examples] == [
         (1, str(2**63))
     ]
+
+
+def text_spec(said: str | None) -> Spec:
+    price = {"type": "double", "text": True, **({"on_error": said} if said else {})}
+    items = {"type": "list<long>", "text": True, **({"on_error": said} if said else {})}
+    return load_spec(
+        {
+            "spec": 1,
+            "inputs": {"price": price, "items": items, "names": "list<string>"},
+            "labels": {"paid": "price"},
+            "keep": ["price"],
+            "sequences": {"events": {"of": ["items", "names"]}},
+            "slots": [
+                {"slot": 1, "name": "f_price", "op": "identity", "of": "price"},
+                {"slot": 2, "name": "f_item", "op": "identity", "of": "items"},
+                {"slot": 3, "name": "f_name", "op": "hash", "of": "names"},
+            ],
+        }
+    )
+
+
+TEXT_ROWS = pa.record_batch(
+    {
+        "price": ["1.5", "1,5", " 2 ", "", None],
+        "items": [["1", "2"], ["3"], ["x", "4"], [], ["5"]],
+        "names": [["a", "b"], ["c"], ["d", "e"], [], ["f"]],
+    }
+)
+
+
+@pytest.mark.parametrize("raw", [pa.string(), pa.binary(), pa.string_view()], ids=str)
+@pytest.mark.parametrize("said", [None, "null"])
+def test_text_that_is_no_number_is_missing_for_slots_labels_and_kept_columns(
+    said: str | None, raw: pa.DataType
+) -> None:
+    extractor = Extractor(text_spec(said))
+    batch = TEXT_ROWS.set_column(0, "price", TEXT_ROWS["price"].cast(raw))
+    rows = extractor(batch).to_pylist()
+    assert [row["price"] for row in rows] == [1.5, None, 2.0, None, None]
+    assert [row["paid"] for row in rows] == [row["price"] for row in rows]
+    assert [repr(row["f_price"]) for row in rows] == ["1.5", "nan", "2.0", "nan", "nan"]
+    assert [row["f_item"] for row in rows] == [[1, 2], [3], [4], [], [5]]
+    assert [len(row["f_name"]) for row in rows] == [2, 1, 1, 0, 1], "the lists stay aligned"
+    assert extractor.counts["price: not a number"] == 1
+    assert extractor.counts["items: not a number"] == 1
+    ones = Extractor(text_spec(said))
+    for expected, row in zip(rows, TEXT_ROWS.to_pylist(), strict=True):
+        assert repr(ones.one(row)) == repr(expected)
+
+
+def test_rows_with_text_that_is_no_number_are_skipped_or_stop_the_run() -> None:
+    extractor = Extractor(text_spec("skip"))
+    rows = extractor(TEXT_ROWS).to_pylist()
+    assert [row["price"] for row in rows] == [1.5, None, None]
+    assert extractor.findings.num_rows_skipped == 2
+    assert [str(one) for one in extractor.findings.examples] == ["'x' (row 2)", "'1,5' (row 1)"]
+    found = "row 1: column 'price': expected double, found '1,5' (not a number), and on_error says"
+    with pytest.raises(InputError, match=re.escape(f"raw.parquet, {found} fail")):
+        Extractor(text_spec("fail"))(TEXT_ROWS, BatchOrigin(source="raw.parquet"))
+    with pytest.raises(InputError, match=re.escape("(not a number), and on_error says skip")):
+        extractor.one(TEXT_ROWS.to_pylist()[1])
+
+
+def test_columns_that_are_no_text_are_read_as_ever_where_text_may_come() -> None:
+    batch = TEXT_ROWS.set_column(0, "price", pa.array([1.5, None, math.nan, math.inf, 2.0]))
+    rows = Extractor(text_spec("fail"))(batch.slice(0, 2)).to_pylist()
+    assert [row["price"] for row in rows] == [1.5, None]
+    assert Extractor(text_spec(None)).one(batch.to_pylist()[0])["price"] == 1.5
+
+
+@pytest.mark.parametrize("said", [None, "fail"])
+def test_text_where_a_number_is_declared_names_what_reads_it(said: str | None) -> None:
+    inputs = {"x": {"type": "list<long>", **({"on_error": said} if said else {})}}
+    slots = [{"slot": 1, "name": "f", "op": "hash", "of": "x"}]
+    extractor = Extractor(load_spec({"spec": 1, "inputs": inputs, "slots": slots}))
+    advice = "`x: {type: list<long>, text: true}` among the spec's inputs reads numbers as text"
+    with pytest.raises(InputError, match=re.escape(advice)):
+        extractor(pa.record_batch({"x": pa.array([["1"]], pa.list_(pa.string()))}))
+
+
+@pytest.mark.parametrize("of", ["string", "boolean", "map<string, double>", "list<timestamp>"])
+def test_only_numbers_may_be_text(of: str) -> None:
+    inputs = {"x": {"type": of, "text": True}}
+    with pytest.raises(SpecError, match=r"inputs\.x\.text: expected it with double, lon"):
+        load_spec({"spec": 1, "inputs": inputs, "slots": []})
