@@ -87,15 +87,15 @@ class TableResult(Printed, ABC):
         return polars.from_arrow(self.table)
 
 
-def slot_row(table: pa.Table, slot: str) -> dict[str, Any]:
-    """The row of a slot, of a table with a row for each.
+def slot_row(table: pa.Table, slot: str, result: str = "profile") -> dict[str, Any]:
+    """The row of a slot, of the table of a result with a row for each.
 
     Raises:
         SelectionError: There is none. The message suggests the nearest names.
     """
     names = table["slot"].to_pylist()
     if slot not in names:
-        raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, names)}")
+        raise SelectionError(f"no slot {slot!r} in the {result}{nearest(slot, names)}")
     row: dict[str, Any] = table.slice(names.index(slot), 1).to_pylist()[0]
     return row
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.base.errors import SelectionError, nearest
+from featstore.base.errors import SelectionError
 from featstore.base.schema import Slot, SlotKind
 from featstore.base.table_result import (
     TableResult,
@@ -14,6 +14,7 @@ from featstore.base.table_result import (
     number_text,
     number_with_error,
     share_text,
+    slot_row,
 )
 from featstore.explore.plots.distribution import plot_two_sides
 from featstore.explore.plots.frame import Figure
@@ -185,6 +186,14 @@ class Comparison(TableResult):
     pairs: Mapping[str, SlotPair] = field(default_factory=dict, compare=False)
     names: ValueNames = field(default_factory=ValueNames, compare=False)
 
+    def __getitem__(self, slot: str) -> dict[str, Any]:
+        """A slot's row of `table`, by column name.
+
+        Raises:
+            SelectionError: The comparison lacks the slot. The message suggests the nearest names.
+        """
+        return slot_row(self.table, slot, "comparison")
+
     def as_dict(self) -> dict[str, Any]:
         """The comparison as JSON types."""
         sides = {
@@ -213,9 +222,7 @@ class Comparison(TableResult):
             SelectionError: The comparison lacks the slot, one side lacks it, or neither has values.
             MissingDependencyError: matplotlib is not installed.
         """
-        if slot not in self.pairs:
-            raise SelectionError(f"no slot {slot!r} in the comparison{nearest(slot, self.pairs)}")
-        pair = self.pairs[slot]
+        pair = self.pairs[self[slot]["slot"]]
         if pair.before is None or pair.after is None:
             lacking = "before" if pair.before is None else "after"
             raise SelectionError(

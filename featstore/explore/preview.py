@@ -259,7 +259,7 @@ def preview(
     )
     num_all = sum(unit.num_rows for unit in units)
     profile = profile_rows(rows.to_batches(), slots, numeric_labels(extractor.schema))
-    named = replace(profile, names=_names(extractor, profile, raw))
+    named = profile.named(_names(extractor, profile, raw))
     drawn_from = f"{len(chosen):,} of {len(units):,} row groups or text files"
     looked_at, found = _previewed("preview", str(input_url), rows, named, num_all, drawn_from)
     table_rows, others = None, list[PreviewedSlot]()

@@ -5,6 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from featstore.base.errors import SelectionError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.base.table_result import number_text
 from featstore.explore.profile import Profile
@@ -46,6 +47,13 @@ def test_a_comparison_has_a_row_per_slot_with_both_sides(before: Profile) -> Non
     assert price["psi"] > 0.0
     assert found.before.num_rows == 4
     assert found.after.label_rates == {"click": 0.5}
+
+
+def test_a_comparison_is_indexed_by_slot(before: Profile) -> None:
+    found = before.compare(before)
+    assert found["item"] == found.table.to_pylist()[0]
+    with pytest.raises(SelectionError, match="no slot 'itm' in the comparison; did you mean 'item"):
+        found["itm"]
 
 
 def test_a_renamed_slot_is_matched_by_number_and_others_are_on_one_side(before: Profile) -> None:
