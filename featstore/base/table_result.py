@@ -102,9 +102,14 @@ def slot_row(table: pa.Table, slot: str, result: str = "profile") -> dict[str, A
 
 def rows_by_slot(table: pa.Table) -> defaultdict[str, list[dict[str, Any]]]:
     """The rows of each slot, of a table with any number of rows for each."""
+    return grouped(table, "slot")
+
+
+def grouped(table: pa.Table, column: str) -> defaultdict[str, list[dict[str, Any]]]:
+    """The rows with each text of a column."""
     rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in table.to_pylist():
-        rows[row["slot"]].append(row)
+        rows[row[column]].append(row)
     return rows
 
 

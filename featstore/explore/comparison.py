@@ -21,6 +21,7 @@ from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.slot_bars import plot_psi
 from featstore.spec.value_names import ValueNames, short_sign
 from featstore.statistics.drift import (
+    DEPENDENT,
     ValueShares,
     new_and_vanished,
     slot_change,
@@ -235,7 +236,8 @@ class Comparison(TableResult):
         return f"before: {self.before.headline}\nafter:  {self.after.headline}"
 
     def _foot(self) -> Sequence[str]:
-        return [AT_LEAST_FOOT] if "at least" in self.table["psi_method"].to_pylist() else []
+        least = [AT_LEAST_FOOT] if "at least" in self.table["psi_method"].to_pylist() else []
+        return [f"by chance at most: of independent rows; {DEPENDENT}", *least]
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Slots that changed most come first."""

@@ -71,7 +71,8 @@ def test_the_text_begins_with_the_slots_that_changed_most(before: Profile) -> No
     after = profile_of({"item": [5, 5, 7, None], "price": [9.0, 9.0, 8.0, 8.0]}, ITEM, PRICE)
     text = str(before.compare(after)).splitlines()
     assert text[0] == "before: 4 rows, click 0.5 (from the rows: exact)"
-    assert [line.split()[0] for line in text[4:]] == ["price", "item"]
+    assert [line.split()[0] for line in text[4:-1]] == ["price", "item"]
+    assert "rows of one user are not independent" in text[-1]
     assert "75.0% → 75.0%" in text[5]
     assert "<table>" in before.compare(after)._repr_html_()
 

@@ -23,6 +23,7 @@ from featstore.explore.plots.frame import (
     write_values,
 )
 from featstore.spec.value_names import ValueNames
+from featstore.statistics.drift import DEPENDENT
 
 # What is usually held for a small and for a large change. A rule of thumb of credit scoring, which
 # does not know how many rows there are: the bar shows beside it what chance may have made.
@@ -120,7 +121,8 @@ def plot_psi(table: pa.Table) -> "Figure":
     beyond = f"; more than {end:g} is not drawn" if largest > end else ""
     at_end = ", at the end: that or more" if max(errors, default=0.0) > end else ""
     axes.set_xlabel(
-        f"population stability index (orange: what chance may have made{at_end}{beyond})"
+        f"population stability index (orange: what chance may have made{at_end}{beyond})\n"
+        f"{DEPENDENT}"
     )
     # `≥`: only frequent values are compared, and others may have drifted more.
     texts = [

@@ -33,7 +33,7 @@ from featstore.explore.report.slot_columns import (
     slot_columns,
 )
 from featstore.spec.value_names import ValueNames
-from featstore.statistics.drift import value_shares
+from featstore.statistics.drift import DEPENDENT, value_shares
 from featstore.statistics.summary import SlotSummary
 
 Chart = dict[str, Any]
@@ -69,7 +69,11 @@ class ReportFigures:
 def contents(found: ReportFigures) -> dict[str, Any]:
     """What the page shows, as JSON types."""
     comparison = None if found.before is None else found.before.compare(found.profile)
-    wanted = slot_columns(compared=comparison is not None, labelled=found.label is not None)
+    wanted = slot_columns(
+        compared=comparison is not None,
+        labelled=found.label is not None,
+        by_partition=len(_partition_names(found)) > 1,
+    )
     titles = [column.title for column in wanted]
     return {
         "about": [*found.about, *_about_rows(found, comparison)],
@@ -107,7 +111,7 @@ def _partition_names(found: ReportFigures) -> Sequence[str]:
 
 
 def _overview(found: ReportFigures) -> list[Chart]:
-    """Charts of the whole table: its rows and its label by partition."""
+    """Charts of the whole table: its rows, its label and its drift by partition."""
     names = _partition_names(found)
     if found.partitions is None or not names:
         return []
@@ -120,6 +124,12 @@ def _overview(found: ReportFigures) -> list[Chart]:
         shown = [rates.get(name) for name in names]
         if sum(rate is not None for rate in shown) > 1:
             charts.append(columns(title, shown, names, unit="share"))
+    if len(names) > 1:
+        drifted = found.partitions.most_drifted.to_pylist()
+        title = "Largest drift of a slot from the partition before, beyond chance (PSI)"
+        texts = [short_text(f"{row['partition']} {row['slot'] or ''}") for row in drifted]
+        drifts = columns(title, [row["drift"] for row in drifted], names)
+        charts.append(drifts | {"names": texts, "note": DEPENDENT})
     return charts
 
 
@@ -133,6 +143,7 @@ def _slots(
     summaries = () if found.before is None else found.before.summaries.values()
     before = {slot_key(summary.slot): summary for summary in summaries}
     others = _other_charts(found)
+    days = {} if found.partitions is None else found.partitions.largest_drifts()
     slots = []
     for row in found.profile.table.to_pylist():
         figures = SlotFigures(
@@ -141,6 +152,7 @@ def _slots(
             change=changes.get(row["slot"], {}),
             label=labels.get(row["slot"], {}),
             names=found.profile.names,
+            day=days.get(row["slot"], {}),
         )
         summary = found.profile.summaries[row["slot"]]
         older = before.get(slot_key(summary.slot))

@@ -26,13 +26,18 @@ def figures(table: Table, slot: str, *, stored: bool) -> SlotFigures:
 
 
 @pytest.mark.parametrize(
-    ("compared", "labelled", "more"),
-    [(False, False, []), (True, False, ["drift"]), (True, True, ["drift", "AUC"])],
+    ("compared", "labelled", "days", "more"),
+    [
+        (False, False, False, []),
+        (True, False, False, ["drift"]),
+        (True, True, True, ["drift", "AUC", "drifted most"]),
+    ],
 )
 def test_there_are_columns_for_what_was_asked(
-    compared: bool, labelled: bool, more: list[str]
+    compared: bool, labelled: bool, days: bool, more: list[str]
 ) -> None:
-    titles = [column.title for column in slot_columns(compared=compared, labelled=labelled)]
+    wanted = slot_columns(compared=compared, labelled=labelled, by_partition=days)
+    titles = [column.title for column in wanted]
     assert titles == ["slot", "kind", "coverage", "distinct", "bytes/row", *more, "values"]
 
 
