@@ -137,9 +137,27 @@ def nullable_integers(table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata(metadata or None)
 
 
-def number_text(value: float | None) -> str:
+def number_text(value: float | None, digits: int = 4) -> str:
     """A number in few digits, or a dash for None."""
-    return "-" if value is None else f"{value:.4g}"
+    if value is None:
+        return "-"
+    return f"{value:.{digits if abs(value) < 10**digits else 4}g}"
+
+
+def two_digits(value: float | None) -> str:
+    """A figure of which chance leaves no more, such as of drift; a dash for None."""
+    return number_text(value, 2)
+
+
+def auc_text(auc: float | None, standard_error: float | None) -> str:
+    """An AUC and in parentheses its standard error, or a dash for None."""
+    error = "" if standard_error is None else f" ({standard_error:.2g})"
+    return "-" if auc is None else f"{auc:.3f}{error}"
+
+
+def change_text(before: str, after: str) -> str:
+    """Two figures, or one if they are equal."""
+    return before if before == after else f"{before} → {after}"
 
 
 def least_text(number: float | None, method: str | None, text: Callable[[float], str]) -> str:

@@ -10,11 +10,13 @@ from featstore.base.errors import SelectionError
 from featstore.base.schema import Slot, SlotKind
 from featstore.base.table_result import (
     TableResult,
+    change_text,
     least_text,
     number_text,
     number_with_error,
     share_text,
     slot_row,
+    two_digits,
 )
 from featstore.explore.plots.distribution import plot_two_sides
 from featstore.explore.plots.frame import Figure
@@ -107,8 +109,13 @@ class ProfiledRows:
     @property
     def headline(self) -> str:
         """The rows, the labels and the source, in a line."""
-        rates = (f"{name} {number_text(rate)}" for name, rate in self.label_rates.items())
-        return f"{', '.join([f'{self.num_rows:,} rows', *rates])} ({self.source})"
+        return f"{self.figures} ({self.source})"
+
+    @property
+    def figures(self) -> str:
+        """The rows and the labels."""
+        rates = (f"{name} {number_text(rate, 3)}" for name, rate in self.label_rates.items())
+        return ", ".join([f"{self.num_rows:,} rows", *rates])
 
     def names_of(self, wanted: Mapping[str, Collection[int]]) -> ValueNames:
         """What ids mean, as far as it is known.
@@ -233,7 +240,10 @@ class Comparison(TableResult):
         return plot_two_sides(slot, pair.before, pair.after, self.names, NUM_NAMED)
 
     def _head(self) -> str:
-        return f"before: {self.before.headline}\nafter:  {self.after.headline}"
+        before, after = self.before, self.after
+        if before.source == after.source:
+            return f"before: {before.figures}\nafter:  {after.figures}\n({after.source})"
+        return f"before: {before.headline}\nafter:  {after.headline}"
 
     def _foot(self) -> Sequence[str]:
         least = [AT_LEAST_FOOT] if "at least" in self.table["psi_method"].to_pylist() else []
@@ -246,10 +256,10 @@ class Comparison(TableResult):
             (
                 row["slot"],
                 row["kind"],
-                least_text(row["psi"], row["psi_method"], number_text),
-                number_text(row["psi_error"]),
-                least_text(row["jensen_shannon"], row["psi_method"], number_text),
-                f"{share_text(row['coverage_before'])} → {share_text(row['coverage_after'])}",
+                least_text(row["psi"], row["psi_method"], two_digits),
+                two_digits(row["psi_error"]),
+                least_text(row["jensen_shannon"], row["psi_method"], two_digits),
+                coverage_change_text(row),
                 distinct_change_text(row),
                 changed_text(row, "new"),
                 changed_text(row, "vanished"),
@@ -347,10 +357,21 @@ def distinct_change_text(row: Mapping[str, Any]) -> str:
     Args:
         row: A row of `Comparison.table`.
     """
-    return " → ".join(
-        number_with_error(row[f"distinct_{side}"], row[f"distinct_error_{side}"])
-        for side in ("before", "after")
+    return change_text(
+        *(
+            number_with_error(row[f"distinct_{side}"], row[f"distinct_error_{side}"])
+            for side in ("before", "after")
+        )
     )
+
+
+def coverage_change_text(row: Mapping[str, Any]) -> str:
+    """The coverage before and after.
+
+    Args:
+        row: A row of `Comparison.table`.
+    """
+    return change_text(share_text(row["coverage_before"]), share_text(row["coverage_after"]))
 
 
 def changed_text(row: Mapping[str, Any], which: str) -> str:

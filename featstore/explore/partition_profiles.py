@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import InputError
-from featstore.base.table_result import TableResult, grouped, least_text, number_text, rows_by_slot
+from featstore.base.table_result import TableResult, grouped, least_text, rows_by_slot, two_digits
 from featstore.explore.comparison import AT_LEAST, AT_LEAST_FOOT
 from featstore.explore.plots.frame import MOST_ROWS, Figure, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
@@ -191,7 +191,7 @@ def _drifted_text(drifted: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _drift_text(row: Mapping[str, Any]) -> str:
-    return least_text(row["drift"], row["psi_method"], number_text)
+    return least_text(row["drift"], row["psi_method"], two_digits)
 
 
 def _largest_psi(rows: Sequence[Mapping[str, Any]], *, beyond_chance: bool = False) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.base.errors import InputError, SelectionError
-from featstore.base.table_result import least_text, number_text
+from featstore.base.table_result import auc_text, least_text, number_text
 from featstore.explore.plots.frame import (
     COLOUR,
     MARKED,
@@ -68,7 +68,7 @@ def plot_costs(table: pa.Table) -> "Figure":
 
 
 def plot_auc(label: str, table: pa.Table) -> "Figure":
-    """A bar from 0.5 to the AUC of each slot alone, the largest first.
+    """A bar from 0.5 to the AUC of each slot alone with its standard error, the largest first.
 
     Args:
         label: The label.
@@ -80,11 +80,16 @@ def plot_auc(label: str, table: pa.Table) -> "Figure":
     figure, [axes] = row_figure([row["slot"] for row in shown], title)
     lengths = [0.0 if row["auc"] is None else row["auc"] - 0.5 for row in shown]
     axes.barh(range(len(shown)), lengths, left=0.5, color=COLOUR)
+    for i, row in enumerate(shown):
+        if row["auc_standard_error"] is not None:
+            ends = [row["auc"] - row["auc_standard_error"], row["auc"] + row["auc_standard_error"]]
+            axes.plot(ends, [i, i], color="black", linewidth=3.0)
     axes.axvline(0.5, color="black", linewidth=0.8)
     low, high = axes.get_xlim()
     axes.set_xlim(low if min(lengths, default=0.0) < 0.0 else 0.5, max(high, _LEAST_AUC))
-    axes.set_xlabel("AUC of the slot alone, out of sample (0.5: says nothing)")
-    write_values(axes, [_text(row["auc"]) for row in shown])
+    axes.set_xlabel("AUC of the slot alone, out of sample (0.5: says nothing; black: ± its error)")
+    texts = [auc_text(row["auc"], row["auc_standard_error"]) for row in shown]
+    write_values(axes, texts)
     return figure
 
 

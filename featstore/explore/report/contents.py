@@ -88,6 +88,8 @@ def contents(found: ReportFigures) -> dict[str, Any]:
 
 def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tuple[str, str]]:
     rows = _side(found.profile)
+    if found.label is not None and found.label.remark:
+        rows.append(("remark", found.label.remark))
     if comparison is None:
         return rows
     gone = [row["slot"] for row in comparison.table.to_pylist() if row["coverage_after"] is None]
@@ -100,7 +102,7 @@ def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tup
 def _side(side: ProfiledRows) -> list[tuple[str, str]]:
     """The rows of a profile, or of one side of a comparison, each figure whole."""
     rates = [
-        (f"mean of {short_text(name)}", number_text(rate))
+        (f"mean of {short_text(name)}", number_text(rate, 3))
         for name, rate in side.label_rates.items()
     ]
     return [("rows", f"{side.num_rows:,}"), *rates, ("figures", side.source)]

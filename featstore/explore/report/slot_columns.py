@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from featstore.base.table_result import (
+    auc_text,
     error_text,
     least_text,
     number_text,
     number_with_error,
     share_text,
+    two_digits,
 )
-from featstore.explore.comparison import changed_text, distinct_change_text
+from featstore.explore.comparison import changed_text, coverage_change_text, distinct_change_text
 from featstore.explore.plots.frame import coverage_text, short_text
 from featstore.explore.profile import values_text
 from featstore.spec.value_names import ValueNames
@@ -102,9 +104,9 @@ def facts(slot: SlotFigures) -> list[tuple[str, str]]:
     ]
     if label:
         found += [
-            ("AUC of the slot alone", number_text(label["auc"])),
-            ("mutual information, bits", number_text(label["mutual_information"])),
-            ("information value", number_text(label["information_value"])),
+            ("AUC of the slot alone (standard error)", _auc(slot)[0]),
+            ("mutual information, bits", two_digits(label["mutual_information"])),
+            ("information value", two_digits(label["information_value"])),
         ]
     found += _changes(slot.change) if slot.change else []
     return found + ([("drifted most", _day(slot)[0])] if slot.day else [])
@@ -158,17 +160,16 @@ def _extraction(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    coverage = (row["coverage_before"], row["coverage_after"])
     method = row["psi_method"]
-    psi = least_text(row["psi"], method, number_text)
+    psi = least_text(row["psi"], method, two_digits)
     of = "; of its most frequent values, others may have drifted more" * (method == "at least")
     return [
         (
             "drift (PSI)",
-            f"{psi}, of which chance made at most {number_text(row['psi_error'])}{of}; {DEPENDENT}",
+            f"{psi}, of which chance made at most {two_digits(row['psi_error'])}{of}; {DEPENDENT}",
         ),
-        ("Jensen-Shannon, bits", least_text(row["jensen_shannon"], method, number_text)),
-        ("coverage, before → after", " → ".join(map(share_text, coverage))),
+        ("Jensen-Shannon, bits", least_text(row["jensen_shannon"], method, two_digits)),
+        ("coverage, before → after", coverage_change_text(row)),
         ("different values, before → after", distinct_change_text(row)),
         *(
             (f"{what} values", changed_text(row, what))
@@ -180,13 +181,18 @@ def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _drift(row: Mapping[str, Any]) -> tuple[str, float | None]:
     psi = row.get("psi")
-    return least_text(psi, row.get("psi_method"), number_text), rounded(psi)
+    return least_text(psi, row.get("psi_method"), two_digits), rounded(psi)
+
+
+def _auc(slot: SlotFigures) -> tuple[str, float | None]:
+    auc = slot.label.get("auc")
+    return auc_text(auc, slot.label.get("auc_standard_error")), rounded(auc)
 
 
 def _day(slot: SlotFigures) -> tuple[str, float | None]:
     if not slot.day:
         return "-", None
-    text = least_text(slot.day["drift"], slot.day["psi_method"], number_text)
+    text = least_text(slot.day["drift"], slot.day["psi_method"], two_digits)
     return f"{text} in {short_text(slot.day['partition'])}", rounded(slot.day["drift"])
 
 
@@ -246,8 +252,8 @@ _PSI = SlotColumn(
 )
 _AUC = SlotColumn(
     title="AUC",
-    help="how well the slot alone ranks rows by the label; 0.5 says nothing",
-    cell=lambda slot: _number(slot.label.get("auc")),
+    help="how well the slot alone ranks rows by the label, and the standard error; 0.5: nothing",
+    cell=_auc,
 )
 _DAY = SlotColumn(
     title="drifted most",
