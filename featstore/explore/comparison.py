@@ -18,6 +18,7 @@ from featstore.base.table_result import (
     slot_row,
     two_digits,
 )
+from featstore.base.text_table import whole
 from featstore.explore.plots.distribution import plot_two_sides
 from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.slot_bars import plot_psi
@@ -385,8 +386,10 @@ def changed_text(row: Mapping[str, Any], which: str) -> str:
     share = share_text(row[f"{which}_values"], row["values_error"])
     values = row[f"top_{which}"] or ()
     texts = [
-        f"{short_sign(one['value']) if one['text'] is None else one['text']} "
-        f"({share_text(one['share'])})"
+        whole(
+            f"{short_sign(one['value']) if one['text'] is None else one['text']} "
+            f"({share_text(one['share'])})"
+        )
         for one in values[:_NUM_SHOWN]
     ]
     more = ["…"] if len(values) > _NUM_SHOWN else []

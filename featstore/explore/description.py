@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
-from featstore.base.text_table import Printed, text_table
+from featstore.base.text_table import Printed, text_table, whole
 from featstore.statistics.data_checks import CheckResult
 from featstore.table.delta import Commit
 from featstore.table.open import history_of
@@ -270,7 +270,7 @@ def table_history(url: str, last: int | None = None) -> History:
 def _commit_cells(commit: Commit) -> tuple[object, ...]:
     of = commit.metadata
     at = datetime.datetime.fromtimestamp(commit.timestamp_ms / 1000, datetime.UTC)
-    head = (commit.version, at.strftime("%Y-%m-%d %H:%M:%S"), commit.operation)
+    head = (commit.version, whole(at.strftime("%Y-%m-%d %H:%M:%S")), commit.operation)
     if of is None:
         return (*head, "(by another writer)", None, None, None, None)
     numbers = (f"{number:,}" for number in (of.num_files, of.num_rows, of.size_bytes))

@@ -25,7 +25,7 @@ from featstore.base.table_result import (
     slot_row,
     two_digits,
 )
-from featstore.base.text_table import short_names, text_table
+from featstore.base.text_table import short_names, text_table, whole
 from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.slot_bars import (
     cell_text,
@@ -229,7 +229,7 @@ class LabelProfile(TableResult):
             (
                 row["slot"],
                 row["kind"],
-                auc_text(row["auc"], row["auc_standard_error"]),
+                whole(auc_text(row["auc"], row["auc_standard_error"])),
                 two_digits(row["mutual_information"]),
                 two_digits(row["information_value"]),
                 share_text(row["coverage"]),

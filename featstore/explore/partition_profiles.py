@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from featstore.base.errors import InputError
 from featstore.base.table_result import TableResult, grouped, least_text, rows_by_slot, two_digits
+from featstore.base.text_table import whole
 from featstore.explore.comparison import AT_LEAST, AT_LEAST_FOOT
 from featstore.explore.plots.frame import MOST_ROWS, Figure, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
@@ -185,7 +186,7 @@ def _largest_text(rows: Sequence[Mapping[str, Any]], drifted: Sequence[Mapping[s
 
 def _drifted_text(drifted: Sequence[Mapping[str, Any]]) -> str:
     """The slots, and the drift of all but the first, which has a cell of its own."""
-    texts = [f"{row['slot']} {_drift_text(row)}" for row in drifted[1:_NUM_SHOWN]]
+    texts = [whole(f"{row['slot']} {_drift_text(row)}") for row in drifted[1:_NUM_SHOWN]]
     more = ["…"] if len(drifted) > _NUM_SHOWN else []
     return ", ".join([*(row["slot"] for row in drifted[:1]), *texts, *more])
 

@@ -14,6 +14,7 @@ from featstore.base.intervals import spread_with_rows
 from featstore.base.redaction import redact
 from featstore.base.schema import Slot, SlotKind
 from featstore.base.table_result import TableResult, auc_text, number_text, share_text, two_digits
+from featstore.base.text_table import whole
 from featstore.explore.label_profile import AUC_HEADER, label_rows, leak_remark
 from featstore.explore.profile import Profile, numeric_labels, result_schema, shown_top
 from featstore.explore.profiling import profile_rows
@@ -112,7 +113,7 @@ class PreviewedSlot:
             row["shape"],
             share_text(row["coverage"], row["coverage_error"]),
             f"{row['distinct']:,}",
-            *(auc_text(self.auc.get(name), self.auc_standard_error.get(name)) for name in labels),
+            *(whole(auc_text(self.auc.get(n), self.auc_standard_error.get(n))) for n in labels),
             " ".join(f"{number:.4g}" for number in row["quantiles"] or ())
             if is_float
             else "  ".join(map(_top_text, shown_top(row, self.names, _NUM_TOP))),
@@ -458,4 +459,4 @@ def _top_text(top: Mapping[str, Any]) -> str:
         for label, rate in (top["label_rates"] or {}).items()
         if rate is not None
     )
-    return f"{name} ({', '.join([share_text(top['share']), *rates])})"
+    return whole(f"{name} ({', '.join([share_text(top['share']), *rates])})")

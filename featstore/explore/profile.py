@@ -21,6 +21,7 @@ from featstore.base.table_result import (
     share_text,
     slot_row,
 )
+from featstore.base.text_table import whole
 from featstore.explore.comparison import Comparison, NameFinder, ProfiledRows, compare
 from featstore.explore.plots.distribution import plot_distribution, plot_distributions
 from featstore.explore.plots.frame import Figure
@@ -266,7 +267,10 @@ def values_text(
         quantiles = " ".join(map(number_text, row["quantiles"] or ()))
         return f"{quantiles} (ranks{error_text(error)})" if error else quantiles
     entries = [
-        f"{names.text(row['slot'], top['value'])} ({share_text(top['share'], top['share_error'])})"
+        whole(
+            f"{names.text(row['slot'], top['value'])} "
+            f"({share_text(top['share'], top['share_error'])})"
+        )
         for top in shown_top(row, names, _NUM_SHOWN)
     ]
     if most_characters is None or len("  ".join(entries)) <= most_characters:

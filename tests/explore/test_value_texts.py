@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import featstore
+from featstore.base.text_table import whole
 from featstore.explore.table import Table
 from featstore.tools.cli.program import cli
 from tests.explore.plots.rendered import render
@@ -82,7 +83,7 @@ def test_a_profile_shows_texts_and_unknown_signs_short(table: Table, stored: boo
     shown = str(profile)
     assert "ann (60.0%)" in shown
     assert "02:00 (50.0%)" in shown
-    assert "ann (60.0%)" in profile._repr_html_()
+    assert whole("ann (60.0%)") in profile._repr_html_()
     slots = {slot["slot"]: slot for slot in profile.as_dict()["slots"]}
     assert next(top["text"] for top in slots["hour"]["top"]) == "02:00"
     hidden = slots["hidden"]["top"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from featstore.base.text_table import whole
 from featstore.explore.report.slot_columns import SlotFigures, facts, slot_columns
 from featstore.explore.table import Table
 from featstore.spec.value_names import ValueNames, ValueText
@@ -87,7 +88,7 @@ def test_the_facts_of_ids_numbers_and_lists(table: Table) -> None:
     )
     assert user["slot number"] == "101"
     assert user["different values, before → after"] == "4"
-    assert user["new values"] == "50.0%: u4 (25.0%)  u5 (25.0%)"
+    assert user["new values"] == f"50.0%: {whole('u4 (25.0%)')}  {whole('u5 (25.0%)')}"
     assert user["vanished values"].startswith("50.0%: u")
     assert user["AUC of the slot alone (standard error)"] == "1.000 (0)"
     assert "mean" not in user
