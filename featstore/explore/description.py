@@ -3,7 +3,7 @@
 """
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from featstore.base.text_table import Printed, text_table, whole
 from featstore.statistics.data_checks import CheckResult
 from featstore.table.delta import Commit
 from featstore.table.open import history_of
-from featstore.table.snapshot import Snapshot
+from featstore.table.snapshot import DataFile, Snapshot
 
 _COMMIT_HEADERS = (
     "version",
@@ -63,17 +63,26 @@ class PartitionDescription:
     def cells(self) -> tuple[str, ...]:
         """Its row of the table of text."""
         name = ", ".join(f"{key}={value}" for key, value in self.keys.items()) or "(none)"
-        return (name, *(f"{n:,}" for n in (self.num_files, self.num_rows, self.size_bytes)))
+        return (name, *_counts(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupDescription:
-    """A slot group: its version, how many of its files are read, and the paths of stale ones."""
+    """A slot group: its version, those of its files that are read with their rows and bytes, and the
+    paths of stale ones.
+    """
 
     name: str
     version: int
     num_files: int
+    num_rows: int
+    size_bytes: int
     stale: tuple[str, ...]
+
+
+def _counts(of: PartitionDescription | GroupDescription) -> tuple[str, ...]:
+    """Files, rows and bytes as text."""
+    return tuple(f"{number:,}" for number in (of.num_files, of.num_rows, of.size_bytes))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -142,8 +151,9 @@ class Description(Printed):
     def _groups_text(self, width: int | None) -> str:
         if not self.groups:
             return ""
-        rows = [(g.name, g.version, g.num_files, len(g.stale)) for g in self.groups]
-        table = text_table(rows, ("slot group", "version", "files", "stale"), width=width)
+        rows = [(g.name, g.version, *_counts(g), len(g.stale) or "-") for g in self.groups]
+        headers = ("slot group", "version", "files", "rows", "bytes", "stale")
+        table = text_table(rows, headers, align=("left", *["right"] * 5), width=width)
         stale = [f"stale: {group.name}/{path}" for group in self.groups for path in group.stale]
         return "\n".join([table, *stale])
 
@@ -172,7 +182,7 @@ def describe(
             GroupDescription(
                 name=group.name,
                 version=group.version,
-                num_files=len(in_use[group.name].files) if group.name in in_use else 0,
+                **_totals(in_use[group.name].files if group.name in in_use else ()),
                 stale=tuple(file.path for file in group.stale),
             )
             for group in snapshot.groups
@@ -188,6 +198,14 @@ def describe(
         ),
         warnings=warnings,
     )
+
+
+def _totals(files: Collection[DataFile]) -> dict[str, int]:
+    return {
+        "num_files": len(files),
+        "num_rows": sum(file.num_rows for file in files),
+        "size_bytes": sum(file.size_bytes for file in files),
+    }
 
 
 def _columns(schema: SlotSchema) -> tuple[ColumnDescription, ...]:
@@ -276,7 +294,10 @@ def _commit_cells(commit: Commit) -> tuple[object, ...]:
     numbers = (f"{number:,}" for number in (of.num_files, of.num_rows, of.size_bytes))
     where = _partition_names(of.partitions)
     if not where and of.groups is not None:
-        where = f"slot groups: {', '.join(sorted(of.groups)) or 'none'}"
+        names = ", ".join(
+            whole(f"{name} (version {of.groups[name]})") for name in sorted(of.groups)
+        )
+        where = f"slot groups: {names or 'none'}"
     return (*head, where, *numbers, of.spec_hash[:_HASH_DIGITS])
 
 

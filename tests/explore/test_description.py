@@ -63,7 +63,18 @@ def test_a_commit_that_only_names_slot_groups_names_them(table: Path) -> None:
     )
     raw = table.parent / "03.parquet"
     featstore.extract(wider, raw, table, partition={"dt": "2026-11-03"}, group="extra")
-    assert "slot groups: extra" in str(table_history(str(table))).splitlines()[2]
+    newest = str(table_history(str(table))).splitlines()[2]
+    assert "slot groups: extra (version 0)" in newest
+    [commit] = table_history(str(table), last=1).commits
+    [file] = open_table(table).data_files("dt = '2026-11-03'")
+    [of_group] = file.groups
+    assert commit.metadata is not None
+    figures = (commit.metadata.num_files, commit.metadata.num_rows, commit.metadata.size_bytes)
+    assert figures == (1, 1, of_group.size_bytes)
+    described = open_table(table).inspect()
+    assert [(g.num_files, g.num_rows, g.size_bytes) for g in described.groups] == [figures]
+    lines = [" ".join(line.split()) for line in str(described).splitlines()]
+    assert f"extra 0 1 1 {of_group.size_bytes:,} -" in lines
 
 
 def test_only_the_last_ones_and_how_many_there_are_besides(table: Path) -> None:
