@@ -33,14 +33,16 @@ _HASH_DIGITS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnDescription:
-    """A slot, label or kept column.
+    """A slot, label, weight or kept column.
 
     Attributes:
         slot: The slot number; None for other columns.
         name: The name.
-        kind: `id` or `float` for a slot; otherwise `label` or `kept`.
+        kind: `id` or `float` for a slot; otherwise `label`, `weight` or `kept`.
         shape: The shape of a slot, or the Arrow type of another column.
         operator: The operator of a slot; None where it is not known.
+        share_slot: The number of the slot whose signs a slot shares; None for none.
+        sequence: The sequence of events whose lists a slot has; None for none.
     """
 
     slot: int | None
@@ -48,6 +50,16 @@ class ColumnDescription:
     kind: str
     shape: str
     operator: str | None
+    share_slot: int | None = None
+    sequence: str | None = None
+
+    @property
+    def note(self) -> str:
+        """What a slot has in common with others."""
+        shared = [] if self.share_slot is None else [f"signs of slot {self.share_slot}"]
+        return ", ".join(
+            [*shared, *([] if self.sequence is None else [f"events of {self.sequence}"])]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +80,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupDescription:
-    """A slot group: its version, those of its files that are read with their rows and bytes, and the
+    """A slot group: its version, those of its files that are read, their rows and bytes, and the
     paths of stale ones.
     """
 
@@ -115,10 +127,12 @@ class Description(Printed):
 
     def text(self, width: int | None = None) -> str:
         """The description as text, with tables of `width` characters at most if given."""
-        columns = [(c.slot, c.name, c.kind, c.shape, c.operator) for c in self.columns]
+        columns = [(c.slot, c.name, c.kind, c.shape, c.operator, c.note) for c in self.columns]
+        headers = ("slot", "name", "kind", "shape", "operator", "shares")
+        num_shown = len(headers) - (not any(c.note for c in self.columns))
         parts = [
             self._summary(),
-            text_table(columns, ("slot", "name", "kind", "shape", "operator"), width=width),
+            text_table([c[:num_shown] for c in columns], headers[:num_shown], width=width),
             self._groups_text(width),
             text_table(
                 [partition.cells for partition in self.partitions],
@@ -216,6 +230,8 @@ def _columns(schema: SlotSchema) -> tuple[ColumnDescription, ...]:
             kind=str(slot.kind),
             shape=slot.shape_text,
             operator=slot.op,
+            share_slot=slot.share_slot,
+            sequence=slot.sequence,
         )
         for slot in schema.slots
     ]
@@ -223,8 +239,13 @@ def _columns(schema: SlotSchema) -> tuple[ColumnDescription, ...]:
         ColumnDescription(
             slot=None, name=field.name, kind=role, shape=str(field.type), operator=None
         )
-        for role, fields in (("label", schema.labels), ("kept", schema.kept))
+        for role, fields in (
+            ("label", schema.labels),
+            ("weight", (schema.weight,)),
+            ("kept", schema.kept),
+        )
         for field in fields
+        if field is not None
     ]
     return (*slots, *others)
 

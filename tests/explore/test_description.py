@@ -101,3 +101,26 @@ def test_checksums_of_files_are_left_out_of_json(table: Path) -> None:
 def test_no_table_is_told(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="none"):
         table_history(str(tmp_path / "none"))
+
+
+def test_inspect_shows_the_weight_and_what_slots_share(tmp_path: Path) -> None:
+    spec = {
+        "spec": 1,
+        "inputs": {"item": "string", "items": "list<string>", "w": "double"}
+        | {"prices": "list<double>"},
+        "weight": "w",
+        "sequences": {"clicks": {"of": ["items", "prices"]}},
+        "slots": [
+            {"slot": 1, "name": "item_id", "op": "hash", "of": "item"},
+            {"slot": 2, "name": "item_ids", "op": "hash", "of": "items", "share_slot": 1},
+        ],
+    }
+    rows = {"item": ["a"], "items": [["a"]], "prices": [[2.0]], "w": [1.0]}
+    raw = put_parquet(tmp_path / "raw.parquet", rows)
+    featstore.extract(spec, raw, tmp_path / "table", partition={"dt": "1"})
+    lines = [
+        " ".join(line.split())
+        for line in str(open_table(tmp_path / "table").inspect()).splitlines()
+    ]
+    assert "2 item_ids id list hash(items) signs of slot 1, events of clicks" in lines
+    assert "w weight double" in lines
