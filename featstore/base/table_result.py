@@ -151,11 +151,11 @@ def two_digits(value: float | None) -> str:
 
 def auc_text(auc: float | None, standard_error: float | None) -> str:
     """An AUC and in parentheses its standard error, or a dash for None."""
-    error = "" if standard_error is None else f" ({standard_error:.2g})"
+    error = "" if standard_error is None else f" ({standard_error:.1g})"
     return "-" if auc is None else f"{auc:.3f}{error}"
 
 
-def change_text(before: str, after: str) -> str:
+def before_after_text(before: str, after: str) -> str:
     """Two figures, or one if they are equal."""
     return before if before == after else f"{before} → {after}"
 

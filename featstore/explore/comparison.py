@@ -10,7 +10,7 @@ from featstore.base.errors import SelectionError
 from featstore.base.schema import Slot, SlotKind
 from featstore.base.table_result import (
     TableResult,
-    change_text,
+    before_after_text,
     least_text,
     number_text,
     number_with_error,
@@ -358,7 +358,7 @@ def distinct_change_text(row: Mapping[str, Any]) -> str:
     Args:
         row: A row of `Comparison.table`.
     """
-    return change_text(
+    return before_after_text(
         *(
             number_with_error(row[f"distinct_{side}"], row[f"distinct_error_{side}"])
             for side in ("before", "after")
@@ -372,7 +372,7 @@ def coverage_change_text(row: Mapping[str, Any]) -> str:
     Args:
         row: A row of `Comparison.table`.
     """
-    return change_text(share_text(row["coverage_before"]), share_text(row["coverage_after"]))
+    return before_after_text(share_text(row["coverage_before"]), share_text(row["coverage_after"]))
 
 
 def changed_text(row: Mapping[str, Any], which: str) -> str:

@@ -95,7 +95,9 @@ def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tup
     gone = [row["slot"] for row in comparison.table.to_pylist() if row["coverage_after"] is None]
     names = ", ".join(map(short_text, gone[:_MOST_NAMED]))
     more = f" and {len(gone) - _MOST_NAMED:,} more" if len(gone) > _MOST_NAMED else ""
-    rows += [(f"before: {name}", text) for name, text in _side(comparison.before)]
+    of_after = ("figures", found.profile.source)  # stands once if it is that of both sides
+    before = [pair for pair in _side(comparison.before) if pair != of_after]
+    rows += [(f"before: {name}", text) for name, text in before]
     return [*rows, ("slots only before", names + more)] if gone else rows
 
 
@@ -119,13 +121,15 @@ def _overview(found: ReportFigures) -> list[Chart]:
         return []
     table = found.partitions.table
     num_rows = dict(zip(table["partition"].to_pylist(), table["num_rows"].to_pylist(), strict=True))
-    charts = [columns("Rows by partition", [num_rows.get(name) for name in names], names)]
+    charts = [
+        columns("Rows by partition", [num_rows.get(name) for name in names], names, from_zero=False)
+    ]
     if found.label is not None:
         rates = {row["partition"]: row["rate"] for row in found.label.partitions.to_pylist()}
         title = f"Rate of {short_text(found.label.label)} by partition"
         shown = [rates.get(name) for name in names]
         if sum(rate is not None for rate in shown) > 1:
-            charts.append(columns(title, shown, names, unit="share"))
+            charts.append(columns(title, shown, names, unit="share", from_zero=False))
     if len(names) > 1:
         drifted = found.partitions.most_drifted.to_pylist()
         title = "Largest drift of a slot from the partition before, beyond chance (PSI)"
@@ -263,6 +267,7 @@ def histogram(summary: SlotSummary, before: SlotSummary | None) -> Chart | None:
         "values": now,
         "before": old[0] if old else None,
         "unit": "share",
+        "least": 0.0,
         "most": None,
     }
 
@@ -303,7 +308,11 @@ def by_partition(rows: Sequence[Mapping[str, Any]], partitions: Sequence[str]) -
     of = {row["partition"]: row for row in rows}
     coverage = [of[name]["coverage"] if name in of else None for name in partitions]
     psi = [of[name]["psi"] if name in of else None for name in partitions]
-    charts = [columns("Coverage by partition", coverage, partitions, unit="share", most=1.0)]
+    charts = [
+        columns(
+            "Coverage by partition", coverage, partitions, unit="share", most=1.0, from_zero=False
+        )
+    ]
     if len(partitions) > 1:
         most = max([_LARGE_PSI, *(value for value in psi if value is not None)])
         least = any(row["psi_method"] == "at least" for row in rows)
@@ -319,6 +328,7 @@ def columns(
     *,
     unit: str = "number",
     most: float | None = None,
+    from_zero: bool = True,
 ) -> Chart:
     """A bar for each partition.
 
@@ -328,7 +338,13 @@ def columns(
         partitions: Their names. The page has them once, for all charts.
         unit: `share` or `number`.
         most: The end of the scale; None for the largest value.
+        from_zero: Whether the scale begins at 0 also where that hides how values differ.
     """
+    end = (
+        max((value for value in values if value is not None), default=0.0) if most is None else most
+    )
+    least = min((value for value in values if value is not None), default=0.0)
+    is_cut = not from_zero and end / 2 < least < end
     return {
         "kind": "columns",
         "title": title,
@@ -339,6 +355,7 @@ def columns(
         "values": [rounded(value) for value in values],
         "before": None,
         "unit": unit,
+        "least": rounded(least - (end - least) / 4) if is_cut else 0.0,
         "most": rounded(most),
     }
 

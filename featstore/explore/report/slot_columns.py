@@ -94,7 +94,7 @@ def facts(slot: SlotFigures) -> list[tuple[str, str]]:
     found = [
         ("slot number", "-" if row["number"] is None else str(row["number"])),
         ("kind", f"{row['kind']}, {row['shape']}"),
-        ("operator", "-" if row["op"] is None else short_text(row["op"])),
+        ("operator", "-" if row["op"] is None else short_text(row["op"], _VALUES_CHARACTERS)),
         ("rows not missing", f"{row['num_present']:,} ({coverage_text(row['coverage'])})"),
         ("values", f"{row['num_values']:,}"),
         ("different values", _distinct(row)),
@@ -193,7 +193,10 @@ def _day(slot: SlotFigures) -> tuple[str, float | None]:
     if not slot.day:
         return "-", None
     text = least_text(slot.day["drift"], slot.day["psi_method"], two_digits)
-    return f"{text} in {short_text(slot.day['partition'])}", rounded(slot.day["drift"])
+    partition = slot.day["partition"]
+    # Of a single key the value is enough.
+    name = partition if ", " in partition else partition.partition("=")[2] or partition
+    return f"{text} in {short_text(name)}", rounded(slot.day["drift"])
 
 
 def _number(value: float | None) -> tuple[str, float | None]:

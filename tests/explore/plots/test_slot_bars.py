@@ -184,3 +184,16 @@ def test_a_bar_is_as_long_as_the_share_of_rows_with_a_value(three_slots: Profile
 def test_a_profile_without_rows_has_a_picture() -> None:
     profile = profile_rows([], [Slot(name="item", kind=SlotKind.ID)])
     assert "0%" in render(profile.plot_coverage()).texts
+
+
+def test_the_axis_of_coverages_begins_where_it_shows_how_they_differ() -> None:
+    item = Slot(name="item", kind=SlotKind.ID)
+
+    def axes_of(num_missing: int) -> Any:
+        rows = pa.table({"item": [None] * num_missing + [1] * (100 - num_missing)})
+        return profile_rows(rows.to_batches(), [item]).plot_coverage().axes[0]
+
+    assert axes_of(4).get_xlim() == pytest.approx((0.95, 1.0))
+    assert "from 0.95, not 0" in axes_of(4).get_xlabel()
+    for num_missing in (0, 60):
+        assert axes_of(num_missing).get_xlim() == (0.0, 1.0)

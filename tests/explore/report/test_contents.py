@@ -108,7 +108,7 @@ def test_a_column_tells_in_which_partition_a_slot_drifted_most(table: Table) -> 
     drifted = replace(days, table=days.table.set_column(place, "drift", drifts))
     found = contents(findings(table, partitions=drifted))
     column = [one["title"] for one in found["columns"]].index("drifted most")
-    assert by_name(found)["price"]["cells"][column] == (f"0.5 in dt={DAYS[1]}", 0.5)
-    assert dict(by_name(found)["price"]["facts"])["drifted most"] == f"0.5 in dt={DAYS[1]}"
+    assert by_name(found)["price"]["cells"][column] == (f"0.5 in {DAYS[1]}", 0.5)
+    assert dict(by_name(found)["price"]["facts"])["drifted most"] == f"0.5 in {DAYS[1]}"
     assert found["charts"][-1]["values"] == [None, 0.5]
     assert found["charts"][-1]["names"] == [f"dt={DAYS[0]}", f"dt={DAYS[1]} user"]
