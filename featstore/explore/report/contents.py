@@ -97,7 +97,7 @@ def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tup
     more = f" and {len(gone) - _MOST_NAMED:,} more" if len(gone) > _MOST_NAMED else ""
     of_after = ("figures", found.profile.source)  # stands once if it is that of both sides
     before = [pair for pair in _side(comparison.before) if pair != of_after]
-    rows += [(f"before: {name}", text) for name, text in before]
+    rows = [*((f"before: {name}", text) for name, text in before), *rows]
     return [*rows, ("slots only before", names + more)] if gone else rows
 
 

@@ -30,7 +30,7 @@
   }
 
   /** A text that may be broken after underscores and the like, so that it is not inside words. */
-  const breakable = (text) => text.split(/(?<=[_./=,])/).flatMap((part) => [element("wbr"), part]).slice(1);
+  const breakable = (text) => text.split(/(?<=[_/])/).flatMap((part) => [element("wbr"), part]).slice(1);
 
   const count = (number) => number.toLocaleString("en-US");
 
