@@ -393,6 +393,7 @@ class _LabelledCounts:
     def finish(self, total: Floats) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The slot's row of `LabelProfile.table`, and those of `LabelProfile.cells`."""
         rate = float(total[2] / total[0]) if total[0] else 0.0
+        missing = float(self._missing[0])
         cells, curves = self._of_ids(rate) if self._is_id else self._of_floats(rate)
         if self._missing[0]:
             cells.append({"cell": "missing", "sums": self._missing})
@@ -405,7 +406,9 @@ class _LabelledCounts:
             "kind": str(self.slot.kind),
             "coverage": self._num_present / total[0] if total[0] else 0.0,
             "num_cells": len(cells),
-            **curves.area(),
+            **curves.area(
+                (self._counter.num_values + missing) / max(self._num_present + missing, 1)
+            ),
             "mutual_information": mutual_information(positives, negatives),
             "information_value": information_value(positives, negatives),
         }
@@ -470,9 +473,10 @@ class _Curves:
             found = count_values(scores, [up, here - up])
             self._halves[i] = merge_counts([self._halves[i], found])
 
-    def area(self) -> dict[str, float | None]:
+    def area(self, values_per_row: float) -> dict[str, float | None]:
         """The mean area of the curves and its standard error; None if no half has both positive and
-        negative rows, or too few of them.
+        negative rows, or too few of them. The values of a row share its label, so that the error is
+        that of as many values as there are rows.
         """
         areas = [auc(*half.sums) for half in self._halves]
         known = [area for area in areas if area is not None]
@@ -482,7 +486,9 @@ class _Curves:
             "auc": sum(known) / len(known) if known else None,
             # That of one half: where a slot says little, both areas are high by the same chance, in
             # which the rates of one half agree with those of the other.
-            "auc_standard_error": sum(halves) / len(halves) if halves else None,
+            "auc_standard_error": sum(halves) / len(halves) * max(values_per_row, 1.0) ** 0.5
+            if halves
+            else None,
         }
 
 

@@ -147,6 +147,19 @@ def test_the_standard_error_is_how_much_the_auc_of_drawn_rows_varies(slope: floa
     assert error == pytest.approx(spread, rel=0.3)  # three standard errors of 60 draws
 
 
+def test_the_error_of_lists_is_that_of_their_rows() -> None:
+    draw = np.random.default_rng(8)
+    item = draw.integers(1, 10, 2_000)
+    rows = {
+        "tags": pa.array([[i] * 9 for i in item.tolist()], pa.list_(pa.int64())),
+        "item": pa.array(item),
+        "click": (draw.random(2_000) < item / 20.0).astype(int),
+    }
+    found = label_rows(pa.table(rows).to_batches(), [SLOTS[0], SLOTS[1]], "click")
+    errors = {row["slot"]: row["auc_standard_error"] for row in found.table.to_pylist()}
+    assert errors["tags"] == pytest.approx(errors["item"], rel=0.05)
+
+
 def test_a_slot_that_says_nearly_all_of_the_label_is_remarked() -> None:
     click = np.random.default_rng(9).integers(0, 2, 4_000)
     leak = frame(np.where(click == 1, 7, 8), click, np.arange(4_000.0))

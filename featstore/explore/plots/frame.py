@@ -15,11 +15,11 @@ from featstore.base.libraries import LazyModule
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
-
-    from featstore.explore.plots import notebook_figure
 else:  # the two types stand in annotations alone, here and where results have plots
     Axes, Figure = Any, Any
-    notebook_figure = LazyModule("featstore.explore.plots.notebook_figure")
+
+# Imports matplotlib.
+notebook_figure: Any = LazyModule("featstore.explore.plots.notebook_figure")
 
 FONT_POINTS = 8
 WIDTH_INCHES = 8.0
@@ -39,7 +39,7 @@ def new_figure(width: float, height: float) -> "Figure":
         MissingDependencyError: matplotlib is not installed.
     """
     try:
-        make = notebook_figure.NotebookFigure
+        make: type[Figure] = notebook_figure.NotebookFigure
     except ModuleNotFoundError as error:
         raise missing_extra("a plot", error) from error
     return make(figsize=(width, height), dpi=_DPI, layout="constrained")
