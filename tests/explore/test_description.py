@@ -2,6 +2,7 @@
 
 import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -104,7 +105,7 @@ def test_no_table_is_told(tmp_path: Path) -> None:
 
 
 def test_inspect_shows_the_weight_and_what_slots_share(tmp_path: Path) -> None:
-    spec = {
+    spec: Any = {
         "spec": 1,
         "inputs": {"item": "string", "items": "list<string>", "w": "double"}
         | {"prices": "list<double>"},
