@@ -87,24 +87,29 @@ class TableResult(Printed, ABC):
         return polars.from_arrow(self.table)
 
 
-def slot_row(table: pa.Table, slot: str) -> dict[str, Any]:
-    """The row of a slot, of a table with a row for each.
+def slot_row(table: pa.Table, slot: str, result: str = "profile") -> dict[str, Any]:
+    """The row of a slot, of the table of a result with a row for each.
 
     Raises:
         SelectionError: There is none. The message suggests the nearest names.
     """
     names = table["slot"].to_pylist()
     if slot not in names:
-        raise SelectionError(f"no slot {slot!r} in the profile{nearest(slot, names)}")
+        raise SelectionError(f"no slot {slot!r} in the {result}{nearest(slot, names)}")
     row: dict[str, Any] = table.slice(names.index(slot), 1).to_pylist()[0]
     return row
 
 
 def rows_by_slot(table: pa.Table) -> defaultdict[str, list[dict[str, Any]]]:
     """The rows of each slot, of a table with any number of rows for each."""
+    return grouped(table, "slot")
+
+
+def grouped(table: pa.Table, column: str) -> defaultdict[str, list[dict[str, Any]]]:
+    """The rows with each text of a column."""
     rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in table.to_pylist():
-        rows[row["slot"]].append(row)
+        rows[row[column]].append(row)
     return rows
 
 
@@ -132,9 +137,27 @@ def nullable_integers(table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata(metadata or None)
 
 
-def number_text(value: float | None) -> str:
+def number_text(value: float | None, digits: int = 4) -> str:
     """A number in few digits, or a dash for None."""
-    return "-" if value is None else f"{value:.4g}"
+    if value is None:
+        return "-"
+    return f"{value:.{digits if abs(value) < 10**digits else 4}g}"
+
+
+def two_digits(value: float | None) -> str:
+    """A figure of which chance leaves no more, such as of drift; a dash for None."""
+    return number_text(value, 2)
+
+
+def auc_text(auc: float | None, standard_error: float | None) -> str:
+    """An AUC and in parentheses its standard error, or a dash for None."""
+    error = "" if standard_error is None else f" ({standard_error:.1g})"
+    return "-" if auc is None else f"{auc:.3f}{error}"
+
+
+def before_after_text(before: str, after: str) -> str:
+    """Two figures, or one if they are equal."""
+    return before if before == after else f"{before} → {after}"
 
 
 def least_text(number: float | None, method: str | None, text: Callable[[float], str]) -> str:

@@ -1,16 +1,19 @@
-"""Tables of text that fit a terminal, where the widest columns are wrapped first, at spaces; and
-tables of HTML.
+"""Tables of text that fit a terminal, where the widest columns are wrapped first, at spaces, and
+columns for which there is no room are lines below their rows; and tables of HTML.
 """
 
+import functools
 import html
+import itertools
 import textwrap
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tabulate import tabulate
 
 _GAP = 2  # spaces between columns
-_LEAST = 8  # a column is not made narrower than this
+_INDENT = "    "  # of a line below a row
+_NO_BREAK = "\u00a0"  # in cells; a space in text
 _ZEROS = {"", "-", "0", "0.0%"}
 _NAMES = 6  # that `short_names` spells out
 
@@ -40,20 +43,67 @@ def text_table(
         headers: A header for each column.
         align: `left` or `right` for each column; by default all are left.
         width: The number of characters that a line may have. Cells of the widest columns are
-            wrapped so that the table fits. None sets no limit.
+            wrapped, and where the words of all columns do not fit, the last ones are lines below
+            each row. A word is only broken if it is longer than a line. None sets no limit.
     """
     texts = [list(headers), *(["" if cell is None else str(cell) for cell in row] for row in rows)]
+    below: list[list[str]] = [[]] * len(texts)
     if width is not None:
-        widths = column_widths(_longest(texts, str.splitlines), _longest(texts, str.split), width)
+        texts = [[cell.replace(" ±", f"{_NO_BREAK}±") for cell in row] for row in texts]
+        num_kept = _num_fitting(_longest(texts, _words), width)
+        below = _lines_below([row[num_kept:] for row in texts], width)
+        texts = [row[:num_kept] for row in texts]
+        widths = column_widths(_longest(texts, str.splitlines), _longest(texts, _words), width)
         texts = [list(map(_wrapped, row, widths)) for row in texts]
     line = ["-" * size for size in _longest(texts, str.splitlines)]
     # Headers are the first row, since tabulate makes a column of a header wider than it.
-    return tabulate(
+    table = tabulate(
         [texts[0], line, *texts[1:]],
         tablefmt="plain",
         disable_numparse=True,
-        colalign=["left"] * len(headers) if align is None else list(align),
+        colalign=(["left"] * len(headers) if align is None else list(align))[: len(line)],
     )
+    return "\n".join(_with_lines(table.splitlines(), texts, below)).replace(_NO_BREAK, " ")
+
+
+def whole(text: str) -> str:
+    """A text that tables do not wrap, such as a value with its share."""
+    return text.replace(" ", _NO_BREAK)
+
+
+def _num_fitting(words: Sequence[int], width: int) -> int:
+    """How many of the first columns a line has room for, with whole words; at least one."""
+    ends = itertools.accumulate(word + _GAP for word in words)
+    return max(1, sum(end - _GAP <= width for end in ends))
+
+
+def _lines_below(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
+    """For each row, headers first, the lines of the columns for which there was no room. Several
+    have their header in each line, one has it below the others.
+    """
+    headers, *cells = rows
+    names = [f"{header}: " if len(headers) > 1 else "" for header in headers]
+    texts = [headers if len(headers) == 1 else (), *cells]
+    return [
+        [
+            line
+            for name, cell in zip(names, row, strict=False)
+            if cell not in ("", "-")
+            for line in _wrapped(f"{_INDENT}{name}{cell}", width, _INDENT + "  ").splitlines()
+        ]
+        for row in texts
+    ]
+
+
+def _with_lines(
+    lines: Sequence[str], texts: Sequence[Sequence[str]], below: Sequence[Sequence[str]]
+) -> Iterator[str]:
+    """The lines of a table, with those below each row."""
+    left = iter(lines)
+    for i, (row, more) in enumerate(zip(texts, below, strict=True)):
+        yield from itertools.islice(left, max(cell.count("\n") + 1 for cell in row))
+        yield from more
+        yield from itertools.islice(left, i == 0)  # the line below the headers
 
 
 def telling_columns(
@@ -98,26 +148,22 @@ def short_names(names: Sequence[str]) -> str:
 def column_widths(natural: Sequence[int], words: Sequence[int], width: int) -> list[int]:
     """The width of each column of a table whose lines have at most `width` characters. Pure.
 
-    If all columns can be as wide as their longest word, no word is broken: columns wider than a
-    common limit get the limit, or the width of that word. Otherwise columns are as wide as their
-    longest word up to a common limit. It is at least 8: a table of many columns may be wider than
-    `width`.
+    Columns wider than a common limit get the limit, or the width of their longest word. A single
+    column is not wider than the line.
 
     Args:
         natural: The widths that the columns have without a limit.
-        words: The length of the longest word in each column.
+        words: The length of the longest word in each column. They fit the line, if it is not one.
         width: The number of characters of a line.
     """
     room = width - _GAP * (len(natural) - 1)
-    are_whole = sum(words) <= room
-    bounds = list(zip(words, natural, strict=True)) if are_whole else [(0, word) for word in words]
 
     def limited(limit: int) -> list[int]:
-        return [min(most, max(limit, least)) for least, most in bounds]
+        return [min(most, max(limit, least)) for least, most in zip(words, natural, strict=True)]
 
     limits = range(max(natural) + 1)
     largest = bisect_right(limits, room, key=lambda limit: sum(limited(limit))) - 1
-    return limited(largest if are_whole else max(largest, _LEAST))
+    return limited(largest) if sum(words) <= room else [width]
 
 
 def _longest(rows: Sequence[Sequence[str]], parts: Callable[[str], Sequence[str]]) -> list[int]:
@@ -132,12 +178,22 @@ def _is_zero(cell: str) -> bool:
     return cell in _ZEROS or cell.startswith("0 of ")
 
 
-def _wrapped(cell: str, width: int) -> str:
-    """The cell on lines of at most `width` characters. tabulate's own wrapping takes a cell such as
-    `4,039` for a number, which it is not.
+def _words(text: str) -> list[str]:
+    """The parts between spaces and line breaks."""
+    return text.replace("\n", " ").split(" ")
+
+
+def _wrapped(cell: str, width: int, indent: str = "") -> str:
+    """The cell on lines of at most `width` characters, from the second on indented. tabulate's own
+    wrapping takes a cell such as `4,039` for a number, which it is not.
     """
-    return "\n".join(
-        part
-        for line in cell.splitlines()
-        for part in textwrap.wrap(line, width, break_on_hyphens=False)
+    wrap = functools.partial(
+        textwrap.wrap, width=width, subsequent_indent=indent, break_on_hyphens=False
     )
+    lines: list[str] = []
+    for line in cell.splitlines():
+        parts = wrap(line, break_long_words=False)
+        # A whole text that is longer than a line is wrapped at its spaces.
+        fit = all(len(part) <= width for part in parts)
+        lines += parts if fit else wrap(line.replace(_NO_BREAK, " "))
+    return "\n".join(lines)

@@ -6,20 +6,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.base.errors import SelectionError, nearest
+from featstore.base.errors import SelectionError
 from featstore.base.schema import Slot, SlotKind
 from featstore.base.table_result import (
     TableResult,
+    before_after_text,
     least_text,
     number_text,
     number_with_error,
     share_text,
+    slot_row,
+    two_digits,
 )
+from featstore.base.text_table import whole
 from featstore.explore.plots.distribution import plot_two_sides
 from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.slot_bars import plot_psi
 from featstore.spec.value_names import ValueNames, short_sign
 from featstore.statistics.drift import (
+    DEPENDENT,
     ValueShares,
     new_and_vanished,
     slot_change,
@@ -105,8 +110,13 @@ class ProfiledRows:
     @property
     def headline(self) -> str:
         """The rows, the labels and the source, in a line."""
-        rates = (f"{name} {number_text(rate)}" for name, rate in self.label_rates.items())
-        return f"{', '.join([f'{self.num_rows:,} rows', *rates])} ({self.source})"
+        return f"{self.figures} ({self.source})"
+
+    @property
+    def figures(self) -> str:
+        """The rows and the labels."""
+        rates = (f"{name} {number_text(rate, 3)}" for name, rate in self.label_rates.items())
+        return ", ".join([f"{self.num_rows:,} rows", *rates])
 
     def names_of(self, wanted: Mapping[str, Collection[int]]) -> ValueNames:
         """What ids mean, as far as it is known.
@@ -185,6 +195,14 @@ class Comparison(TableResult):
     pairs: Mapping[str, SlotPair] = field(default_factory=dict, compare=False)
     names: ValueNames = field(default_factory=ValueNames, compare=False)
 
+    def __getitem__(self, slot: str) -> dict[str, Any]:
+        """A slot's row of `table`, by column name.
+
+        Raises:
+            SelectionError: The comparison lacks the slot. The message suggests the nearest names.
+        """
+        return slot_row(self.table, slot, "comparison")
+
     def as_dict(self) -> dict[str, Any]:
         """The comparison as JSON types."""
         sides = {
@@ -213,9 +231,7 @@ class Comparison(TableResult):
             SelectionError: The comparison lacks the slot, one side lacks it, or neither has values.
             MissingDependencyError: matplotlib is not installed.
         """
-        if slot not in self.pairs:
-            raise SelectionError(f"no slot {slot!r} in the comparison{nearest(slot, self.pairs)}")
-        pair = self.pairs[slot]
+        pair = self.pairs[self[slot]["slot"]]
         if pair.before is None or pair.after is None:
             lacking = "before" if pair.before is None else "after"
             raise SelectionError(
@@ -225,10 +241,14 @@ class Comparison(TableResult):
         return plot_two_sides(slot, pair.before, pair.after, self.names, NUM_NAMED)
 
     def _head(self) -> str:
-        return f"before: {self.before.headline}\nafter:  {self.after.headline}"
+        before, after = self.before, self.after
+        if before.source == after.source:
+            return f"before: {before.figures}\nafter:  {after.figures}\n({after.source})"
+        return f"before: {before.headline}\nafter:  {after.headline}"
 
     def _foot(self) -> Sequence[str]:
-        return [AT_LEAST_FOOT] if "at least" in self.table["psi_method"].to_pylist() else []
+        least = [AT_LEAST_FOOT] if "at least" in self.table["psi_method"].to_pylist() else []
+        return [f"by chance at most: of independent rows; {DEPENDENT}", *least]
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Slots that changed most come first."""
@@ -237,10 +257,10 @@ class Comparison(TableResult):
             (
                 row["slot"],
                 row["kind"],
-                least_text(row["psi"], row["psi_method"], number_text),
-                number_text(row["psi_error"]),
-                least_text(row["jensen_shannon"], row["psi_method"], number_text),
-                f"{share_text(row['coverage_before'])} → {share_text(row['coverage_after'])}",
+                least_text(row["psi"], row["psi_method"], two_digits),
+                two_digits(row["psi_error"]),
+                least_text(row["jensen_shannon"], row["psi_method"], two_digits),
+                coverage_change_text(row),
                 distinct_change_text(row),
                 changed_text(row, "new"),
                 changed_text(row, "vanished"),
@@ -338,10 +358,21 @@ def distinct_change_text(row: Mapping[str, Any]) -> str:
     Args:
         row: A row of `Comparison.table`.
     """
-    return " → ".join(
-        number_with_error(row[f"distinct_{side}"], row[f"distinct_error_{side}"])
-        for side in ("before", "after")
+    return before_after_text(
+        *(
+            number_with_error(row[f"distinct_{side}"], row[f"distinct_error_{side}"])
+            for side in ("before", "after")
+        )
     )
+
+
+def coverage_change_text(row: Mapping[str, Any]) -> str:
+    """The coverage before and after.
+
+    Args:
+        row: A row of `Comparison.table`.
+    """
+    return before_after_text(share_text(row["coverage_before"]), share_text(row["coverage_after"]))
 
 
 def changed_text(row: Mapping[str, Any], which: str) -> str:
@@ -355,8 +386,10 @@ def changed_text(row: Mapping[str, Any], which: str) -> str:
     share = share_text(row[f"{which}_values"], row["values_error"])
     values = row[f"top_{which}"] or ()
     texts = [
-        f"{short_sign(one['value']) if one['text'] is None else one['text']} "
-        f"({share_text(one['share'])})"
+        whole(
+            f"{short_sign(one['value']) if one['text'] is None else one['text']} "
+            f"({share_text(one['share'])})"
+        )
         for one in values[:_NUM_SHOWN]
     ]
     more = ["…"] if len(values) > _NUM_SHOWN else []

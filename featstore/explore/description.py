@@ -3,21 +3,21 @@
 """
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from tabulate import tabulate
 
 from featstore.base.redaction import redact
-from featstore.base.text_table import Printed, text_table
+from featstore.base.text_table import Printed, text_table, whole
 from featstore.extraction.units.findings import describe as describe_findings
 from featstore.ops.timestamps import duration_text
 from featstore.statistics.data_checks import CheckResult
 from featstore.table.delta import Commit, with_origins
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import history_of
-from featstore.table.snapshot import Snapshot
+from featstore.table.snapshot import DataFile, Snapshot
 
 _COMMIT_HEADERS = (
     "version",
@@ -35,14 +35,16 @@ _HASH_DIGITS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnDescription:
-    """A slot, label or kept column.
+    """A slot, label, weight or kept column.
 
     Attributes:
         slot: The slot number; None for other columns.
         name: The name.
-        kind: `id` or `float` for a slot; otherwise `label` or `kept`.
+        kind: `id` or `float` for a slot; otherwise `label`, `weight` or `kept`.
         shape: The shape of a slot, or the Arrow type of another column.
         operator: The operator of a slot; None where it is not known.
+        share_slot: The number of the slot whose signs a slot shares; None for none.
+        sequence: The sequence of events whose lists a slot has; None for none.
     """
 
     slot: int | None
@@ -50,6 +52,16 @@ class ColumnDescription:
     kind: str
     shape: str
     operator: str | None
+    share_slot: int | None = None
+    sequence: str | None = None
+
+    @property
+    def note(self) -> str:
+        """What a slot has in common with others."""
+        shared = [] if self.share_slot is None else [f"signs of slot {self.share_slot}"]
+        return ", ".join(
+            [*shared, *([] if self.sequence is None else [f"events of {self.sequence}"])]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +90,26 @@ class PartitionDescription:
     def cells(self) -> tuple[str, ...]:
         """Its row of the table of text."""
         name = ", ".join(f"{key}={value}" for key, value in self.keys.items()) or "(none)"
-        return (name, *(f"{n:,}" for n in (self.num_files, self.num_rows, self.size_bytes)))
+        return (name, *_counts(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupDescription:
-    """A slot group: its version, how many of its files are read, and the paths of stale ones."""
+    """A slot group: its version, those of its files that are read, their rows and bytes, and the
+    paths of stale ones.
+    """
 
     name: str
     version: int
     num_files: int
+    num_rows: int
+    size_bytes: int
     stale: tuple[str, ...]
+
+
+def _counts(of: PartitionDescription | GroupDescription) -> tuple[str, ...]:
+    """Files, rows and bytes as text."""
+    return tuple(f"{number:,}" for number in (of.num_files, of.num_rows, of.size_bytes))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -126,10 +147,12 @@ class Description(Printed):
 
     def text(self, width: int | None = None) -> str:
         """The description as text, with tables of `width` characters at most if given."""
-        columns = [(c.slot, c.name, c.kind, c.shape, c.operator) for c in self.columns]
+        columns = [(c.slot, c.name, c.kind, c.shape, c.operator, c.note) for c in self.columns]
+        headers = ("slot", "name", "kind", "shape", "operator", "shares")
+        num_shown = len(headers) - (not any(c.note for c in self.columns))
         parts = [
             self._summary(),
-            text_table(columns, ("slot", "name", "kind", "shape", "operator"), width=width),
+            text_table([c[:num_shown] for c in columns], headers[:num_shown], width=width),
             self._histories_text(width),
             self._groups_text(width),
             text_table(
@@ -170,8 +193,9 @@ class Description(Printed):
     def _groups_text(self, width: int | None) -> str:
         if not self.groups:
             return ""
-        rows = [(g.name, g.version, g.num_files, len(g.stale)) for g in self.groups]
-        table = text_table(rows, ("slot group", "version", "files", "stale"), width=width)
+        rows = [(g.name, g.version, *_counts(g), len(g.stale) or "-") for g in self.groups]
+        headers = ("slot group", "version", "files", "rows", "bytes", "stale")
+        table = text_table(rows, headers, align=("left", *["right"] * 5), width=width)
         stale = [f"stale: {group.name}/{path}" for group in self.groups for path in group.stale]
         return "\n".join([table, *stale])
 
@@ -216,7 +240,7 @@ def describe(
             GroupDescription(
                 name=group.name,
                 version=group.version,
-                num_files=len(in_use[group.name].files) if group.name in in_use else 0,
+                **_totals(in_use[group.name].files if group.name in in_use else ()),
                 stale=tuple(file.path for file in group.stale),
             )
             for group in snapshot.groups
@@ -233,6 +257,14 @@ def describe(
         warnings=warnings,
         malformed=malformed,
     )
+
+
+def _totals(files: Collection[DataFile]) -> dict[str, int]:
+    return {
+        "num_files": len(files),
+        "num_rows": sum(file.num_rows for file in files),
+        "size_bytes": sum(file.size_bytes for file in files),
+    }
 
 
 def stored_findings(
@@ -269,6 +301,8 @@ def _columns(snapshot: Snapshot) -> tuple[ColumnDescription, ...]:
             kind=str(slot.kind),
             shape=slot.shape_text,
             operator=slot.op,
+            share_slot=slot.share_slot,
+            sequence=slot.sequence,
         )
         for slot in (*schema.slots, *of_histories)
     ]
@@ -276,8 +310,13 @@ def _columns(snapshot: Snapshot) -> tuple[ColumnDescription, ...]:
         ColumnDescription(
             slot=None, name=field.name, kind=role, shape=str(field.type), operator=None
         )
-        for role, fields in (("label", schema.labels), ("kept", schema.kept))
+        for role, fields in (
+            ("label", schema.labels),
+            ("weight", (schema.weight,)),
+            ("kept", schema.kept),
+        )
         for field in fields
+        if field is not None
     ]
     return (*slots, *others)
 
@@ -348,13 +387,16 @@ def table_history(url: str, last: int | None = None) -> History:
 def _commit_cells(commit: Commit) -> tuple[object, ...]:
     of = commit.metadata
     at = datetime.datetime.fromtimestamp(commit.timestamp_ms / 1000, datetime.UTC)
-    head = (commit.version, at.strftime("%Y-%m-%d %H:%M:%S"), commit.operation)
+    head = (commit.version, whole(at.strftime("%Y-%m-%d %H:%M:%S")), commit.operation)
     if of is None:
         return (*head, "(by another writer)", None, None, None, None)
     numbers = (f"{number:,}" for number in (of.num_files, of.num_rows, of.size_bytes))
     where = _partition_names(of.partitions)
     if not where and of.groups is not None:
-        where = f"slot groups: {', '.join(sorted(of.groups)) or 'none'}"
+        names = ", ".join(
+            whole(f"{name} (version {of.groups[name]})") for name in sorted(of.groups)
+        )
+        where = f"slot groups: {names or 'none'}"
     return (*head, where, *numbers, of.spec_hash[:_HASH_DIGITS])
 
 

@@ -17,13 +17,15 @@ from featstore.base.errors import InputError
 from featstore.base.schema import Slot, SlotKind
 from featstore.base.table_result import (
     TableResult,
+    auc_text,
     nullable_integers,
     number_text,
     rows_by_slot,
     share_text,
     slot_row,
+    two_digits,
 )
-from featstore.base.text_table import text_table
+from featstore.base.text_table import short_names, text_table, whole
 from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.slot_bars import (
     cell_text,
@@ -36,7 +38,13 @@ from featstore.explore.profiling import known_values, label_numbers
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace, ValueCounter
 from featstore.ops.arrays import values_of
 from featstore.spec.value_names import ValueNames
-from featstore.statistics.measures import auc, information_value, mutual_information, wilson
+from featstore.statistics.measures import (
+    auc,
+    auc_standard_error,
+    information_value,
+    mutual_information,
+    wilson,
+)
 from featstore.statistics.sketches import Floats, mix
 from featstore.statistics.value_counts import (
     ValueCounts,
@@ -58,7 +66,10 @@ SCHEMA = pa.schema(
         ("kind", pa.string()),
         ("coverage", pa.float64()),
         ("num_cells", pa.int64()),
-        *((name, pa.float64()) for name in ("auc", "mutual_information", "information_value")),
+        *(
+            (name, pa.float64())
+            for name in ("auc", "auc_standard_error", "mutual_information", "information_value")
+        ),
     ]
 )
 CELLS = pa.schema(
@@ -83,10 +94,20 @@ PARTITIONS = pa.schema(
         *_RATE,
     ]
 )
+AUC_HEADER = "auc (standard error)"
+_NEARLY_ALL = 0.95  # the AUC of a slot that says nearly all of the label
 _MOST_TEXTS = 3  # slots of which the text has the rates by value
 _MOST_CELLS = 20  # values of a slot in the text, beside all others
 _RATE_HEADERS = ("value", "rate", "interval of 95 %", "values")
-_HEADERS = ("slot", "kind", "auc", "mutual information", "information value", "coverage", "cells")
+_HEADERS = (
+    "slot",
+    "kind",
+    AUC_HEADER,
+    "mutual information",
+    "information value",
+    "coverage",
+    "cells",
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -118,6 +139,9 @@ class LabelProfile(TableResult):
             Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes",
             SIGKDD Explorations 3, 2001). So a slot that says nothing has 0.5, however many values
             it has. All ids count, not only the most frequent ones.
+        auc_standard_error: Its standard error: the mean of those of the halves, since their areas
+            are not independent, by the formula of DeLong for independent rows
+            (`measures.auc_standard_error`). Null if both have fewer than two rows of a label.
         mutual_information: Of cell and label, in bits.
         information_value: Of the cells.
     """
@@ -135,6 +159,14 @@ class LabelProfile(TableResult):
     def rate(self) -> float | None:
         """The mean of the label; None if it is known in no row."""
         return self.num_positive / self.num_known if self.num_known else None
+
+    @property
+    def remark(self) -> str:
+        """Which slots say nearly all of the label, each alone, as a label that leaks does; empty if
+        none does.
+        """
+        names, aucs = self.table["slot"].to_pylist(), self.table["auc"].to_pylist()
+        return leak_remark(self.label, dict(zip(names, aucs, strict=True)))
 
     def __getitem__(self, slot: str) -> dict[str, Any]:
         """A slot's row of `table`, and its `cells` as a list of rows.
@@ -185,10 +217,10 @@ class LabelProfile(TableResult):
         }
 
     def _head(self) -> str:
-        return (
-            f"{self.num_rows:,} rows, {self.label} {number_text(self.rate)} of "
-            f"{self.num_known:,} known (from the rows: exact)"
-        )
+        known = f" of {self.num_known:,} known" if self.num_known != self.num_rows else ""
+        rate = f"{self.label} {number_text(self.rate, 3)}"
+        rows = f"{self.num_rows:,} rows, {rate}{known} (from the rows: exact)"
+        return "\n".join(filter(None, [rows, self.remark]))
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Slots that say most of the label come first."""
@@ -197,9 +229,9 @@ class LabelProfile(TableResult):
             (
                 row["slot"],
                 row["kind"],
-                number_text(row["auc"]),
-                number_text(row["mutual_information"]),
-                number_text(row["information_value"]),
+                whole(auc_text(row["auc"], row["auc_standard_error"])),
+                two_digits(row["mutual_information"]),
+                two_digits(row["information_value"]),
                 share_text(row["coverage"]),
                 f"{row['num_cells']:,}",
             )
@@ -225,8 +257,8 @@ class LabelProfile(TableResult):
             *(
                 (
                     cell_text(slot, cell, self.names),
-                    number_text(cell["rate"]),
-                    f"{number_text(cell['rate_low'])} to {number_text(cell['rate_high'])}",
+                    number_text(cell["rate"], 3),
+                    f"{number_text(cell['rate_low'], 3)} to {number_text(cell['rate_high'], 3)}",
                     f"{cell['num_values']:,}",
                 )
                 for cell in shown
@@ -237,10 +269,21 @@ class LabelProfile(TableResult):
     def _foot(self) -> Sequence[str]:
         return [
             f"{row['partition']}: {row['num_rows']:,} rows, {self.label} "
-            f"{number_text(row['rate'])} ({number_text(row['rate_low'])} to "
-            f"{number_text(row['rate_high'])})"
+            f"{number_text(row['rate'], 3)} ({number_text(row['rate_low'], 3)} to "
+            f"{number_text(row['rate_high'], 3)})"
             for row in self.partitions.to_pylist()
         ]
+
+
+def leak_remark(label: str, aucs: Mapping[str, float | None]) -> str:
+    """The remark of `LabelProfile`, from the AUC of each slot."""
+    slots = [slot for slot, auc in aucs.items() if auc is not None and auc >= _NEARLY_ALL]
+    if not slots:
+        return ""
+    return (
+        f"nearly all of {label} is said by {short_names(slots)}, each alone (AUC of "
+        f"{_NEARLY_ALL:g} or more): is it known before the label, or does the label leak?"
+    )
 
 
 def label_rows(
@@ -350,6 +393,7 @@ class _LabelledCounts:
     def finish(self, total: Floats) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The slot's row of `LabelProfile.table`, and those of `LabelProfile.cells`."""
         rate = float(total[2] / total[0]) if total[0] else 0.0
+        missing = float(self._missing[0])
         cells, curves = self._of_ids(rate) if self._is_id else self._of_floats(rate)
         if self._missing[0]:
             cells.append({"cell": "missing", "sums": self._missing})
@@ -362,7 +406,9 @@ class _LabelledCounts:
             "kind": str(self.slot.kind),
             "coverage": self._num_present / total[0] if total[0] else 0.0,
             "num_cells": len(cells),
-            "auc": curves.area(),
+            **curves.area(
+                (self._counter.num_values + missing) / max(self._num_present + missing, 1)
+            ),
             "mutual_information": mutual_information(positives, negatives),
             "information_value": information_value(positives, negatives),
         }
@@ -427,11 +473,23 @@ class _Curves:
             found = count_values(scores, [up, here - up])
             self._halves[i] = merge_counts([self._halves[i], found])
 
-    def area(self) -> float | None:
-        """The mean area of the curves; None if none has both positive and negative rows."""
+    def area(self, values_per_row: float) -> dict[str, float | None]:
+        """The mean area of the curves and its standard error; None if no half has both positive and
+        negative rows, or too few of them. The values of a row share its label, so that the error is
+        that of as many values as there are rows.
+        """
         areas = [auc(*half.sums) for half in self._halves]
         known = [area for area in areas if area is not None]
-        return sum(known) / len(known) if known else None
+        errors = [auc_standard_error(*half.sums) for half in self._halves]
+        halves = [error for error in errors if error is not None]
+        return {
+            "auc": sum(known) / len(known) if known else None,
+            # That of one half: where a slot says little, both areas are high by the same chance, in
+            # which the rates of one half agree with those of the other.
+            "auc_standard_error": sum(halves) / len(halves) * max(values_per_row, 1.0) ** 0.5
+            if halves
+            else None,
+        }
 
 
 def _sums(counts: ValueCounts) -> Floats:

@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import InputError
-from featstore.base.table_result import TableResult, number_text, rows_by_slot, share_text
+from featstore.base.table_result import TableResult, grouped, least_text, rows_by_slot, two_digits
+from featstore.base.text_table import whole
 from featstore.explore.comparison import AT_LEAST, AT_LEAST_FOOT
 from featstore.explore.plots.frame import MOST_ROWS, Figure, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
 from featstore.explore.profile import Profile
+from featstore.statistics.drift import DEPENDENT
 from featstore.statistics.sketches import Floats
 
 SCHEMA = pa.schema(
@@ -32,11 +34,16 @@ SCHEMA = pa.schema(
         ("psi_error", pa.float64()),
         ("psi_method", pa.string()),
         ("jensen_shannon", pa.float64()),
+        ("drift", pa.float64()),
     ]
+)
+MOST_DRIFTED = pa.schema(
+    [SCHEMA.field(name) for name in ("partition", "num_rows", "slot", "drift", "psi", "psi_error")]
 )
 _COPIED = ("slot", "number", "kind", "coverage", "distinct", "distinct_error", "mean")
 _CHANGES = ("psi", "psi_error", "psi_method", "jensen_shannon")
-_HEADERS = ("slot", "kind", "coverage", "largest psi", "in")
+_HEADERS = ("partition", "rows", "drift", "slots that drifted most")
+_NUM_SHOWN = 3  # slots of a partition, in a cell of the text
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -53,15 +60,33 @@ class PartitionProfiles(TableResult):
         slot, number, kind, coverage, distinct, distinct_error, mean: As in a `Profile`.
         psi, psi_error, psi_method, jensen_shannon: As in a `Comparison`, from the partition before
             to this one. Null in the first partition.
+        drift: What `psi` has beyond `psi_error`, at least 0: how far the slot drifted whatever
+            chance did. Null in the first partition. A partition that alone is different drifts, and
+            so does the next one, back.
     """
 
     partitions: Sequence[str]
     source: str
     table: pa.Table
 
+    @property
+    def most_drifted(self) -> pa.Table:
+        """An Arrow table with a row per partition, in their order: `partition`, `num_rows`, and the
+        `slot` that drifted most with its `drift`, `psi` and `psi_error`, null where none did.
+        """
+        rows = [
+            {"partition": name, "num_rows": found[0]["num_rows"]} | (_drifted(found) or [{}])[0]
+            for name, found in grouped(self.table, "partition").items()
+        ]
+        return pa.Table.from_pylist(rows, MOST_DRIFTED)
+
     def as_dict(self) -> dict[str, Any]:
         """The profiles as JSON types."""
-        return {"source": self.source, "slots": self.table.to_pylist()}
+        return {
+            "source": self.source,
+            "partitions": self.most_drifted.to_pylist(),
+            "slots": self.table.to_pylist(),
+        }
 
     def plot_coverage(self) -> "Figure":
         """A heat map of the coverage of each slot in each partition, as a matplotlib Figure.
@@ -87,8 +112,8 @@ class PartitionProfiles(TableResult):
                 "others with where, or compare with another table by Profile.compare"
             )
         rows = rows_by_slot(self.table)
-        certain = {slot: _largest_psi(of, beyond_chance=True)[0] for slot, of in rows.items()}
-        largest = {slot: _largest_psi(of)[0] for slot, of in rows.items()}
+        certain = {slot: _largest_psi(of, beyond_chance=True) for slot, of in rows.items()}
+        largest = {slot: _largest_psi(of) for slot, of in rows.items()}
         slots = sorted(rows, key=lambda slot: (-certain[slot], -largest[slot]))
         return self._heat_map("psi", PSI, slots, "Drift")
 
@@ -108,7 +133,7 @@ class PartitionProfiles(TableResult):
                 by_chance[cell] = column == "psi" and 0.0 < row["psi"] <= row["psi_error"]
         of_slots = number_drawn(slots, "slots")
         title = f"{title} of {of_slots} in {len(self.partitions):,} partitions"
-        title += "\npale: chance may have made all of it" if by_chance.any() else ""
+        title += f"\npale: chance may have made all of it\n{DEPENDENT}" if by_chance.any() else ""
         title += f"\n{AT_LEAST}" if least.intersection(shown) else ""
         names = [f"≥ {slot}" if slot in least else slot for slot in shown]
         return plot_heat_map(names, self.partitions, values, scale, title, by_chance)
@@ -121,41 +146,72 @@ class PartitionProfiles(TableResult):
     def _head(self) -> str:
         return f"{len(self.partitions):,} partitions ({self.source})"
 
+    def largest_drifts(self) -> dict[str, dict[str, Any]]:
+        """The row of `table` in which each slot drifted most, by slot, if it did anywhere."""
+        found = {slot: _drifted(rows) for slot, rows in rows_by_slot(self.table).items()}
+        return {slot: rows[0] for slot, rows in found.items() if rows}
+
     def _foot(self) -> Sequence[str]:
-        return [AT_LEAST_FOOT] if self._at_least() else []
+        least = [AT_LEAST_FOOT] if self._at_least() else []
+        drift = f"drift: PSI since the partition before, less what chance may do; {DEPENDENT}"
+        return [drift, *least]
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Slots that changed most come first."""
-        least, found = self._at_least(), []
-        for slot, rows in rows_by_slot(self.table).items():
-            psi, partition = _largest_psi(rows)
-            coverage = [row["coverage"] for row in rows]
-            cells = (
-                slot,
-                rows[0]["kind"],
-                f"{share_text(min(coverage))} to {share_text(max(coverage))}",
-                f"{'≥ ' if slot in least else ''}{number_text(psi)}",
-                partition,
+        """Partitions that drifted most come first."""
+        by_partition = grouped(self.table, "partition").items()
+        found = [(name, rows, _drifted(rows)) for name, rows in by_partition]
+        found.sort(key=lambda item: -item[2][0]["drift"] if item[2] else 0.0)
+        return _HEADERS, [
+            (
+                name,
+                f"{rows[0]['num_rows']:,}",
+                _largest_text(rows, drifted),
+                _drifted_text(drifted),
             )
-            found.append((psi, cells))
-        return _HEADERS, [cells for _, cells in sorted(found, key=lambda item: -item[0])]
+            for name, rows, drifted in found
+        ]
 
 
-def _largest_psi(
-    rows: Sequence[Mapping[str, Any]], *, beyond_chance: bool = False
-) -> tuple[float, str]:
-    """The largest PSI of a slot, and its partition, the first one of several.
+def _drifted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of slots that drifted more than chance may do, the largest drift first."""
+    return sorted((row for row in rows if row["drift"]), key=lambda row: -row["drift"])
+
+
+def _largest_text(rows: Sequence[Mapping[str, Any]], drifted: Sequence[Mapping[str, Any]]) -> str:
+    """The largest drift of a partition's rows; a dash where there is nothing before it."""
+    methods = {row["psi_method"] for row in rows}
+    nothing = "-" if methods == {None} else "≥ 0" if "at least" in methods else "0"
+    return _drift_text(drifted[0]) if drifted else nothing
+
+
+def _drifted_text(drifted: Sequence[Mapping[str, Any]]) -> str:
+    """The slots, and the drift of all but the first, which has a cell of its own."""
+    texts = [whole(f"{row['slot']} {_drift_text(row)}") for row in drifted[1:_NUM_SHOWN]]
+    more = ["…"] if len(drifted) > _NUM_SHOWN else []
+    return ", ".join([*(row["slot"] for row in drifted[:1]), *texts, *more])
+
+
+def _drift_text(row: Mapping[str, Any]) -> str:
+    return least_text(row["drift"], row["psi_method"], two_digits)
+
+
+def _largest_psi(rows: Sequence[Mapping[str, Any]], *, beyond_chance: bool = False) -> float:
+    """The largest PSI of a slot.
 
     Args:
         rows: The slot's rows.
         beyond_chance: Whether only those count that chance cannot have made alone.
     """
-    found = [
-        (row["psi"], row["partition"])
-        for row in rows
-        if row["psi"] and row["psi"] > beyond_chance * row["psi_error"]
-    ]
-    return max(found, key=lambda item: item[0], default=(0.0, "-"))
+    found = (
+        row["psi"] for row in rows if row["psi"] and row["psi"] > beyond_chance * row["psi_error"]
+    )
+    return max(found, default=0.0)
+
+
+def _change(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a row of `Comparison.table`, and the drift."""
+    beyond = None if row["psi"] is None else max(row["psi"] - row["psi_error"], 0.0)
+    return {name: row[name] for name in _CHANGES} | {"drift": beyond}
 
 
 def partition_profiles(profiles: Iterable[tuple[str, Profile]]) -> PartitionProfiles:
@@ -170,7 +226,7 @@ def partition_profiles(profiles: Iterable[tuple[str, Profile]]) -> PartitionProf
         partitions.append(name)
         sources[profile.source] = None
         changed = [] if before is None else before.compare(profile).table.to_pylist()
-        changes = {row["slot"]: {name: row[name] for name in _CHANGES} for row in changed}
+        changes = {row["slot"]: _change(row) for row in changed}
         rows += [
             {
                 "partition": name,

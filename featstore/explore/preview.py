@@ -13,8 +13,9 @@ from featstore.base.errors import InputError, SpecError, nearest
 from featstore.base.intervals import spread_with_rows
 from featstore.base.redaction import redact
 from featstore.base.schema import Slot, SlotKind
-from featstore.base.table_result import TableResult, number_text, share_text
-from featstore.explore.label_profile import label_rows
+from featstore.base.table_result import TableResult, auc_text, number_text, share_text, two_digits
+from featstore.base.text_table import whole
+from featstore.explore.label_profile import AUC_HEADER, label_rows, leak_remark
 from featstore.explore.profile import Profile, numeric_labels, result_schema, shown_top
 from featstore.explore.profiling import profile_rows
 from featstore.explore.table import Table, open_table
@@ -38,6 +39,7 @@ from featstore.statistics.measures import mean_error
 from featstore.statistics.stale_groups import ERROR
 
 NUM_ROWS = 10_000
+_NUM_RANKED = 3  # previewed slots whose rank the text says
 _NUM_TOP = 5  # top values that the text shows
 _HEADERS = ("slot", "from", "kind", "shape", "coverage", "distinct", "quantiles or top values")
 
@@ -57,6 +59,7 @@ _COPIED = (
     "quantiles",
     "top",
 )
+_AUC = ("auc", "auc_standard_error")
 _TOP = pa.struct(
     [
         ("value", pa.int64()),
@@ -78,13 +81,26 @@ class PreviewedSlot:
             `PreviewedRows.label_errors`.
         auc: For each label of 0 and 1, the AUC of the slot alone over the same rows, as of
             `LabelProfile`; None if it is not known.
+        auc_standard_error: The standard error of each.
         names: What its top values mean, and their order.
     """
 
     source: str
     statistics: Mapping[str, Any]
     auc: Mapping[str, float | None]
+    auc_standard_error: Mapping[str, float | None] = field(default_factory=dict)
     names: ValueNames = field(default_factory=ValueNames, compare=False, repr=False)
+
+    @property
+    def key(self) -> object:
+        """What it shares with the table's same slot."""
+        number = self.statistics["number"]
+        return self.statistics["slot"] if number is None else number
+
+    @property
+    def first_auc(self) -> float:
+        """Its AUC for the first label; 0 if it is not known."""
+        return next((auc for auc in self.auc.values() if auc is not None), 0.0)
 
     def cells(self, labels: Sequence[str]) -> tuple[object, ...]:
         """Its row of the table of text, with the AUC for these labels."""
@@ -97,7 +113,7 @@ class PreviewedSlot:
             row["shape"],
             share_text(row["coverage"], row["coverage_error"]),
             f"{row['distinct']:,}",
-            *(number_text(self.auc.get(label)) for label in labels),
+            *(whole(auc_text(self.auc.get(n), self.auc_standard_error.get(n))) for n in labels),
             " ".join(f"{number:.4g}" for number in row["quantiles"] or ())
             if is_float
             else "  ".join(map(_top_text, shown_top(row, self.names, _NUM_TOP))),
@@ -129,9 +145,9 @@ class PreviewedRows:
         is_all = self.num_rows == self.num_all
         which = "all" if is_all else f"{self.num_rows:,} of"
         drawn = "" if is_all else f" (random ones of {self.drawn_from}; ± is their error, 95 %)"
-        errors = {name: f" ±{number_text(e)}" for name, e in self.label_errors.items() if e}
+        errors = {name: f" ±{two_digits(e)}" for name, e in self.label_errors.items() if e}
         rates = (
-            f"{name} {number_text(rate)}{errors.get(name, '')}"
+            f"{name} {number_text(rate, 3)}{errors.get(name, '')}"
             for name, rate in self.label_rates.items()
         )
         return ", ".join([f"{which} {self.num_all:,} rows of {redact(self.url)}{drawn}", *rates])
@@ -147,9 +163,9 @@ class Preview(TableResult):
         table: An Arrow table with a row per item of `slots`: `from`, `slot`, `number`, `kind`,
             `shape`, `num_present`, `coverage`, `distinct`, `mean`, `min`, `max`, `quantiles`,
             `coverage_error`, `top` (a list of `{value, text, share, label_rates}`), and
-            `auc_LABEL` for each label of 0 and 1.
-        slots: The previewed slots, each before the table's slot of the same number, then the
-            table's other slots.
+            `auc_LABEL` and `auc_standard_error_LABEL` for each label of 0 and 1.
+        slots: The previewed slots and those of the table by their AUC for the first label of 0 and
+            1, the largest first: the table's slot, and below it the previewed one of its number.
     """
 
     rows: PreviewedRows
@@ -162,7 +178,11 @@ class Preview(TableResult):
             {
                 "from": slot.source,
                 **{name: slot.statistics[name] for name in (*_COPIED, "coverage_error")},
-                **{f"auc_{label}": slot.auc.get(label) for label in self.labels},
+                **{
+                    f"{name}_{label}": getattr(slot, name).get(label)
+                    for label in self.labels
+                    for name in _AUC
+                },
             }
             for slot in self.slots
         ]
@@ -173,7 +193,7 @@ class Preview(TableResult):
                 *fields,
                 ("coverage_error", pa.float64()),
                 ("top", pa.list_(_TOP)),
-                *((f"auc_{label}", pa.float64()) for label in self.labels),
+                *((f"{name}_{label}", pa.float64()) for label in self.labels for name in _AUC),
             ]
         )
         object.__setattr__(self, "table", pa.Table.from_pylist(rows, schema))
@@ -185,10 +205,24 @@ class Preview(TableResult):
 
     def _head(self) -> str:
         beside = [] if self.table_rows is None else [f"table: {self.table_rows}"]
-        return "\n".join([str(self.rows), *beside])
+        aucs = {slot.statistics["slot"]: slot.auc for slot in reversed(self.slots)}
+        remarks = (
+            leak_remark(label, {slot: of.get(label) for slot, of in aucs.items()})
+            for label in self.labels
+        )
+        return "\n".join([str(self.rows), *beside, *self._ranks(), *filter(None, remarks)])
+
+    def _ranks(self) -> list[str]:
+        """The places of the previewed slots among all, where they stand beside a table's."""
+        if self.table_rows is None or not self.labels:
+            return []
+        keys = list(dict.fromkeys(slot.key for slot in self.slots))
+        new = [slot for slot in self.slots if slot.source == "preview"][:_NUM_RANKED]
+        ranks = (f"{s.statistics['slot']} is number {keys.index(s.key) + 1}" for s in new)
+        return [f"of {len(keys):,} slots by the auc of {self.labels[0]}: {', '.join(ranks)}"]
 
     def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        aucs = [f"auc ({label})" for label in self.labels]
+        aucs = [AUC_HEADER.replace("auc", f"auc of {label}") for label in self.labels]
         headers = (*_HEADERS[:-1], *aucs, _HEADERS[-1])
         return headers, [slot.cells(self.labels) for slot in self.slots]
 
@@ -203,7 +237,8 @@ class Preview(TableResult):
             "drawn_from": self.rows.drawn_from,
             "num_table_rows": None if self.table_rows is None else self.table_rows.num_rows,
             "slots": [
-                {"from": slot.source, **slot.statistics, "auc": dict(slot.auc)}
+                {"from": slot.source, **slot.statistics}
+                | {name: dict(getattr(slot, name)) for name in _AUC}
                 for slot in self.slots
             ],
         }
@@ -259,7 +294,7 @@ def preview(
     )
     num_all = sum(unit.num_rows for unit in units)
     profile = profile_rows(rows.to_batches(), slots, numeric_labels(extractor.schema))
-    named = replace(profile, names=_names(extractor, profile, raw))
+    named = profile.named(_names(extractor, profile, raw))
     drawn_from = f"{len(chosen):,} of {len(units):,} row groups or text files"
     looked_at, found = _previewed("preview", str(input_url), rows, named, num_all, drawn_from)
     table_rows, others = None, list[PreviewedSlot]()
@@ -328,14 +363,13 @@ def _errors(
 
 def _aucs(
     rows: pa.Table, slots: Sequence[Slot], labels: Sequence[str]
-) -> dict[str, dict[str, float | None]]:
-    """The AUC of each slot alone, by label of 0 and 1 and by slot."""
+) -> dict[str, dict[str, dict[str, float | None]]]:
+    """The AUC of each slot alone and its standard error, by label of 0 and 1 and by slot."""
     found = {}
     for label in labels:
         if set(pc.unique(rows[label]).cast(pa.float64()).to_pylist()) <= {0.0, 1.0, None}:
-            profile = label_rows(rows.to_batches(), slots, label).table
-            pairs = zip(profile["slot"].to_pylist(), profile["auc"].to_pylist(), strict=True)
-            found[label] = dict(pairs)
+            profile = label_rows(rows.to_batches(), slots, label).table.to_pylist()
+            found[label] = {row["slot"]: {name: row[name] for name in _AUC} for row in profile}
     return found
 
 
@@ -397,7 +431,7 @@ def _previewed(
         PreviewedSlot(
             source=source,
             statistics=row | {"coverage_error": errors[row["slot"]]},
-            auc={label: by_slot[row["slot"]] for label, by_slot in aucs.items()},
+            **{name: {label: of[row["slot"]][name] for label, of in aucs.items()} for name in _AUC},
             names=profile.names,
         )
         for row in profile.as_dict()["slots"]
@@ -408,13 +442,14 @@ def _previewed(
 def _beside(
     previewed: Sequence[PreviewedSlot], of_table: Sequence[PreviewedSlot]
 ) -> list[PreviewedSlot]:
-    """Each previewed slot before the table's slot of the same number, then the table's others."""
-    by_number = {slot.statistics["number"]: slot for slot in of_table}
-    found = []
-    for slot in previewed:
-        same = by_number.pop(slot.statistics["number"], None)
-        found += [slot] if same is None else [slot, same]
-    return [*found, *by_number.values()]
+    """The slots by their AUC for the first label of 0 and 1, if there is one, the largest first: of
+    two with one number the table's above the previewed one, which has the place of both.
+    """
+    by_slot = {slot.key: [slot] for slot in previewed}
+    for slot in of_table:
+        by_slot.setdefault(slot.key, []).insert(0, slot)
+    groups = sorted(by_slot.values(), key=lambda group: -group[-1].first_auc)
+    return [slot for group in groups for slot in group]
 
 
 def _top_text(top: Mapping[str, Any]) -> str:
@@ -424,4 +459,4 @@ def _top_text(top: Mapping[str, Any]) -> str:
         for label, rate in (top["label_rates"] or {}).items()
         if rate is not None
     )
-    return f"{name} ({', '.join([share_text(top['share']), *rates])})"
+    return whole(f"{name} ({', '.join([share_text(top['share']), *rates])})")

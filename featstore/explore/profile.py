@@ -6,7 +6,7 @@ Figures are exact, or estimates of stored statistics, which come with their erro
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -21,7 +21,8 @@ from featstore.base.table_result import (
     share_text,
     slot_row,
 )
-from featstore.explore.comparison import Comparison, ProfiledRows, compare
+from featstore.base.text_table import whole
+from featstore.explore.comparison import Comparison, NameFinder, ProfiledRows, compare
 from featstore.explore.plots.distribution import plot_distribution, plot_distributions
 from featstore.explore.plots.frame import Figure
 from featstore.explore.plots.slot_bars import plot_coverage
@@ -66,6 +67,14 @@ _COPIED = (
 )
 _OF_HISTORIES = [name for name in _COPIED if not name.startswith("distinct")]
 _AGES = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}  # the units of ages, and their seconds
+# Of a top value.
+_FIGURES = (
+    ("value", pa.int64()),
+    ("count", pa.int64()),
+    ("share", pa.float64()),
+    ("share_error", pa.float64()),
+)
+_VALUES = (("slot", pa.string()), _FIGURES[0], ("text", pa.string()), *_FIGURES[1:])
 _EXTRACTION_COLUMNS = ("default", "nulls dropped", "text errors", "collisions")
 
 
@@ -94,10 +103,11 @@ class Profile(TableResult, ProfiledRows):
         mean, min, max, quantiles: Of float slots. `quantiles` are those of `QUANTILES`.
         length_mean, length_max, length_quantiles: Of list slots. `length_quantiles` are those of
             `LENGTH_QUANTILES`.
-        top: Of id slots, a list of `{value, count, share, share_error, label_rates}`, equally
+        top: Of id slots, a list of `{value, count, share, share_error, label_rates, text}`, equally
             frequent values in ascending order. `value` is the sign, `share` the share of the
-            slot's values, and `label_rates` the labels' means over the rows that hold the value. A
-            row counts as often as its list holds it.
+            slot's values, `label_rates` the labels' means over the rows that hold the value, and
+            `text` what it means, null if that is not known. A row counts as often as its list holds
+            a value. `values` has a row for each.
         distinct_error, rank_error, length_rank_error: The errors, with a probability of 95 %: of
             `distinct` relative to it, and of the shares of the quantiles. They and `share_error`
             are 0 where a figure is exact.
@@ -174,14 +184,32 @@ class Profile(TableResult, ProfiledRows):
         """
         return plot_distributions(self.table, self.names)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The profile as JSON types: the columns of `table` for each slot, and the rest. Top values
-        have a `text` besides, null if it is not known.
+    @property
+    def values(self) -> pa.Table:
+        """The top values of all id slots as an Arrow table with a row per value, for pandas, polars
+        or a CSV file: `slot`, `value`, `text`, `count`, `share`, `share_error` as in `top`, and
+        `rate_LABEL`, the mean of each label over the rows that hold the value; null if unknown.
         """
-        slots = self.table.to_pylist()
-        for row in slots:
+        rows = [
+            {"slot": row["slot"], **top}
+            | {f"rate_{name}": rate for name, rate in (top["label_rates"] or {}).items()}
+            for row in self.table.select(["slot", "top"]).to_pylist()
+            for top in row["top"] or ()
+        ]
+        rates = [(f"rate_{name}", pa.float64()) for name in self.label_rates]
+        return pa.Table.from_pylist(rows, pa.schema([*_VALUES, *rates]))
+
+    def named(self, names: ValueNames, find_names: NameFinder | None = None) -> "Profile":
+        """The profile with what ids mean, also in `table`."""
+        rows = self.table.to_pylist()
+        for row in rows:
             for top in row["top"] or ():
-                top["text"] = self.names.known(row["slot"], top["value"])
+                top["text"] = names.known(row["slot"], top["value"])
+        table = pa.Table.from_pylist(rows, self.table.schema)
+        return replace(self, table=table, names=names, find_names=find_names)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The profile as JSON types: the columns of `table` for each slot, and the rest."""
         return {
             "source": self.source,
             "num_rows": self.num_rows,
@@ -191,7 +219,7 @@ class Profile(TableResult, ProfiledRows):
                 name: {figure: getattr(one, figure) for figure in _OF_HISTORIES}
                 for name, one in self.histories.items()
             },
-            "slots": slots,
+            "slots": self.table.to_pylist(),
         }
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
@@ -253,7 +281,10 @@ def values_text(
         quantiles = " ".join(map(number_text, row["quantiles"] or ()))
         return f"{quantiles} (ranks{error_text(error)})" if error else quantiles
     entries = [
-        f"{names.text(row['slot'], top['value'])} ({share_text(top['share'], top['share_error'])})"
+        whole(
+            f"{names.text(row['slot'], top['value'])} "
+            f"({share_text(top['share'], top['share_error'])})"
+        )
         for top in shown_top(row, names, _NUM_SHOWN)
     ]
     if most_characters is None or len("  ".join(entries)) <= most_characters:
@@ -352,15 +383,7 @@ def _row(
 def result_schema(labels: Sequence[str]) -> pa.Schema:
     """The Arrow schema of `Profile.table`."""
     rates = pa.struct([(name, pa.float64()) for name in labels])
-    top = pa.struct(
-        [
-            ("value", pa.int64()),
-            ("count", pa.int64()),
-            ("share", pa.float64()),
-            ("share_error", pa.float64()),
-            ("label_rates", rates),
-        ]
-    )
+    top = pa.struct([*_FIGURES, ("label_rates", rates), ("text", pa.string())])
     return pa.schema(
         [
             ("slot", pa.string()),

@@ -8,6 +8,7 @@ import pyarrow as pa
 from featstore.base.errors import InputError
 from featstore.explore.comparison import Comparison
 from featstore.explore.label_profile import LabelProfile
+from featstore.explore.partition_profiles import PartitionProfiles
 from featstore.explore.profile import Profile
 from featstore.explore.table import Table, open_table
 from featstore.statistics.stale_groups import ERROR, MISSING
@@ -25,9 +26,10 @@ class Question:
         compare: Compare with this table, which came before.
         compare_version: Its version. Without `compare` it is a version of the table itself.
         days: Compare two values of the first partition key, the earlier one first.
+        by_day: How each partition drifted from the one before.
 
     Raises:
-        InputError: More than one of label, compare and days is given.
+        InputError: More than one of label, compare, days and by_day is given.
     """
 
     where: str | None = None
@@ -37,18 +39,22 @@ class Question:
     compare: str | None = None
     compare_version: int | None = None
     days: tuple[str, str] | None = None
+    by_day: bool = False
 
     def __post_init__(self) -> None:
         earlier = self.compare_version if self.compare is None else self.compare
         asked = {"--label": self.label, "--compare": earlier, "--days": self.days}
+        asked |= {"--by-day": self.by_day or None}
         given = [name for name, value in asked.items() if value is not None]
         if len(given) > 1:
             raise InputError(
                 f"{' and '.join(given)}: expected one of them, found {len(given)}; ask one by one"
             )
 
-    def answer(self, table: Table) -> Profile | LabelProfile | Comparison:
+    def answer(self, table: Table) -> Profile | LabelProfile | Comparison | PartitionProfiles:
         """The answer of a table."""
+        if self.by_day:
+            return table.profile_partitions(self.where, self.slots or None, stored=not self.exact)
         if self.label is not None:
             return table.label_profile(self.label, self.where, self.slots or None)
         before, after = self.sides(table)

@@ -227,7 +227,7 @@ def named_profile(profile: Profile, snapshot: Snapshot) -> Profile:
         for row in profile.table.select(["slot", "top"]).to_pylist()
     }
     finder = functools.partial(find_names, snapshot)
-    return replace(profile, names=finder(wanted), find_names=finder)
+    return profile.named(finder(wanted), finder)
 
 
 def named_label_profile(profile: LabelProfile, snapshot: Snapshot) -> LabelProfile:

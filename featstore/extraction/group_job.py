@@ -518,12 +518,18 @@ def _publish(
     )
     with noted_on_failure(note):
         now = delta.open_delta(run.task.table_url, report.version)
-        metadata = groups_commit(
-            group.job.run_id,
-            base,
-            now.in_partitions(run.partitions),
-            counts=report.counts,
-            num_rows_skipped=report.num_rows_skipped,
+        files = now.in_partitions(run.partitions)
+        metadata = replace(
+            groups_commit(
+                group.job.run_id,
+                base,
+                files,
+                counts=report.counts,
+                num_rows_skipped=report.num_rows_skipped,
+            ),
+            num_files=len(files),
+            num_rows=sum(file.num_rows for file in files),
+            size_bytes=sum(file.size_bytes for file in files),
         )
         try:
             version = publish_group(

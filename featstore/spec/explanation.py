@@ -1,6 +1,7 @@
 """What each step of a graph made of one row: the result of `Extractor.explain`."""
 
 import datetime
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -9,9 +10,11 @@ import pyarrow as pa
 
 from featstore.base.errors import SelectionError, nearest
 from featstore.base.table_result import TableResult
+from featstore.ops.columns import sign_column
 from featstore.ops.ids import fields_of, is_hashed
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
+from featstore.ops.signature import JOINT, readable
 from featstore.spec.graph import Graph, Step
 
 _HEADERS = ("of", "step", "reads", "value")
@@ -40,6 +43,8 @@ _OPERATORS = {
     "hash": "the hashes, cut to `max_len`",
     "cross": "the hashes of the members side by side",
 }
+# Steps that the text leaves out, unless one makes a value missing: they prepare, or hash.
+_BETWEEN = frozenset({"read_column", "clean", "align", "column_of", "hash_values", *_OPERATORS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +58,8 @@ class ExplainedStep:
         reads: The positions of what it was computed from.
         meaning: What the step does, in words; empty for most operators, whose page tells it.
         value: The value; None if it is missing. Of hashed values the hash of each member.
+        name: What people call the value: the interval of a bucket, or what a sign stands for; empty
+            where that is the value itself, or not known.
     """
 
     of: str
@@ -60,6 +67,7 @@ class ExplainedStep:
     reads: tuple[int, ...]
     meaning: str = ""
     value: Any
+    name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -83,7 +91,7 @@ class Explanation(TableResult):
         stored = set(self.outputs.values())
         rows = [
             asdict(step)
-            | {"stored": i in stored, "value": None if step.value is None else _shown(step.value)}
+            | {"stored": i in stored, "value": None if step.value is None else _text(step.value)}
             for i, step in enumerate(self.steps)
         ]
         object.__setattr__(self, "table", pa.Table.from_pylist(rows, SCHEMA))
@@ -112,17 +120,20 @@ class Explanation(TableResult):
         return ""
 
     def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-        """A stored column ends the steps that it is computed by."""
+        """A stored column ends the steps that it is computed by. Steps that prepare or hash are
+        left out.
+        """
         stored = {position: name for name, position in self.outputs.items()}
         return _HEADERS, [
             (
                 stored.get(i, step.of),
                 f"{step.step}{', stored' if i in stored else ''}"
                 f"{f': {step.meaning}' if step.meaning else ''}",
-                ", ".join(f"{self.steps[j].of} ({self.steps[j].step})" for j in step.reads),
-                _shown(step.value),
+                ", ".join(self.steps[j].of for j in _shown_sources(self.steps, step)),
+                _text(step.value) + (f": {step.name}" if step.name else ""),
             )
             for i, step in enumerate(self.steps)
+            if i in stored or _is_shown(self.steps, step)
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -141,13 +152,15 @@ def explanation_of(graph: Graph, values: Sequence[pa.Array]) -> Explanation:
         ExplainedStep(of=name, step="raw", reads=(), value=_value(values[i]))
         for i, name in enumerate(graph.columns)
     ]
-    steps = [
-        ExplainedStep(of=step.owner, reads=step.inputs, value=_value(array), **_described(step))
-        for step, array in zip(graph.steps, values[len(graph.columns) :], strict=True)
-    ]
+    steps = list(raw)
+    for step, array in zip(graph.steps, values[len(graph.columns) :], strict=True):
+        made = ExplainedStep(
+            of=step.owner, reads=step.inputs, value=_value(array), **_described(step)
+        )
+        steps.append(replace(made, name=_name(steps, step, made)))
     names = graph.schema.column_names
     return Explanation(
-        steps=(*raw, *steps),
+        steps=tuple(steps),
         outputs=dict(zip(names, graph.outputs, strict=True)),
         sources=graph.sources,
     )
@@ -163,7 +176,33 @@ def _described(step: Step) -> dict[str, str]:
     return {"step": function.__name__, "meaning": _MEANINGS.get(function.__name__, "")}
 
 
-def _shown(value: Any) -> str:
+def _is_shown(steps: Sequence[ExplainedStep], step: ExplainedStep) -> bool:
+    known = [steps[i].value is not None for i in step.reads]
+    return step.step not in _BETWEEN or (step.value is None and all(known))
+
+
+def _shown_sources(steps: Sequence[ExplainedStep], step: ExplainedStep) -> list[int]:
+    """The positions of the shown steps that a step reads, directly or through others."""
+    found = (
+        [i] if _is_shown(steps, steps[i]) else _shown_sources(steps, steps[i]) for i in step.reads
+    )
+    return list(dict.fromkeys(itertools.chain.from_iterable(found)))
+
+
+def _name(steps: Sequence[ExplainedStep], step: Step, made: ExplainedStep) -> str:
+    """What people call the value of a step that follows these."""
+    if step.function is sign_column:
+        members = [steps[i] for i in _shown_sources(steps, made)]
+        texts = [member.name or member.value for member in members]
+        known = made.value and all(isinstance(text, str | int) for text in texts)
+        return JOINT.join(readable(str(text)) for text in texts) if known else ""
+    operator = OPERATORS.get(step.op)
+    if operator is None or operator.names is None or operator.function is not step.function:
+        return ""
+    return operator.names(step.params).name(made.value) if isinstance(made.value, int) else ""
+
+
+def _text(value: Any) -> str:
     if value is None:
         return "missing"
     return value.isoformat() if isinstance(value, datetime.datetime) else repr(value)

@@ -25,12 +25,13 @@ _HEADERS = ("slot", "name", "kind", "shape", "operator", "params", "inputs")
 
 @dataclass(frozen=True, kw_only=True)
 class SpecEntry:
-    """A node, label, weight, kept column or history of a spec.
+    """A node, label, weight, kept column, sequence or history of a spec.
 
     Attributes:
         slot: The slot number; None for everything else.
         name: The name.
-        kind: `id` or `float` for a slot; otherwise `inner`, `label`, `weight`, `kept` or `history`.
+        kind: `id` or `float` for a slot; otherwise `inner`, `label`, `weight`, `kept`, `sequence`
+            or `history`.
         shape: The shape of a slot.
         operator: The operator over what it reads, or the source of a label.
         params: The operator's params and options, with what was fitted.
@@ -55,7 +56,9 @@ class SpecEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecListing(Printed):
-    """The nodes of a spec in topological order, then labels, weight, kept columns and histories."""
+    """The nodes of a spec in topological order, then labels, weight, kept columns, sequences and
+    histories.
+    """
 
     entries: tuple[SpecEntry, ...]
 
@@ -76,7 +79,8 @@ def show(spec_url: str) -> SpecListing:
     spec = load_spec(spec_url)
     schema = build_graph(spec).schema
     of_histories = itertools.chain.from_iterable(map(_history, spec.histories))
-    return SpecListing(entries=(*_nodes(spec, schema), *_columns(spec), *of_histories))
+    entries = (*_nodes(spec, schema), *_columns(spec), *_sequences(spec), *of_histories)
+    return SpecListing(entries=entries)
 
 
 def _history(history: EventHistory) -> Iterator[SpecEntry]:
@@ -135,6 +139,20 @@ def _columns(spec: Spec) -> Iterator[SpecEntry]:
         )
 
 
+def _sequences(spec: Spec) -> Iterator[SpecEntry]:
+    for sequence in spec.sequences:
+        options = changed_options(sequence, CONTENT)
+        yield SpecEntry(
+            slot=None,
+            name=sequence.name,
+            kind="sequence",
+            shape="list",
+            operator=None,
+            params={name: str(options[name]) for name in options if name not in ("name", "of")},
+            inputs={name: type_name(spec.inputs[name]) for name in sequence.of},
+        )
+
+
 def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:
     """The raw columns that each node reads, directly or through others, in order of first use."""
     found: dict[str, tuple[str, ...]] = {}
@@ -148,6 +166,7 @@ def inputs_of(spec: Spec) -> dict[str, tuple[str, ...]]:
 def _options(spec: Spec, node: Node) -> dict[str, str]:
     options = dict(node.params) | changed_options(node, VALUES)
     options["encode"] = None if node.encode == "sign" else node.encode
+    options["share_slot"] = node.share_slot
     options |= spec.fitted[node.name].params if node.name in spec.fitted else {}
     vocabulary = spec.vocabularies.get(str(node.params.get("file")))
     options |= {} if vocabulary is None else {"num_values": len(vocabulary)}

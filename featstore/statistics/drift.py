@@ -19,6 +19,7 @@ from featstore.statistics.sketches import Floats, Integers, quantiles_of
 from featstore.statistics.summary import SlotSummary
 
 NUM_BINS = 10  # of numbers: the deciles of the rows before
+DEPENDENT = "rows of one user are not independent, so chance may do more than is said"
 NUM_ERRORS = 3.0  # the error, in standard errors, beside what chance adds on average
 _DECILES = tuple((i + 1) / NUM_BINS for i in range(NUM_BINS - 1))
 

@@ -134,6 +134,29 @@ def auc(positives: ArrayLike, negatives: ArrayLike) -> float | None:
     return float(np.sum(up * (below + down / 2)) / (up.sum() * down.sum()))
 
 
+def auc_standard_error(positives: ArrayLike, negatives: ArrayLike) -> float | None:
+    """The standard error of `auc` (E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson, "Comparing
+    the areas under two or more correlated receiver operating characteristic curves", Biometrics 44,
+    1988): the root of `var(v) / m + var(w) / n`, where `v` is for each of `m` positive rows the
+    share of negative ones with a lower score, `w` for each of `n` negative rows the share of
+    positive ones with a higher score, and ties count half.
+
+    Rows are taken to be independent: those of one user are not, and the error is then larger.
+
+    Returns:
+        The error. None with fewer than two positive or two negative rows.
+    """
+    up, down = _counts(positives), _counts(negatives)
+    m, n = up.sum(), down.sum()
+    if m < 2 or n < 2:
+        return None
+    lower = (np.cumsum(down) - down / 2) / n
+    higher = 1 - (np.cumsum(up) - up / 2) / m
+    area = float(np.sum(up * lower) / m)
+    of_up, of_down = np.sum(up * (lower - area) ** 2), np.sum(down * (higher - area) ** 2)
+    return float(np.sqrt(of_up / (m - 1) / m + of_down / (n - 1) / n))
+
+
 def mutual_information(positives: ArrayLike, negatives: ArrayLike) -> float | None:
     """The mutual information of cell and label in bits, from the shares found (T. M. Cover and J.
     A. Thomas, "Elements of Information Theory", 2006, section 2.3): at least 0, and at most the

@@ -13,9 +13,11 @@ from featstore.base.table_result import TableResult
 from featstore.spec.check import columns_of
 from featstore.spec.model import DataCheck
 from featstore.statistics.data_checks import CheckResult, Load, Outcome, Partition, run_checks
+from featstore.statistics.drift import DEPENDENT
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import Snapshot
 
+_ORDER = (Outcome.FAIL, Outcome.WARN, Outcome.SKIP, Outcome.PASS)
 _HEADERS = ("outcome", "check", "column", "partition", "value", "expected", "note")
 
 
@@ -69,6 +71,8 @@ class TableCheckReport(TableResult):
         }
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[object]]]:
+        """Checks that did not pass come first."""
+        results = sorted(self.results, key=lambda result: _ORDER.index(result.outcome))
         return _HEADERS, [
             (
                 result.outcome,
@@ -79,14 +83,16 @@ class TableCheckReport(TableResult):
                 result.bounds_text,
                 result.note,
             )
-            for result in self.results
+            for result in results
         ]
 
     def _foot(self) -> Sequence[str]:
-        """A summary."""
+        """A summary, and what the errors of drift leave out."""
         found = Counter(result.outcome for result in self.results)
         counts = ", ".join(f"{found[outcome]:,} {outcome}" for outcome in Outcome if found[outcome])
-        return [f"{redact(self.table_url)}: {len(self.results):,} checks: {counts}"]
+        of_drift = any(result.check == "drift" and result.error for result in self.results)
+        summary = f"{redact(self.table_url)}: {len(self.results):,} checks: {counts}"
+        return [summary, *([f"± of drift is what chance may do; {DEPENDENT}"] if of_drift else [])]
 
 
 def checked_columns(snapshot: Snapshot, checks: Sequence[DataCheck]) -> set[str]:

@@ -96,7 +96,7 @@ class CommitMetadata:
             is never recognised as equal to an earlier one.
         data_digest: The `files_digest` of the run's partitions right after the commit.
         partitions: The partitions that the run replaced.
-        num_files: Data files added.
+        num_files: Data files added, to the table or, in commits that name a slot group, to it.
         num_rows: Rows added.
         size_bytes: Bytes added.
         counts: Counts of the extraction, by name.

@@ -5,8 +5,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from featstore.base.errors import SelectionError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.base.table_result import number_text
+from featstore.base.table_result import two_digits
 from featstore.explore.profile import Profile
 from featstore.explore.profiling import profile_rows, stored_profile
 from featstore.spec.value_names import ValueNames, ValueText
@@ -48,6 +49,13 @@ def test_a_comparison_has_a_row_per_slot_with_both_sides(before: Profile) -> Non
     assert found.after.label_rates == {"click": 0.5}
 
 
+def test_a_comparison_is_indexed_by_slot(before: Profile) -> None:
+    found = before.compare(before)
+    assert found["item"] == found.table.to_pylist()[0]
+    with pytest.raises(SelectionError, match="no slot 'itm' in the comparison; did you mean 'item"):
+        found["itm"]
+
+
 def test_a_renamed_slot_is_matched_by_number_and_others_are_on_one_side(before: Profile) -> None:
     renamed = Slot(name="article", kind=SlotKind.ID, number=1)
     new = Slot(name="new", kind=SlotKind.FLOAT, number=3)
@@ -62,9 +70,14 @@ def test_a_renamed_slot_is_matched_by_number_and_others_are_on_one_side(before: 
 def test_the_text_begins_with_the_slots_that_changed_most(before: Profile) -> None:
     after = profile_of({"item": [5, 5, 7, None], "price": [9.0, 9.0, 8.0, 8.0]}, ITEM, PRICE)
     text = str(before.compare(after)).splitlines()
-    assert text[0] == "before: 4 rows, click 0.5 (from the rows: exact)"
-    assert [line.split()[0] for line in text[4:]] == ["price", "item"]
-    assert "75.0% → 75.0%" in text[5]
+    assert text[:3] == [
+        "before: 4 rows, click 0.5",
+        "after:  4 rows, click 0.5",
+        "(from the rows: exact)",
+    ]
+    assert [line.split()[0] for line in text[5:-1]] == ["price", "item"]
+    assert "rows of one user are not independent" in text[-1]
+    assert "  75.0%  " in text[6]
     assert "<table>" in before.compare(after)._repr_html_()
 
 
@@ -152,7 +165,7 @@ def test_counted_distinct_values_and_those_of_a_lacking_slot_have_no_error(befor
     item, price = before.compare(after).table.to_pylist()
     assert (item["distinct_error_before"], item["distinct_error_after"]) == (0.0, 0.0)
     assert (price["distinct_error_before"], price["distinct_error_after"]) == (0.0, None)
-    assert "2 → 2" in str(before.compare(after))
+    assert "  2   " in str(before.compare(after))
     assert "4 → -" in str(before.compare(after))
 
 
@@ -162,8 +175,8 @@ def test_drift_over_frequent_values_is_marked_as_a_lower_bound() -> None:
     found = old.compare(new)
     [row] = found.table.to_pylist()
     assert row["psi_method"] == "at least"
-    assert f"≥ {number_text(row['psi'])}" in str(found)
-    assert f"≥ {number_text(row['jensen_shannon'])}" in str(found)
+    assert f"≥ {two_digits(row['psi'])}" in str(found)
+    assert f"≥ {two_digits(row['jensen_shannon'])}" in str(found)
     assert str(found).splitlines()[-1].startswith("≥: over the most frequent values")
 
 

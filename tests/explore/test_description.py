@@ -3,6 +3,7 @@
 import datetime
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -65,7 +66,18 @@ def test_a_commit_that_only_names_slot_groups_names_them(table: Path) -> None:
     )
     raw = table.parent / "03.parquet"
     featstore.extract(wider, raw, table, partition={"dt": "2026-11-03"}, group="extra")
-    assert "slot groups: extra" in str(table_history(str(table))).splitlines()[2]
+    newest = str(table_history(str(table))).splitlines()[2]
+    assert "slot groups: extra (version 0)" in newest
+    [commit] = table_history(str(table), last=1).commits
+    [file] = open_table(table).data_files("dt = '2026-11-03'")
+    [of_group] = file.groups
+    assert commit.metadata is not None
+    figures = (commit.metadata.num_files, commit.metadata.num_rows, commit.metadata.size_bytes)
+    assert figures == (1, 1, of_group.size_bytes)
+    described = open_table(table).inspect()
+    assert [(g.num_files, g.num_rows, g.size_bytes) for g in described.groups] == [figures]
+    lines = [" ".join(line.split()) for line in str(described).splitlines()]
+    assert f"extra 0 1 1 {of_group.size_bytes:,} -" in lines
 
 
 def test_only_the_last_ones_and_how_many_there_are_besides(table: Path) -> None:
@@ -115,3 +127,26 @@ def test_histories_and_their_slots_are_shown_by_name(tmp_path: Path) -> None:
 def test_no_table_is_told(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="none"):
         table_history(str(tmp_path / "none"))
+
+
+def test_inspect_shows_the_weight_and_what_slots_share(tmp_path: Path) -> None:
+    spec: Any = {
+        "spec": 1,
+        "inputs": {"item": "string", "items": "list<string>", "w": "double"}
+        | {"prices": "list<double>"},
+        "weight": "w",
+        "sequences": {"clicks": {"of": ["items", "prices"]}},
+        "slots": [
+            {"slot": 1, "name": "item_id", "op": "hash", "of": "item"},
+            {"slot": 2, "name": "item_ids", "op": "hash", "of": "items", "share_slot": 1},
+        ],
+    }
+    rows = {"item": ["a"], "items": [["a"]], "prices": [[2.0]], "w": [1.0]}
+    raw = put_parquet(tmp_path / "raw.parquet", rows)
+    featstore.extract(spec, raw, tmp_path / "table", partition={"dt": "1"})
+    lines = [
+        " ".join(line.split())
+        for line in str(open_table(tmp_path / "table").inspect()).splitlines()
+    ]
+    assert "2 item_ids id list hash(items) signs of slot 1, events of clicks" in lines
+    assert "w weight double" in lines

@@ -1,5 +1,6 @@
 """Label profiles compared with counts of single rows and with pairs of rows."""
 
+import html
 from collections import Counter
 from typing import Any
 
@@ -134,6 +135,40 @@ def test_the_auc_is_that_of_the_true_rates() -> None:
     )
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.04])
+def test_the_standard_error_is_how_much_the_auc_of_drawn_rows_varies(slope: float) -> None:
+    """Also where the slot says nothing, and both halves are wrong in the same way."""
+    draw, found = np.random.default_rng(8), list[dict[str, Any]]()
+    for _ in range(60):
+        item = draw.integers(1, 10, 2_000)
+        found.append(frame(item, draw.random(2_000) < 0.3 + slope * item)["item"])
+    spread = np.std([row["auc"] for row in found], ddof=1)
+    error = np.mean([row["auc_standard_error"] for row in found])
+    assert error == pytest.approx(spread, rel=0.3)  # three standard errors of 60 draws
+
+
+def test_the_error_of_lists_is_that_of_their_rows() -> None:
+    draw = np.random.default_rng(8)
+    item = draw.integers(1, 10, 2_000)
+    rows = {
+        "tags": pa.array([[i] * 9 for i in item.tolist()], pa.list_(pa.int64())),
+        "item": pa.array(item),
+        "click": (draw.random(2_000) < item / 20.0).astype(int),
+    }
+    found = label_rows(pa.table(rows).to_batches(), [SLOTS[0], SLOTS[1]], "click")
+    errors = {row["slot"]: row["auc_standard_error"] for row in found.table.to_pylist()}
+    assert errors["tags"] == pytest.approx(errors["item"], rel=0.05)
+
+
+def test_a_slot_that_says_nearly_all_of_the_label_is_remarked() -> None:
+    click = np.random.default_rng(9).integers(0, 2, 4_000)
+    leak = frame(np.where(click == 1, 7, 8), click, np.arange(4_000.0))
+    assert leak.remark.startswith("nearly all of click is said by ['item'], each alone")
+    assert leak.remark in str(leak)
+    assert leak.remark in html.unescape(leak._repr_html_())
+    assert not frame(click + (np.arange(4_000) % 3 == 0), click).remark
+
+
 def test_the_most_frequent_ids_are_cells_and_the_others_one() -> None:
     item = np.concatenate([np.repeat(np.arange(1, 101), 3), np.arange(1_000, 1_050)])
     cells = frame(item, np.arange(len(item)) % 2)["item"]["cells"]
@@ -169,8 +204,9 @@ def test_values_that_are_neither_0_nor_1_are_refused() -> None:
 
 def test_the_text_begins_with_the_slot_that_says_most_and_has_the_days_below() -> None:
     text = str(frame([1, 1, 2, 2] * 50, [1, 1, 0, 0] * 50)).splitlines()
-    assert text[0] == "200 rows, click 0.5 of 200 known (from the rows: exact)"
-    assert text[3].split()[:2] == ["item", "id"]
+    assert text[0] == "200 rows, click 0.5 (from the rows: exact)"
+    assert text[1].startswith("nearly all of click")
+    assert text[4].split()[:2] == ["item", "id"]
     assert text[text.index("") - 1].startswith("dt=a: 200 rows, click 0.5 (0.43")
     with pytest.raises(SelectionError, match="no slot 'itm' in the profile; did you mean 'item'"):
         frame([1], [1])["itm"]

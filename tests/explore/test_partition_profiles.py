@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
@@ -16,6 +17,8 @@ from featstore.explore.partition_profiles import PartitionProfiles, partition_pr
 from featstore.explore.profile import Profile
 from featstore.explore.profiling import profile_rows
 from featstore.explore.table import Table
+from featstore.tools.cli.output import to_json
+from featstore.tools.cli.program import cli
 from tests.explore.plots.rendered import render, same_colour
 from tests.parquet_files import put_parquet
 
@@ -203,16 +206,35 @@ def test_slots_of_more_values_than_are_listed_are_marked_in_picture_and_text() -
     assert "may have drifted more" in " ".join(render(found.plot_drift()).texts)
     assert [text.get_text() for text in found.plot_coverage().axes[0].get_yticklabels()] == [*"ab"]
     lines = str(found).splitlines()
-    assert ["≥" in line for line in lines if line[:2] in ("a ", "b ")].count(True) == 1
+    assert [line.split("  ")[-1].strip() for line in lines[3:5]] == ["-", "≥ 0"]
     assert lines[-1].startswith("≥: over the most frequent values")
 
 
-def test_the_text_begins_with_the_slots_that_changed_most(table: Table) -> None:
+def test_the_text_begins_with_the_partition_that_drifted_most(table: Table) -> None:
     found = table.profile_partitions()
     lines = str(found).splitlines()
     assert lines[0] == "3 partitions (from the rows: exact)"
-    order = [line.split()[0] for line in lines[3:]]
-    assert sorted(order) == ["price", "user"]
-    assert "50.0% to 100.0%" in str(found)
-    assert "dt=2026-11-03" in next(line for line in lines if line.startswith("user"))
-    assert json.loads(json.dumps(found.as_dict()))["slots"] == found.table.to_pylist()
+    assert lines[3].split()[::3] == ["dt=2026-11-03", "user"]
+    assert {line.split()[0]: line.split()[2] for line in lines[4:6]} == {
+        "dt=2026-11-01": "-",
+        "dt=2026-11-02": "0",  # no more than chance may do to 40 rows
+    }
+    assert "rows of one user are not independent" in lines[-1]
+    as_json = json.loads(json.dumps(found.as_dict()))
+    assert as_json["slots"] == found.table.to_pylist()
+    assert as_json["partitions"] == found.most_drifted.to_pylist()
+
+
+def test_drift_is_what_chance_did_not_make_and_sorts_the_days(table: Table) -> None:
+    found = table.profile_partitions()
+    rows = found.table.to_pylist()
+    assert [row["drift"] for row in rows[:2]] == [None, None]
+    for row in rows[2:]:
+        assert row["drift"] == max(row["psi"] - row["psi_error"], 0.0)
+    days = found.most_drifted.to_pandas().sort_values("drift", ascending=False)
+    assert days.iloc[0]["partition"] == "dt=2026-11-03"
+    assert days.iloc[0]["slot"] == "user"
+    assert days.iloc[0]["drift"] == max(row["drift"] or 0.0 for row in rows)
+    command = ["table", "profile", table.url, "--by-day", "--json"]
+    printed = json.loads(CliRunner().invoke(cli, command).stdout)
+    assert printed == json.loads(to_json(table.profile_partitions(stored=True).as_dict()))

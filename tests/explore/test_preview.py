@@ -10,7 +10,7 @@ import pytest
 import featstore
 from featstore import api
 from featstore.base.errors import InputError, SpecError
-from featstore.base.table_result import number_text, share_text
+from featstore.base.table_result import number_text, share_text, two_digits
 from featstore.explore.preview import Preview, preview
 
 SPEC = """
@@ -56,12 +56,10 @@ def lines(found: Preview) -> list[str]:
 def test_a_slot_is_shown_with_its_values_and_their_label_rates() -> None:
     found = preview("new.yaml", "raw", slot="who_x_hour")
     assert lines(found) == [
-        "all 120 rows of raw, click 0.6667",
-        "slot from kind shape coverage distinct auc (click) quantiles or top values",
-        "---------- ------- ---- ------ -------- -------- ----------- "
-        + lines(found)[2].split()[-1],
+        "all 120 rows of raw, click 0.667",
+        *lines(found)[1:4],
         "who_x_hour preview id scalar 90.0% 4 "
-        + lines(found)[3].split()[6]
+        + " ".join(lines(found)[4].split()[6:8])
         + " ann & 01:00 (37.0%, click 1) ann & 00:00 (29.6%, click "
         "1) bob & 01:00 (18.5%, click 0) bob & 00:00 (14.8%, click 0)",
     ]
@@ -71,26 +69,30 @@ def test_a_slot_is_shown_with_its_values_and_their_label_rates() -> None:
 def test_slots_stand_beside_those_of_the_table() -> None:
     found = preview("new.yaml", "raw", num_rows=90, slot="103", table_url="table")
     shown = [(slot.source, slot.statistics["slot"]) for slot in found.slots]
-    assert shown == [("preview", "hour"), ("table", "who"), ("table", "cost")]
-    assert lines(found)[5].startswith("who table id scalar ")
+    assert shown == [("table", "who"), ("table", "cost"), ("preview", "hour")]
+    assert lines(found)[2] == "of 3 slots by the auc of click: hour is number 3"
+    assert "who table id scalar " in " ".join(lines(found))
     every = preview("new.yaml", "raw", table_url="table")
     assert [(slot.source, slot.statistics["slot"]) for slot in every.slots] == [
-        ("preview", "who"),
         ("table", "who"),
-        ("preview", "cost"),
-        ("table", "cost"),
-        ("preview", "hour"),
+        ("preview", "who"),
         ("preview", "who_x_hour"),
+        ("preview", "hour"),
+        ("table", "cost"),
+        ("preview", "cost"),
     ]
-    of_preview, of_table = every.slots[2].statistics, every.slots[3].statistics
+    aucs = [slot.auc["click"] or 0.0 for slot in every.slots if slot.source == "preview"]
+    assert aucs == sorted(aucs, reverse=True)
+    of_table, of_preview = every.slots[4].statistics, every.slots[5].statistics
+    assert "who is number 1, who_x_hour is number 2, hour is number 3" in lines(every)[2]
     assert every.rows.num_rows == 120
     assert every.table_rows is not None
     assert every.table_rows.num_rows == 120
     assert lines(every)[:2] == [
-        "all 120 rows of raw, click 0.6667",
-        "table: all 120 rows of table, click 0.6667",
+        "all 120 rows of raw, click 0.667",
+        "table: all 120 rows of table, click 0.667",
     ]
-    assert "click 1" in lines(every)[5]
+    assert "click 1" in " ".join(lines(every))
     assert every.slots[0].auc == {"click": pytest.approx(every.slots[1].auc["click"], abs=0.05)}
     for key in ("coverage", "min", "max", "mean"):
         assert of_preview[key] == of_table[key]
@@ -141,12 +143,13 @@ def test_of_some_rows_it_is_said_which_and_how_far_off_their_figures_may_be() ->
     assert 0.0 < error < 0.5
     assert raw.startswith(
         "60 of 120 rows of raw (random ones of 2 of 2 row groups or text files; ± is their error, "
-        f"95 %), click {number_text(found.rows.label_rates['click'])} ±{number_text(error)}"
+        f"95 %), click {number_text(found.rows.label_rates['click'], 3)} ±{two_digits(error)}"
     )
     assert "60 of 120 rows of table (random ones of 2 of 2 data files;" in table
-    who = found.slots[0].statistics
-    assert share_text(who["coverage"], who["coverage_error"]) in lines(found)[4]
-    assert found.to_pandas()["coverage_error"].tolist()[0] == who["coverage_error"] > 0.0
+    [place] = [i for i, slot in enumerate(found.slots) if slot.source == "preview"]
+    who = found.slots[place].statistics
+    assert share_text(who["coverage"], who["coverage_error"]) in " ".join(lines(found))
+    assert found.to_pandas()["coverage_error"].tolist()[place] == who["coverage_error"] > 0.0
     assert found.as_dict()["label_errors"] == {"click": error}
     every = preview("new.yaml", "raw")
     assert every.rows.label_errors == {"click": 0.0}
@@ -182,11 +185,13 @@ def test_the_result_is_a_frame_with_an_auc_for_labels_of_0_and_1(here: Path) -> 
     Path("two.yaml").write_text(spec.replace("{click: clicked}", "{click: clicked, dwell: dwell}"))
     found = api.preview("two.yaml", "raw", table_url="table")
     frame = found.to_pandas()
-    assert frame["from"].tolist() == ["preview", "table"] * 2
+    assert frame["from"].tolist() == ["table", "preview"] * 2
+    assert frame["auc_standard_error_click"].notna().all()
     assert frame["auc_click"].notna().all()
     assert "auc_dwell" not in frame
     assert "<table>" in found._repr_html_()
     assert found.as_dict()["slots"][0]["auc"] == {"click": frame["auc_click"][0]}
+    assert found.slots[0].auc_standard_error == {"click": frame["auc_standard_error_click"][0]}
 
 
 def test_nothing_is_written(here: Path) -> None:

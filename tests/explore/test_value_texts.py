@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import featstore
+from featstore.base.text_table import whole
 from featstore.explore.table import Table
 from featstore.tools.cli.program import cli
 from tests.explore.plots.rendered import render
@@ -63,13 +64,26 @@ def test_cells_of_a_label_have_texts_and_frames_keep_their_signs(table: Table) -
     assert set(frame[frame["slot"] == "hidden"]["text"]) == {None}
 
 
+def test_frames_and_files_of_a_profile_have_texts(table: Table) -> None:
+    profile = table.profile()
+    assert "'text': 'ann'" in profile.to_pandas().to_csv()
+    values = profile.values.to_pandas()
+    columns = ["slot", "value", "text", "count", "share", "share_error", "rate_click"]
+    assert list(values.columns) == columns
+    assert len(values) == sum(len(row["top"]) for row in profile.table.to_pylist())
+    [ann] = values[(values["slot"] == "user_slot") & (values["text"] == "ann")].to_dict("records")
+    assert (ann["count"], ann["share"]) == (3, 0.6)
+    assert ann["rate_click"] == pytest.approx(1 / 3)
+    assert "user_slot" in profile.values.to_pandas().to_csv()
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_profile_shows_texts_and_unknown_signs_short(table: Table, stored: bool) -> None:
     profile = table.profile(stored=stored)
     shown = str(profile)
     assert "ann (60.0%)" in shown
     assert "02:00 (50.0%)" in shown
-    assert "ann (60.0%)" in profile._repr_html_()
+    assert whole("ann (60.0%)") in profile._repr_html_()
     slots = {slot["slot"]: slot for slot in profile.as_dict()["slots"]}
     assert next(top["text"] for top in slots["hour"]["top"]) == "02:00"
     hidden = slots["hidden"]["top"]

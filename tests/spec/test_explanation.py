@@ -98,7 +98,10 @@ def test_each_step_of_a_hash_has_its_name_and_its_meaning() -> None:
         ("hash", "the hashes, cut to `max_len`"),
         ("sign_column", "the id: slot number and hashes mixed, as a positive number"),
     ]
-    assert "hash_values: xxhash64 of each value's text" in str(found)
+    assert [line.split()[:2] for line in str(found).splitlines()[2:]] == [
+        ["user", "raw"],
+        ["who", "sign_column,"],
+    ]
     frame = found.to_pandas()
     assert frame["stored"].tolist() == [False] * 5 + [True]
     assert frame["value"].iloc[0] == "'ann'"
@@ -122,7 +125,44 @@ def test_json_types_hold_all_steps() -> None:
         "reads": (),
         "meaning": "",
         "value": "ann",
+        "name": "",
     }
+
+
+def test_buckets_are_shown_as_their_intervals_and_signs_as_what_they_stand_for() -> None:
+    spec = load_spec(
+        {
+            "spec": 1,
+            "inputs": {"user": "string", "price": "double"},
+            "slots": [
+                {
+                    "slot": 1,
+                    "name": "bin",
+                    "op": "bucketize",
+                    "of": "price",
+                    "boundaries": [10, 50],
+                },
+                {"slot": 2, "name": "user_x_bin", "op": "cross", "of": ["user", "bin"]},
+            ],
+        }
+    )
+    row = {"user": "ann", "price": 20.0}
+    found = Extractor(spec).explain(row)
+    names = {(step.of, step.step): step.name for step in found.steps if step.name}
+    assert names == {
+        ("bin", "bucketize"): "[10, 50)",
+        ("bin", "sign_column"): "[10, 50)",
+        ("user_x_bin", "sign_column"): "ann & [10, 50)",
+    }
+    sign = Extractor(spec).one(row)["user_x_bin"]
+    lines = [" ".join(line.split()) for line in str(found.of("user_x_bin")).splitlines()]
+    assert lines[2:] == [
+        "user raw 'ann'",
+        "price raw 20.0",
+        "bin bucketize price 1: [10, 50)",
+        "user_x_bin sign_column, stored: the id: slot number and hashes mixed, as a positive number "
+        f"user, bin {sign}: ann & [10, 50)",
+    ]
 
 
 def test_an_unknown_slot_and_a_row_without_a_column_are_named() -> None:

@@ -37,3 +37,27 @@ def test_a_wrong_spec_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC.replace("[user, bin]", "[user, bon]"))
     with pytest.raises(SpecError, match=r"slots\[0\]\.of\[1\].*did you mean 'bin'"):
         show(str(tmp_path / "spec.yaml"))
+
+
+def test_sequences_shared_signs_and_the_weight_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(
+        """
+spec: 1
+inputs: {items: list<string>, item: string, prices: list<double>, w: double}
+weight: w
+sequences:
+  clicks: {of: [items, prices], max_len: 20}
+slots:
+  - {slot: 1, name: item, op: hash, of: item}
+  - {slot: 2, name: items, op: hash, of: items, share_slot: 1}
+"""
+    )
+    lines = [
+        " ".join(line.split()) for line in str(show(str(tmp_path / "spec.yaml"))).splitlines()[2:]
+    ]
+    assert lines == [
+        "1 item id scalar hash(item) item: string",
+        "2 items id list hash(items) share_slot=1 items: list<string>",
+        "w weight",
+        "clicks sequence list max_len=20 items: list<string>, prices: list<double>",
+    ]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from featstore.statistics.measures import (
     Z_95,
     auc,
+    auc_standard_error,
     information_value,
     jensen_shannon,
     mean_error,
@@ -108,6 +109,24 @@ def test_auc_is_the_share_of_pairs_in_order(cells: list[tuple[int, int]]) -> Non
         for j, num_down in enumerate(down):
             won += num_up * num_down * (1.0 if i > j else 0.5 if i == j else 0.0)
     assert found == pytest.approx(won / (sum(up) * sum(down)))
+
+
+@given(CELLS)
+def test_the_error_of_an_auc_is_that_of_delong_over_single_rows(
+    cells: list[tuple[int, int]],
+) -> None:
+    up, down = sides(cells)
+    positives, negatives = (np.repeat(np.arange(len(n)), n) for n in (up, down))
+    found = auc_standard_error(up, down)
+    if len(positives) < 2 or len(negatives) < 2:
+        assert found is None
+        return
+    difference = positives[:, None] - negatives[None, :]
+    wins = (difference > 0) + 0.5 * (difference == 0)
+    assert auc(up, down) == pytest.approx(wins.mean())
+    of_up, of_down = wins.mean(1).var(ddof=1), wins.mean(0).var(ddof=1)
+    expected = math.sqrt(of_up / len(positives) + of_down / len(negatives))
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 @given(CELLS)

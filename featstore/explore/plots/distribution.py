@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from featstore.base.errors import SelectionError
 from featstore.base.schema import SlotKind
-from featstore.base.table_result import number_text, share_text
+from featstore.base.table_result import before_after_text, number_text, share_text
 from featstore.explore.plots.frame import (
     COLOUR,
     FONT_POINTS,
@@ -179,10 +179,10 @@ def plot_two_sides(
     texts = [names.text(slot, one.value) for one in shown]
     figure, [axes] = row_figure(texts, _two_sides_title(slot, before, after))
     places = range(len(shown))
-    axes.barh([i - 0.2 for i in places], [one.after or 0.0 for one in shown], 0.4, color=COLOUR)
-    axes.barh([i + 0.2 for i in places], [one.before or 0.0 for one in shown], 0.4, color=MARKED)
+    axes.barh([i - 0.2 for i in places], [one.before or 0.0 for one in shown], 0.4, color=MARKED)
+    axes.barh([i + 0.2 for i in places], [one.after or 0.0 for one in shown], 0.4, color=COLOUR)
     axes.set_xlim(0.0, None)
-    axes.set_xlabel("share of values (blue: after, orange: before)")
+    axes.set_xlabel("share of values (orange: before, blue below it: after)")
     write_values(axes, [change_text(one) for one in shown])
     return figure
 
@@ -191,7 +191,7 @@ def _histograms(slot: str, before: SlotSummary, after: SlotSummary) -> "Figure":
     edges = common_edges([side for side in (before, after) if side.quantiles])
     figure, axes = _histogram_figure(
         _two_sides_title(slot, before, after),
-        "value (blue: after, orange line: before; the first and the last bar hold what lies "
+        "value (orange line: before, blue: after; the first and the last bar hold what lies "
         "beyond)",
     )
     if after.quantiles:
@@ -203,8 +203,8 @@ def _histograms(slot: str, before: SlotSummary, after: SlotSummary) -> "Figure":
 
 
 def _two_sides_title(slot: str, before: SlotSummary, after: SlotSummary) -> str:
-    numbers = " → ".join(f"{side.num_values:,}" for side in (before, after))
-    coverages = " → ".join(coverage_text(side.coverage) for side in (before, after))
+    numbers = before_after_text(f"{before.num_values:,}", f"{after.num_values:,}")
+    coverages = before_after_text(coverage_text(before.coverage), coverage_text(after.coverage))
     return f"{short_text(slot)}: {numbers} values, coverage {coverages}"
 
 
@@ -213,7 +213,7 @@ def change_text(found: ValueShares) -> str:
     `none` one that is surely absent.
     """
     before = side_text(found.before, found.before_error)
-    return f"{before} → {side_text(found.after, found.after_error)}"
+    return before_after_text(before, side_text(found.after, found.after_error))
 
 
 def side_text(share: float | None, error: float) -> str:

@@ -13,11 +13,13 @@ from featstore.base.errors import missing_extra
 from featstore.base.libraries import LazyModule
 
 if TYPE_CHECKING:
-    import matplotlib.figure as matplotlib_figure
     from matplotlib.axes import Axes as Axes
     from matplotlib.figure import Figure as Figure
 else:  # the two types stand in annotations alone, here and where results have plots
-    matplotlib_figure, Axes, Figure = LazyModule("matplotlib.figure"), Any, Any
+    Axes, Figure = Any, Any
+
+# Imports matplotlib.
+notebook_figure: Any = LazyModule("featstore.explore.plots.notebook_figure")
 
 FONT_POINTS = 8
 WIDTH_INCHES = 8.0
@@ -37,7 +39,7 @@ def new_figure(width: float, height: float) -> "Figure":
         MissingDependencyError: matplotlib is not installed.
     """
     try:
-        make = matplotlib_figure.Figure
+        make: type[Figure] = notebook_figure.NotebookFigure
     except ModuleNotFoundError as error:
         raise missing_extra("a plot", error) from error
     return make(figsize=(width, height), dpi=_DPI, layout="constrained")

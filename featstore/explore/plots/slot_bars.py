@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.base.errors import InputError, SelectionError
-from featstore.base.table_result import least_text, number_text
+from featstore.base.table_result import auc_text, least_text, number_text
 from featstore.explore.plots.frame import (
     COLOUR,
     MARKED,
@@ -23,6 +23,7 @@ from featstore.explore.plots.frame import (
     write_values,
 )
 from featstore.spec.value_names import ValueNames
+from featstore.statistics.drift import DEPENDENT
 
 # What is usually held for a small and for a large change. A rule of thumb of credit scoring, which
 # does not know how many rows there are: the bar shows beside it what chance may have made.
@@ -41,8 +42,12 @@ def plot_coverage(table: pa.Table, num_rows: int) -> "Figure":
     coverage = [row["coverage"] for row in shown]
     colours = [COLOUR if share == 1.0 else MARKED for share in coverage]
     axes.barh(range(len(shown)), coverage, color=colours)
-    axes.set_xlim(0.0, 1.0)
-    axes.set_xlabel("share of rows that are not missing (orange: not all)")
+    least = min(coverage, default=0.0)
+    # From 0 bars of 99.0 and 99.9 % would look equal.
+    begin = 1.0 - 1.25 * (1.0 - least) if 0.5 < least < 1.0 else 0.0
+    axes.set_xlim(max(begin, 0.0), 1.0)
+    cut = f"; from {begin:.3g}, not 0" if begin > 0.0 else ""
+    axes.set_xlabel(f"share of rows that are not missing (orange: not all{cut})")
     write_values(axes, list(map(coverage_text, coverage)))
     return figure
 
@@ -67,7 +72,7 @@ def plot_costs(table: pa.Table) -> "Figure":
 
 
 def plot_auc(label: str, table: pa.Table) -> "Figure":
-    """A bar from 0.5 to the AUC of each slot alone, the largest first.
+    """A bar from 0.5 to the AUC of each slot alone with its standard error, the largest first.
 
     Args:
         label: The label.
@@ -79,11 +84,16 @@ def plot_auc(label: str, table: pa.Table) -> "Figure":
     figure, [axes] = row_figure([row["slot"] for row in shown], title)
     lengths = [0.0 if row["auc"] is None else row["auc"] - 0.5 for row in shown]
     axes.barh(range(len(shown)), lengths, left=0.5, color=COLOUR)
+    for i, row in enumerate(shown):
+        if row["auc_standard_error"] is not None:
+            ends = [row["auc"] - row["auc_standard_error"], row["auc"] + row["auc_standard_error"]]
+            axes.plot(ends, [i, i], color="black", linewidth=3.0)
     axes.axvline(0.5, color="black", linewidth=0.8)
     low, high = axes.get_xlim()
     axes.set_xlim(low if min(lengths, default=0.0) < 0.0 else 0.5, max(high, _LEAST_AUC))
-    axes.set_xlabel("AUC of the slot alone, out of sample (0.5: says nothing)")
-    write_values(axes, [_text(row["auc"]) for row in shown])
+    axes.set_xlabel("AUC of the slot alone, out of sample (0.5: says nothing; black: ± its error)")
+    texts = [auc_text(row["auc"], row["auc_standard_error"]) for row in shown]
+    write_values(axes, texts)
     return figure
 
 
@@ -120,7 +130,8 @@ def plot_psi(table: pa.Table) -> "Figure":
     beyond = f"; more than {end:g} is not drawn" if largest > end else ""
     at_end = ", at the end: that or more" if max(errors, default=0.0) > end else ""
     axes.set_xlabel(
-        f"population stability index (orange: what chance may have made{at_end}{beyond})"
+        f"population stability index (orange: what chance may have made{at_end}{beyond})\n"
+        f"{DEPENDENT}"
     )
     # `≥`: only frequent values are compared, and others may have drifted more.
     texts = [

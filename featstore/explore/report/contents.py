@@ -33,7 +33,7 @@ from featstore.explore.report.slot_columns import (
     slot_columns,
 )
 from featstore.spec.value_names import ValueNames
-from featstore.statistics.drift import value_shares
+from featstore.statistics.drift import DEPENDENT, value_shares
 from featstore.statistics.summary import SlotSummary
 
 Chart = dict[str, Any]
@@ -69,7 +69,11 @@ class ReportFigures:
 def contents(found: ReportFigures) -> dict[str, Any]:
     """What the page shows, as JSON types."""
     comparison = None if found.before is None else found.before.compare(found.profile)
-    wanted = slot_columns(compared=comparison is not None, labelled=found.label is not None)
+    wanted = slot_columns(
+        compared=comparison is not None,
+        labelled=found.label is not None,
+        by_partition=len(_partition_names(found)) > 1,
+    )
     titles = [column.title for column in wanted]
     return {
         "about": [*found.about, *_about_rows(found, comparison)],
@@ -88,19 +92,23 @@ def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tup
         *_side(found.profile),
         *((f"history {short_text(name)}", history_text(one)) for name, one in histories),
     ]
+    if found.label is not None and found.label.remark:
+        rows.append(("remark", found.label.remark))
     if comparison is None:
         return rows
     gone = [row["slot"] for row in comparison.table.to_pylist() if row["coverage_after"] is None]
     names = ", ".join(map(short_text, gone[:_MOST_NAMED]))
     more = f" and {len(gone) - _MOST_NAMED:,} more" if len(gone) > _MOST_NAMED else ""
-    rows += [(f"before: {name}", text) for name, text in _side(comparison.before)]
+    of_after = ("figures", found.profile.source)  # stands once if it is that of both sides
+    before = [pair for pair in _side(comparison.before) if pair != of_after]
+    rows = [*((f"before: {name}", text) for name, text in before), *rows]
     return [*rows, ("slots only before", names + more)] if gone else rows
 
 
 def _side(side: ProfiledRows) -> list[tuple[str, str]]:
     """The rows of a profile, or of one side of a comparison, each figure whole."""
     rates = [
-        (f"mean of {short_text(name)}", number_text(rate))
+        (f"mean of {short_text(name)}", number_text(rate, 3))
         for name, rate in side.label_rates.items()
     ]
     return [("rows", f"{side.num_rows:,}"), *rates, ("figures", side.source)]
@@ -111,19 +119,27 @@ def _partition_names(found: ReportFigures) -> Sequence[str]:
 
 
 def _overview(found: ReportFigures) -> list[Chart]:
-    """Charts of the whole table: its rows and its label by partition."""
+    """Charts of the whole table: its rows, its label and its drift by partition."""
     names = _partition_names(found)
     if found.partitions is None or not names:
         return []
     table = found.partitions.table
     num_rows = dict(zip(table["partition"].to_pylist(), table["num_rows"].to_pylist(), strict=True))
-    charts = [columns("Rows by partition", [num_rows.get(name) for name in names], names)]
+    charts = [
+        columns("Rows by partition", [num_rows.get(name) for name in names], names, from_zero=False)
+    ]
     if found.label is not None:
         rates = {row["partition"]: row["rate"] for row in found.label.partitions.to_pylist()}
         title = f"Rate of {short_text(found.label.label)} by partition"
         shown = [rates.get(name) for name in names]
         if sum(rate is not None for rate in shown) > 1:
-            charts.append(columns(title, shown, names, unit="share"))
+            charts.append(columns(title, shown, names, unit="share", from_zero=False))
+    if len(names) > 1:
+        drifted = found.partitions.most_drifted.to_pylist()
+        title = "Largest drift of a slot from the partition before, beyond chance (PSI)"
+        texts = [short_text(f"{row['partition']} {row['slot'] or ''}") for row in drifted]
+        drifts = columns(title, [row["drift"] for row in drifted], names)
+        charts.append(drifts | {"names": texts, "note": DEPENDENT})
     return charts
 
 
@@ -137,6 +153,7 @@ def _slots(
     summaries = () if found.before is None else found.before.summaries.values()
     before = {slot_key(summary.slot): summary for summary in summaries}
     others = _other_charts(found)
+    days = {} if found.partitions is None else found.partitions.largest_drifts()
     slots = []
     for row in found.profile.table.to_pylist():
         figures = SlotFigures(
@@ -145,6 +162,7 @@ def _slots(
             change=changes.get(row["slot"], {}),
             label=labels.get(row["slot"], {}),
             names=found.profile.names,
+            day=days.get(row["slot"], {}),
         )
         summary = found.profile.summaries[row["slot"]]
         older = before.get(slot_key(summary.slot))
@@ -253,6 +271,7 @@ def histogram(summary: SlotSummary, before: SlotSummary | None) -> Chart | None:
         "values": now,
         "before": old[0] if old else None,
         "unit": "share",
+        "least": 0.0,
         "most": None,
     }
 
@@ -293,7 +312,11 @@ def by_partition(rows: Sequence[Mapping[str, Any]], partitions: Sequence[str]) -
     of = {row["partition"]: row for row in rows}
     coverage = [of[name]["coverage"] if name in of else None for name in partitions]
     psi = [of[name]["psi"] if name in of else None for name in partitions]
-    charts = [columns("Coverage by partition", coverage, partitions, unit="share", most=1.0)]
+    charts = [
+        columns(
+            "Coverage by partition", coverage, partitions, unit="share", most=1.0, from_zero=False
+        )
+    ]
     if len(partitions) > 1:
         most = max([_LARGE_PSI, *(value for value in psi if value is not None)])
         least = any(row["psi_method"] == "at least" for row in rows)
@@ -309,6 +332,7 @@ def columns(
     *,
     unit: str = "number",
     most: float | None = None,
+    from_zero: bool = True,
 ) -> Chart:
     """A bar for each partition.
 
@@ -318,7 +342,13 @@ def columns(
         partitions: Their names. The page has them once, for all charts.
         unit: `share` or `number`.
         most: The end of the scale; None for the largest value.
+        from_zero: Whether the scale begins at 0 also where that hides how values differ.
     """
+    end = (
+        max((value for value in values if value is not None), default=0.0) if most is None else most
+    )
+    least = min((value for value in values if value is not None), default=0.0)
+    is_cut = not from_zero and end / 2 < least < end
     return {
         "kind": "columns",
         "title": title,
@@ -329,6 +359,7 @@ def columns(
         "values": [rounded(value) for value in values],
         "before": None,
         "unit": unit,
+        "least": rounded(least - (end - least) / 4) if is_cut else 0.0,
         "most": rounded(most),
     }
 

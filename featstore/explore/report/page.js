@@ -29,6 +29,9 @@
     return svg("svg", { ...box, ...attributes }, ...children);
   }
 
+  /** A text that may be broken after underscores and the like, so that it is not inside words. */
+  const breakable = (text) => text.split(/(?<=[_/])/).flatMap((part) => [element("wbr"), part]).slice(1);
+
   const count = (number) => number.toLocaleString("en-US");
 
   function figureText(value, unit) {
@@ -44,7 +47,7 @@
     if (!compared) return [];
     const now = element("span", { className: "key-now", textContent: "■ after" });
     const before = element("span", { className: "key-before", textContent: "■ before" });
-    return [element("p", {}, now, " ", before)];
+    return [element("p", {}, before, " ", now)];
   }
 
   function framed(chart, compared, ...children) {
@@ -59,8 +62,9 @@
 
   function rowBars(row, most, compared, baseline) {
     const width = (value) => (100 * (value ?? 0)) / most;
-    const bars = [svg("rect", { class: "now", width: width(row.value), y: 1, height: compared ? 5 : 8 })];
-    if (compared) bars.push(svg("rect", { class: "before", width: width(row.before), y: 6, height: 3 }));
+    const [y, height] = compared ? [4, 5] : [1, 8];
+    const bars = [svg("rect", { class: "now", width: width(row.value), y, height })];
+    if (compared) bars.push(svg("rect", { class: "before", width: width(row.before), y: 1, height: 3 }));
     if (row.low !== undefined && row.low !== null) {
       bars.push(svg("path", { class: "interval", d: `M${width(row.low)} 5H${width(row.high)}` }));
     }
@@ -75,7 +79,7 @@
     const most = largest([...ends, chart.baseline]);
     const rows = chart.rows.map((row) => {
       const bar = element("td", {}, rowBars(row, most, chart.compared, chart.baseline));
-      const name = element("th", { scope: "row", textContent: row.text });
+      const name = element("th", { scope: "row" }, ...breakable(row.text));
       return element("tr", {}, name, bar, element("td", { textContent: row.figure }));
     });
     return framed(chart, chart.compared, element("table", {}, element("tbody", {}, ...rows)));
@@ -85,23 +89,26 @@
     const names = chart.names ?? data.partitions;
     const most = chart.most ?? largest([...chart.values, ...(chart.before ?? [])]);
     const bars = chart.values.flatMap((value, i) => {
-      const height = (of) => Math.min(100, (100 * (of ?? 0)) / most);
+      const height = (of) => Math.max(0, Math.min(100, (100 * ((of ?? 0) - chart.least)) / (most - chart.least)));
       const old = chart.before?.[i];
-      const texts = [`${names[i]}: ${figureText(value, chart.unit)}`];
-      if (chart.before) texts.push(`before: ${figureText(old, chart.unit)}`);
-      const title = svg("title", {}, texts.join(", "));
+      const texts = [figureText(value, chart.unit)];
+      if (chart.before) texts.unshift(`before ${figureText(old, chart.unit)}`);
+      const title = svg("title", {}, `${names[i]}: ${texts.join(", after ")}`);
       const wide = chart.before ? 0.5 : 0.9;
       // A box of the whole height shows the text also where the bar is low.
       const box = svg("rect", { class: "none", "pointer-events": "all", x: i, width: 1, height: 100 }, title);
       const bar = (of, name, x) =>
         svg("rect", { class: name, x, width: wide, y: 100 - height(of), height: height(of) });
-      const both = chart.before ? [bar(old, "before", i + 0.5)] : [];
-      return [bar(value, "now", i), ...both.map((one) => (one.setAttribute("width", 0.4), one)), box];
+      if (!chart.before) return [bar(value, "now", i), box];
+      const left = bar(old, "before", i);
+      left.setAttribute("width", 0.4);
+      return [left, bar(value, "now", i + 0.4), box];
     });
     const ends = `from ${chart.first} to ${chart.last}, highest ${figureText(most, chart.unit)}`;
     const label = { class: "columns", role: "img", "aria-label": `${chart.title}, ${ends}` };
     const [first, last] = [chart.first, chart.last].map((text) => element("span", { textContent: text }));
-    const top = `top of the scale: ${figureText(most, chart.unit)}`;
+    const from = chart.least ? `scale from ${figureText(chart.least, chart.unit)}, not 0, to` : "top of the scale:";
+    const top = `${from} ${figureText(most, chart.unit)}`;
     return framed(
       chart,
       Boolean(chart.before),
@@ -121,7 +128,7 @@
 
   function pairs(list, entries) {
     for (const [name, text] of entries) {
-      list.append(element("dt", { textContent: name }), element("dd", { textContent: text }));
+      list.append(element("dt", { textContent: name }), element("dd", {}, ...breakable(text)));
     }
     return list;
   }
@@ -155,9 +162,8 @@
 
   function bodyOf(slot) {
     const [[name], ...others] = slot.cells;
-    const button = element("button", {
-      type: "button", textContent: name, title: name, attributes: { "aria-expanded": "false" },
-    });
+    const said = { type: "button", title: name, attributes: { "aria-expanded": "false" } };
+    const button = element("button", said, ...breakable(name));
     const cells = others.map(([text], i) =>
       element("td", { textContent: text, title: text, className: classes(data.columns[i + 1]) }));
     cells.splice(last - 1, 0, element("td", { className: "picture" }, sparks(slot.sparks)));

@@ -5,20 +5,23 @@ A cell is a text for people and, in a column that is sorted by numbers, the numb
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from featstore.base.table_result import (
+    auc_text,
     error_text,
     least_text,
     number_text,
     number_with_error,
     share_text,
+    two_digits,
 )
-from featstore.explore.comparison import changed_text, distinct_change_text
+from featstore.explore.comparison import changed_text, coverage_change_text, distinct_change_text
 from featstore.explore.plots.frame import coverage_text, short_text
 from featstore.explore.profile import values_text
 from featstore.spec.value_names import ValueNames
+from featstore.statistics.drift import DEPENDENT
 
 _NAME_CHARACTERS = 100
 _VALUES_CHARACTERS = 160
@@ -33,6 +36,7 @@ class SlotFigures:
         costs: Its row of `ReadingCosts.table`.
         change: Its row of `Comparison.table`; empty if nothing is compared.
         label: Its row of `LabelProfile.table`; empty if there is no label.
+        day: Its row of `PartitionProfiles.table` where it drifted most; empty if it did nowhere.
         names: What ids mean.
     """
 
@@ -41,6 +45,7 @@ class SlotFigures:
     change: Mapping[str, Any]
     label: Mapping[str, Any]
     names: ValueNames
+    day: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +76,16 @@ class SlotColumn:
         }
 
 
-def slot_columns(*, compared: bool, labelled: bool) -> list[SlotColumn]:
+def slot_columns(*, compared: bool, labelled: bool, by_partition: bool = False) -> list[SlotColumn]:
     """The columns of a report.
 
     Args:
         compared: Whether slots are compared with those of before.
         labelled: Whether slots are profiled against a label.
+        by_partition: Whether there are several partitions.
     """
-    return [*_FIRST, *([_PSI] if compared else []), *([_AUC] if labelled else []), *_LAST]
+    wanted = ((_PSI, compared), (_AUC, labelled), (_DAY, by_partition))
+    return [*_FIRST, *(column for column, is_wanted in wanted if is_wanted), *_LAST]
 
 
 def facts(slot: SlotFigures) -> list[tuple[str, str]]:
@@ -87,7 +94,7 @@ def facts(slot: SlotFigures) -> list[tuple[str, str]]:
     found = [
         ("slot number", "-" if row["number"] is None else str(row["number"])),
         ("kind", f"{row['kind']}, {row['shape']}"),
-        ("operator", "-" if row["op"] is None else short_text(row["op"])),
+        ("operator", "-" if row["op"] is None else short_text(row["op"], _VALUES_CHARACTERS)),
         ("rows not missing", f"{row['num_present']:,} ({coverage_text(row['coverage'])})"),
         ("values", f"{row['num_values']:,}"),
         ("different values", _distinct(row)),
@@ -97,11 +104,12 @@ def facts(slot: SlotFigures) -> list[tuple[str, str]]:
     ]
     if label:
         found += [
-            ("AUC of the slot alone", number_text(label["auc"])),
-            ("mutual information, bits", number_text(label["mutual_information"])),
-            ("information value", number_text(label["information_value"])),
+            ("AUC of the slot alone (standard error)", _auc(slot)[0]),
+            ("mutual information, bits", two_digits(label["mutual_information"])),
+            ("information value", two_digits(label["information_value"])),
         ]
-    return found + (_changes(slot.change) if slot.change else [])
+    found += _changes(slot.change) if slot.change else []
+    return found + ([("drifted most", _day(slot)[0])] if slot.day else [])
 
 
 def _distinct(row: Mapping[str, Any]) -> str:
@@ -152,14 +160,16 @@ def _extraction(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    coverage = (row["coverage_before"], row["coverage_after"])
     method = row["psi_method"]
-    psi = least_text(row["psi"], method, number_text)
+    psi = least_text(row["psi"], method, two_digits)
     of = "; of its most frequent values, others may have drifted more" * (method == "at least")
     return [
-        ("drift (PSI)", f"{psi}, of which chance made at most {number_text(row['psi_error'])}{of}"),
-        ("Jensen-Shannon, bits", least_text(row["jensen_shannon"], method, number_text)),
-        ("coverage, before → after", " → ".join(map(share_text, coverage))),
+        (
+            "drift (PSI)",
+            f"{psi}, of which chance made at most {two_digits(row['psi_error'])}{of}; {DEPENDENT}",
+        ),
+        ("Jensen-Shannon, bits", least_text(row["jensen_shannon"], method, two_digits)),
+        ("coverage, before → after", coverage_change_text(row)),
         ("different values, before → after", distinct_change_text(row)),
         *(
             (f"{what} values", changed_text(row, what))
@@ -171,7 +181,22 @@ def _changes(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _drift(row: Mapping[str, Any]) -> tuple[str, float | None]:
     psi = row.get("psi")
-    return least_text(psi, row.get("psi_method"), number_text), rounded(psi)
+    return least_text(psi, row.get("psi_method"), two_digits), rounded(psi)
+
+
+def _auc(slot: SlotFigures) -> tuple[str, float | None]:
+    auc = slot.label.get("auc")
+    return auc_text(auc, slot.label.get("auc_standard_error")), rounded(auc)
+
+
+def _day(slot: SlotFigures) -> tuple[str, float | None]:
+    if not slot.day:
+        return "-", None
+    text = least_text(slot.day["drift"], slot.day["psi_method"], two_digits)
+    partition = slot.day["partition"]
+    # Of a single key the value is enough.
+    name = partition if ", " in partition else partition.partition("=")[2] or partition
+    return f"{text} in {short_text(name)}", rounded(slot.day["drift"])
 
 
 def _number(value: float | None) -> tuple[str, float | None]:
@@ -230,8 +255,15 @@ _PSI = SlotColumn(
 )
 _AUC = SlotColumn(
     title="AUC",
-    help="how well the slot alone ranks rows by the label; 0.5 says nothing",
-    cell=lambda slot: _number(slot.label.get("auc")),
+    help="how well the slot alone ranks rows by the label, and the standard error; 0.5: nothing",
+    cell=_auc,
+)
+_DAY = SlotColumn(
+    title="drifted most",
+    help="the partition, such as a day, with the largest drift since the one before: its "
+    f"population stability index, less what chance may do; {DEPENDENT}",
+    cell=_day,
+    is_wide=True,
 )
 _LAST: Sequence[SlotColumn] = (
     SlotColumn(

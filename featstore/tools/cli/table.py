@@ -82,6 +82,7 @@ def history(table: str, last: int | None, as_json: bool) -> None:
         "featstore table profile --table /data/ctr --label click",
         "featstore table profile --table /data/ctr --label click --slots category",
         "featstore table profile --table /data/ctr --days 2026-11-01 2026-11-02",
+        "featstore table profile --table /data/ctr --by-day",
         "featstore table profile --table /data/ctr --compare /data/ctr --compare-version 7",
     ]
 )
@@ -101,6 +102,11 @@ def history(table: str, last: int | None, as_json: bool) -> None:
 @compare_option
 @compare_version_option
 @compare_days_option
+@click.option(
+    "--by-day",
+    is_flag=True,
+    help="Print how each partition, such as a day, drifted from the one before, the most first.",
+)
 @json_option
 def profile(
     table: str, version: int | None, stale_groups: str, as_json: bool, **options: Any
@@ -109,8 +115,7 @@ def profile(
 
     They come from stored statistics if possible, otherwise from the rows. Figures that are
     estimates show their error after ±. With --exact, --json has the label rates of top values.
-    With --label, --compare or --days, print slots against a
-    label, or what changed.
+    With --label, --compare, --days or --by-day, print slots against a label, or what changed.
     """
     question = load("featstore.explore.questions").Question(**options)
     opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)

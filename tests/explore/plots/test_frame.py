@@ -1,6 +1,7 @@
 """Figures with a row for each name, and short texts."""
 
 import builtins
+import pickle
 import sys
 import unicodedata
 from typing import Any
@@ -40,6 +41,26 @@ def test_no_rows_are_an_empty_picture() -> None:
 def test_a_picture_of_most_rows_can_be_drawn_in_the_resolution_of_print() -> None:
     figure, _ = row_figure([""] * MOST_ROWS, "")
     assert figure.get_figheight() * 300 < 2**16  # Agg's limit
+
+
+@pytest.mark.parametrize("magic", ["", "%matplotlib inline"])
+def test_a_notebook_shows_a_figure_as_one_image_with_and_without_its_magic(magic: str) -> None:
+    code = f"""
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell({magic!r})
+from featstore.explore.plots.frame import row_figure
+figure, _ = row_figure(["airline"], "Coverage")
+shown, _ = shell.display_formatter.format(figure)
+print(sorted(shown))
+"""
+    found = run_python(code).stdout
+    assert found.endswith("['image/png', 'text/plain']\n")
+
+
+def test_a_figure_can_be_copied_to_another_process() -> None:
+    figure = pickle.loads(pickle.dumps(row_figure(["airline"], "Coverage")[0]))
+    assert "airline" in render(figure).texts
 
 
 def test_dollars_are_no_formulas() -> None:
@@ -91,6 +112,7 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.Monkey
 
     for name in [name for name in sys.modules if name.startswith("matplotlib")]:
         monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "featstore.explore.plots.notebook_figure", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(MissingDependencyError, match=r"a plot needs matplotlib: .*\[explore\]"):
         new_figure(1.0, 1.0)

@@ -21,8 +21,10 @@ from tests.explore.plots.rendered import (
 )
 
 
-def label_profile_of(areas: dict[str, float | None]) -> LabelProfile:
-    rows = [{"slot": slot, "auc": area} for slot, area in areas.items()]
+def label_profile_of(areas: dict[str, float | None], error: float | None = None) -> LabelProfile:
+    rows = [
+        {"slot": slot, "auc": area, "auc_standard_error": error} for slot, area in areas.items()
+    ]
     return LabelProfile(
         label="click",
         num_rows=10,
@@ -50,7 +52,7 @@ def test_slots_are_ranked_by_their_areas_and_bars_end_there() -> None:
     # The bar of an area below 0.5 goes to the left.
     assert same_colour(picture.colour(axes, 0.45, 2, dx=3), "C0")
     assert same_colour(picture.colour(axes, 0.45, 2, dx=-3), "white")
-    assert {"0.900", "0.550", "0.450", "unknown"} <= set(picture.texts)
+    assert {"0.900", "0.550", "0.450", "-"} <= set(picture.texts)
     assert "What 4 slots say of click, each alone" in picture.texts
 
 
@@ -59,6 +61,15 @@ def test_areas_near_a_half_are_not_drawn_as_if_they_were_large() -> None:
     picture, [axes] = render(figure), figure.axes
     assert axes.get_xlim() == (0.5, 0.6)
     assert_bar_ends_at(picture, axes, 0.513, 0)
+
+
+def test_a_line_has_the_length_of_two_standard_errors() -> None:
+    figure = label_profile_of({"one": 0.7}, error=0.05).plot_auc()
+    picture, [axes] = render(figure), figure.axes
+    assert "0.700 (0.05)" in picture.texts
+    for end, away in ((0.65, 3), (0.75, -3)):
+        assert same_colour(picture.colour(axes, end, 0, dx=away), "black")
+        assert not same_colour(picture.colour(axes, end, 0, dx=-away), "black")
 
 
 @pytest.mark.parametrize("num_slots", [0, 1, 200])
@@ -173,3 +184,16 @@ def test_a_bar_is_as_long_as_the_share_of_rows_with_a_value(three_slots: Profile
 def test_a_profile_without_rows_has_a_picture() -> None:
     profile = profile_rows([], [Slot(name="item", kind=SlotKind.ID)])
     assert "0%" in render(profile.plot_coverage()).texts
+
+
+def test_the_axis_of_coverages_begins_where_it_shows_how_they_differ() -> None:
+    item = Slot(name="item", kind=SlotKind.ID)
+
+    def axes_of(num_missing: int) -> Any:
+        rows = pa.table({"item": [None] * num_missing + [1] * (100 - num_missing)})
+        return profile_rows(rows.to_batches(), [item]).plot_coverage().axes[0]
+
+    assert axes_of(4).get_xlim() == pytest.approx((0.95, 1.0))
+    assert "from 0.95, not 0" in axes_of(4).get_xlabel()
+    for num_missing in (0, 60):
+        assert axes_of(num_missing).get_xlim() == (0.0, 1.0)

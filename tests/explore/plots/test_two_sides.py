@@ -30,9 +30,9 @@ def test_each_id_of_either_side_has_a_bar_for_both() -> None:
     assert {"75.0% → 50.0%", "none → 50.0%", "25.0% → none"} <= set(picture.texts)
     for row, (now, old) in enumerate([(0.5, 0.75), (0.5, 0.0), (0.0, 0.25)]):
         if now:
-            assert_bar_ends_at(picture, axes, now, row - 0.2, "C0")
+            assert_bar_ends_at(picture, axes, now, row + 0.2, "C0")
         if old:
-            assert_bar_ends_at(picture, axes, old, row + 0.2, "C1")
+            assert_bar_ends_at(picture, axes, old, row - 0.2, "C1")
 
 
 def test_histograms_of_both_sides_share_their_bins() -> None:

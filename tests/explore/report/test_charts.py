@@ -166,3 +166,20 @@ def test_numbers_are_rounded_and_what_json_lacks_is_none(
 ) -> None:
     assert rounded(value) == expected
     assert columns("t", [value], ["a"])["values"] == [expected]
+
+
+def test_a_scale_begins_where_it_shows_how_values_differ() -> None:
+    close = columns("Rows", [100.0, None, 120.0], ["a", "b", "c"], from_zero=False)
+    assert (close["least"], close["most"]) == (95.0, None)
+    coverage = columns("Coverage", [0.98, 0.99], ["a", "b"], most=1.0, from_zero=False)
+    assert coverage["least"] == 0.975
+    for values in ([10.0, 120.0], [5.0, 5.0], [None], [0.0, 1.0]):
+        assert columns("Rows", values, ["a", "b"], from_zero=False)["least"] == 0.0
+    assert columns("Rows", [100.0, 120.0], ["a", "b"])["least"] == 0.0
+
+
+def test_a_bar_of_equal_shares_says_the_figure_once() -> None:
+    chart: Any = top_values(
+        of_ids({7: 60.0}, lists_all=True), NAMES, of_ids({7: 60.0}, lists_all=True)
+    )
+    assert [row["figure"] for row in chart["rows"]] == ["100.0%"]

@@ -1,6 +1,9 @@
 """All that a report says, from results."""
 
+from dataclasses import replace
 from typing import Any
+
+import pyarrow as pa
 
 from featstore.explore.report.contents import ReportFigures, contents
 from featstore.explore.table import Table
@@ -72,8 +75,9 @@ def test_a_label_and_partitions_add_charts(table: Table) -> None:
     )
     assert found["columns"][found["order"]]["title"] == "AUC"
     assert found["partitions"] == [f"dt={day}" for day in DAYS]
-    rows, rates = found["charts"]
+    rows, rates, drifts = found["charts"]
     assert (rows["values"], rates["values"]) == ([40.0, 40.0], [0.5, 0.5])
+    assert drifts["values"] == [None, None]  # no more than chance may do to 40 rows
     assert titles(by_name(found)["user"]) == [
         "Most frequent values, share of all values",
         "Rate of click",
@@ -82,7 +86,7 @@ def test_a_label_and_partitions_add_charts(table: Table) -> None:
     ]
     one_day = table.label_profile("click", f"dt = '{DAYS[1]}'")
     few = contents(findings(table, label=one_day, partitions=table.profile_partitions()))
-    assert [chart["title"] for chart in few["charts"]] == ["Rows by partition"]
+    assert [chart["title"][:4] for chart in few["charts"]] == ["Rows", "Larg"]
 
 
 def test_a_label_that_is_known_in_no_row_has_no_rates(table: Table) -> None:
@@ -95,3 +99,16 @@ def test_a_table_without_rows_is_shown(table: Table) -> None:
     found = contents(findings(table, profile=table.profile("dt = '1999-01-01'")))
     assert {len(slot["charts"]) for slot in found["slots"]} == {0}
     assert {tuple(slot["sparks"]) for slot in found["slots"]} == {()}
+
+
+def test_a_column_tells_in_which_partition_a_slot_drifted_most(table: Table) -> None:
+    days = table.profile_partitions()
+    place = days.table.column_names.index("drift")
+    drifts = pa.array([None if row["psi"] is None else 0.5 for row in days.table.to_pylist()])
+    drifted = replace(days, table=days.table.set_column(place, "drift", drifts))
+    found = contents(findings(table, partitions=drifted))
+    column = [one["title"] for one in found["columns"]].index("drifted most")
+    assert by_name(found)["price"]["cells"][column] == (f"0.5 in {DAYS[1]}", 0.5)
+    assert dict(by_name(found)["price"]["facts"])["drifted most"] == f"0.5 in {DAYS[1]}"
+    assert found["charts"][-1]["values"] == [None, 0.5]
+    assert found["charts"][-1]["names"] == [f"dt={DAYS[0]}", f"dt={DAYS[1]} user"]

@@ -253,6 +253,42 @@ def test_the_theme_is_the_system_s_until_the_button_is_pressed(tab: Tab, plain: 
     assert tab.value(background) == dark
 
 
+@pytest.mark.parametrize("width", [1300, 1280, 900, 390])
+def test_figures_are_whole_and_do_not_touch_and_names_are_broken_at_underscores(
+    tab: Tab, compared: Path, width: int
+) -> None:
+    tab.resize(width, 900)
+    tab.open(compared)
+    tab.value("""(() => {
+      for (const row of document.querySelectorAll("#slots > tbody > tr")) {
+        for (const cell of row.querySelectorAll(".number:not(.wide)")) cell.textContent = "0.580 (0.0066)";
+      }
+    })()""")
+    assert (
+        tab.value("""[...document.querySelectorAll("#slots td.number")].filter(
+      (cell) => cell.offsetWidth && cell.scrollWidth > cell.clientWidth).length""")
+        == 0
+    )
+    gaps = tab.value("""[...document.querySelectorAll("#slots > tbody > tr")].flatMap((row) => {
+      const boxes = [...row.cells].filter((cell) => cell.offsetWidth).map((cell) => {
+        const range = document.createRange();
+        range.selectNodeContents(cell);
+        return range.getBoundingClientRect();
+      });
+      return boxes.slice(1).map((box, i) => box.left - boxes[i].right);
+    })""")
+    assert len(gaps) > 10
+    assert min(gaps) >= 4.0
+    pieces = tab.value("""[...document.querySelectorAll("#slots tbody th button")].map((button) =>
+      [...button.childNodes].filter((node) => node.nodeType === 3).map((node) => {
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        return [node.data, range.getClientRects().length];
+      }))""")
+    assert ["log_", 1] in [piece for name in pieces for piece in name]
+    assert {lines for name in pieces for _, lines in name} == {1}
+
+
 @pytest.mark.parametrize("width", [1300, 900, 420, 320])
 def test_nothing_is_wider_than_the_window(tab: Tab, compared: Path, width: int) -> None:
     tab.resize(width, 900)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from featstore.base.text_table import whole
 from featstore.explore.report.slot_columns import SlotFigures, facts, slot_columns
 from featstore.explore.table import Table
 from featstore.spec.value_names import ValueNames, ValueText
@@ -26,13 +27,18 @@ def figures(table: Table, slot: str, *, stored: bool) -> SlotFigures:
 
 
 @pytest.mark.parametrize(
-    ("compared", "labelled", "more"),
-    [(False, False, []), (True, False, ["drift"]), (True, True, ["drift", "AUC"])],
+    ("compared", "labelled", "days", "more"),
+    [
+        (False, False, False, []),
+        (True, False, False, ["drift"]),
+        (True, True, True, ["drift", "AUC", "drifted most"]),
+    ],
 )
 def test_there_are_columns_for_what_was_asked(
-    compared: bool, labelled: bool, more: list[str]
+    compared: bool, labelled: bool, days: bool, more: list[str]
 ) -> None:
-    titles = [column.title for column in slot_columns(compared=compared, labelled=labelled)]
+    wanted = slot_columns(compared=compared, labelled=labelled, by_partition=days)
+    titles = [column.title for column in wanted]
     assert titles == ["slot", "kind", "coverage", "distinct", "bytes/row", *more, "values"]
 
 
@@ -46,7 +52,7 @@ def test_cells_are_texts_with_the_numbers_behind_them(table: Table) -> None:
     assert cells["coverage"] == ("100%", 1.0)
     assert cells["distinct"] == ("6", 6)
     assert cells["bytes/row"][1] > 0
-    assert cells["AUC"] == ("1", 1.0)
+    assert cells["AUC"] == ("1.000 (0)", 1.0)
     assert cells["drift"][1] > 1.0
     assert cells["values"][0].count("(25.0%)") == 2
     tags = figures(table, "tags", stored=False)
@@ -81,10 +87,10 @@ def test_the_facts_of_ids_numbers_and_lists(table: Table) -> None:
         dict(facts(figures(table, slot, stored=False))) for slot in ("user", "price", "tags")
     )
     assert user["slot number"] == "101"
-    assert user["different values, before → after"] == "4 → 4"
-    assert user["new values"] == "50.0%: u4 (25.0%)  u5 (25.0%)"
+    assert user["different values, before → after"] == "4"
+    assert user["new values"] == f"50.0%: {whole('u4 (25.0%)')}  {whole('u5 (25.0%)')}"
     assert user["vanished values"].startswith("50.0%: u")
-    assert user["AUC of the slot alone"] == "1"
+    assert user["AUC of the slot alone (standard error)"] == "1.000 (0)"
     assert "mean" not in user
     assert price["rows not missing"] == "64 (80.0%)"
     assert price["least and largest"] == "1, 139"
