@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import sys
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
