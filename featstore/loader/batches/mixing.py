@@ -42,6 +42,7 @@ class MixTerms:
             small splits that others could deliver.
         most_bytes: What is gathered at a time at most, however large the memory budget is, unless
             it is a single batch.
+        whole_rows: Rows of a batch if all batches have as many, else 1.
     """
 
     order: RowOrder
@@ -50,6 +51,7 @@ class MixTerms:
     num_sharing: int = 1
     batch_rows: int = 1
     most_bytes: int = sys.maxsize
+    whole_rows: int = 1
 
 
 def read_mixed(
@@ -100,11 +102,11 @@ class _Mixer:
         """As many of these rows as can be gathered from the open windows at a time. They end with a
         batch where one is whole by then, if all are delivered: others are copied twice.
         """
-        row_bytes, batch_rows = self._streams.row_bytes, self._terms.batch_rows
-        most_bytes = max(self._terms.most_bytes, batch_rows * row_bytes)
+        row_bytes, whole_rows = self._streams.row_bytes, self._terms.whole_rows
+        most_bytes = max(self._terms.most_bytes, whole_rows * row_bytes)
         most_bytes = min(self._budget.most_gathered_bytes, most_bytes)
         most_rows = max(1, min(num_rows, int(most_bytes / row_bytes)))
-        whole = most_rows - (self._num_waiting + most_rows) % batch_rows
+        whole = most_rows - (self._num_waiting + most_rows) % whole_rows
         return whole if whole > 0 else most_rows
 
     def fill(self) -> bool:
@@ -285,7 +287,7 @@ class _Mixer:
             most_rows = self._gathered(most_rows)  # Of longer rows fewer.
             if streams.num_drawn >= most_rows:
                 break
-        self._num_waiting = (self._num_waiting + streams.num_drawn) % self._terms.batch_rows
+        self._num_waiting = (self._num_waiting + streams.num_drawn) % self._terms.whole_rows
         return streams.mixture()
 
     def _begins_next(self) -> bool:

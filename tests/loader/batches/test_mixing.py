@@ -120,7 +120,7 @@ def mixed(
     skip: Skip | None = None,
     section_of: Callable[[int], range] | None = None,
     num_sharing: int = 1,
-    batch_rows: int = 1,
+    whole_rows: int = 1,
     most_bytes: int = sys.maxsize,
     is_ready: Callable[[], bool] = lambda: True,
 ) -> Generator[Mixture, None, None]:
@@ -136,7 +136,7 @@ def mixed(
             width=width,
             section_of=section_of or (lambda index: range(1000)),
             num_sharing=num_sharing,
-            batch_rows=batch_rows,
+            whole_rows=whole_rows,
             most_bytes=most_bytes,
         ),
         budget,
@@ -471,7 +471,7 @@ def test_a_mixture_ends_with_a_batch_and_has_a_whole_one_however_little_is_gathe
 ) -> None:
     file = data_file(tmp_path / "0.parquet", pa.table({"row": range(100)}))
     work = partial(work_on, file, 0, start_row=3, end_row=100)
-    mixtures = list(mixed(iter([work()]), width=1, window_rows=40, batch_rows=16, most_bytes=1))
+    mixtures = list(mixed(iter([work()]), width=1, window_rows=40, whole_rows=16, most_bytes=1))
     ends = np.cumsum([len(mixture.draws) for mixture in mixtures if mixture.draws is not None])
     assert ends.tolist() == [16, 32, 48, 64, 80, 96, 97]
     assert drawn(mixtures) == drawn(mixed(iter([work()]), width=1, window_rows=40))
