@@ -68,7 +68,8 @@ class Log:
 
     def has(self, rows: Rows) -> Array:
         """Which rows are of users of the log: bool (num_rows,)."""
-        return rows.user % self.share == 0
+        found: Array = rows.user % self.share == 0
+        return found
 
     def of_users(self, share: int) -> "Log":
         """The events and rows of this part of the users, whatever their weights."""
@@ -181,7 +182,8 @@ def make_log(num_users: int, num_events: int, num_rows: int) -> Log:
 
 def _drawn(random: np.random.Generator, weights: Array, count: int) -> Array:
     ends = np.cumsum(weights)
-    return np.searchsorted(ends, random.random(count) * ends[-1], side="right")
+    found: Array = np.searchsorted(ends, random.random(count) * ends[-1], side="right")
+    return found
 
 
 def _sessions(
