@@ -94,6 +94,7 @@ def main() -> int:
             checks[f"bytes_{codec}_{length}"] = of["bytes_ratio"][codec] >= least_ratio
         checks[f"cpu_{length}"] = of["cpu_ratio"] <= most_cpu
         checks[f"speed_{length}"] = of["speed"]["in_order"] >= least_speed
+    checks["bytes_22_a_user"] = found["others"]["22"]["bytes_ratio"] >= LEAST_BYTES_RATIO[1]
     ok = all(checks.values())
     print_result({"ok": ok, "small": arguments.small, "checks": checks, **found})
     return 0 if ok else 1

@@ -313,8 +313,8 @@ def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
     times = {each.ages[0][0].name: each.history.times for each in request.histories if each.ages}
     for item in request.slots:
         most = [each.most_events for each in request.histories if each.history.name == item.history]
-        stored = times.get(item.slot.name, item.slot)
-        yield _slot_column(item, sizes.bytes_per_row(stored.name), sizes, *most)
+        source = times.get(item.slot.name, item.slot)
+        yield _slot_column(item, sizes.bytes_per_row(source.name), sizes, *most)
     others = [("label", label.field) for label in request.labels]
     others += [("weight", request.weight.field)] if request.weight is not None else []
     others += [("extra", extra) for extra in request.extras]
