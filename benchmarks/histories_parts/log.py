@@ -153,7 +153,7 @@ def _times(ms: Array) -> pa.Array:
     return pa.array((_START_MS + ms) * 1_000).cast(_US)
 
 
-def make_log(num_users: int, num_events: int, num_rows: int) -> Log:
+def make_log(num_users: int, num_events: int, num_rows: int, per_user: float) -> Log:
     """A log of 93 days, in milliseconds.
 
     User n has a weight of 1 / (n + 50), an item one by its rank to the power of -0.95; a quarter of
@@ -162,7 +162,8 @@ def make_log(num_users: int, num_events: int, num_rows: int) -> Log:
     Args:
         num_users: How many users.
         num_events: How many events.
-        num_rows: How many rows the day has.
+        num_rows: How many rows the day has before it is thinned.
+        per_user: As of `thinned`.
     """
     random = np.random.default_rng(7)
     user, ms = _sessions(random, num_users, num_events, 0, _DAYS * _DAY_MS)
@@ -177,7 +178,7 @@ def make_log(num_users: int, num_events: int, num_rows: int) -> Log:
     user, ms = _sessions(random, num_users, num_rows, (_DAYS - 1) * _DAY_MS, _DAYS * _DAY_MS)
     in_time = np.argsort(ms, kind="stable")
     rows = Rows(number=np.arange(num_rows), user=user[in_time], ms=ms[in_time])
-    return Log(keys=keys[order], item=item[order], rows=rows)
+    return Log(keys=keys[order], item=item[order], rows=thinned(rows, per_user))
 
 
 def _drawn(random: np.random.Generator, weights: Array, count: int) -> Array:
