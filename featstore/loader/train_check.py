@@ -332,9 +332,12 @@ def _cache_bytes(staging: Staging | None, snapshot: Snapshot) -> int | None:
 
 
 def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
+    # Ages are made of the events' times, which count once.
+    times = {each.ages[0][0].name: each.history.times for each in request.histories if each.ages}
     for item in request.slots:
         most = [each.most_events for each in request.histories if each.history.name == item.history]
-        yield _slot_column(item, sizes, *most)
+        source = times.get(item.slot.name, item.slot)
+        yield _slot_column(item, sizes.bytes_per_row(source.name), sizes, *most)
     others = [("label", label.field) for label in request.labels]
     others += [("weight", request.weight.field)] if request.weight is not None else []
     others += [("extra", extra) for extra in request.extras]
@@ -352,7 +355,7 @@ def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
 
 
 def _slot_column(
-    item: SlotRequest, sizes: ColumnSizes, most_events: int | None = None
+    item: SlotRequest, stored_bytes: float, sizes: ColumnSizes, most_events: int | None = None
 ) -> CheckedColumn:
     """Of a slot of a history: with the most events that a row may have."""
     slot = item.slot
@@ -366,7 +369,7 @@ def _slot_column(
         kind=str(slot.kind),
         batch="jagged" if is_jagged else "[B]" if width is None else f"[B, {width}]",
         dtype=dtype,
-        stored_bytes_per_row=sizes.bytes_per_row(slot.name),
+        stored_bytes_per_row=stored_bytes,
         batch_bytes_per_row=num_items * item_bytes + (_OFFSET_BYTES if is_jagged else 0),
     )
 

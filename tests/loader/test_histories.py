@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -274,8 +275,16 @@ def test_a_config_with_histories_is_checked(tmp_path: Path, table: tuple[str, Fa
     (tmp_path / "train.yaml").write_text(json.dumps(config))
     found = check(str(tmp_path / "train.yaml"))
     assert isinstance(found, TrainCheck)
-    names = [column.name for column in found.columns]
-    assert names == ["row", *ALL]
+    stored = {column.name: column.stored_bytes_per_row for column in found.columns}
+    assert [*stored] == ["row", *ALL]
+    footers = [pq.read_metadata(path) for path in Path(table[0]).rglob("*.parquet")]
+    groups = [of.row_group(number) for of in footers for number in range(of.num_row_groups)]
+    chunks = [of.column(number) for of in groups for number in range(of.num_columns)]
+    for name, column in [("clicks_item", "clicks_item"), ("clicks_age", "clicks_at")]:
+        own = [of for of in chunks if of.path_in_schema.split(".")[0] == column]
+        num_bytes = sum(of.total_compressed_size for of in own)
+        assert stored[name] == pytest.approx(num_bytes / NUM_ROWS)
+        assert num_bytes > 0
 
 
 @pytest.mark.parametrize("options", [{}, MIXED], ids=str)

@@ -13,6 +13,7 @@ from featstore.base.schema import Slot, SlotKind
 from featstore.loader.request.decode import bucketed
 from featstore.native import kernels
 from featstore.ops.lists import ranges_of
+from featstore.ops.timestamps import UNITS
 from featstore.reading import gather
 from featstore.reading.buffers import Ragged, SharedLists, Values, slot_values
 from featstore.reading.gather import ColumnBuffers, RowGathering, buffers_of, places_of, rebased
@@ -146,19 +147,22 @@ def test_columns_of_any_kind_are_gathered_as_by_numpy(
 def test_ranges_that_rows_share_and_ages_are_gathered_beside_lists(
     data: st.DataObject, seed: int, is_age: bool
 ) -> None:
-    draw, unit = np.random.default_rng(seed), 60_000_000
+    draw = np.random.default_rng(seed)
+    unit = int(draw.choice([1, 1_000, *UNITS.values()]))
+    # Far apart; or near, as events of a log are, with ages between two floats.
+    most, step = [(2**60, 1), (2**40, 1), (2**34, 1_000), (2**26, unit)][draw.integers(4)]
     piece_rows = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
     pieces, expected = [], list[list[Any]]()
     key = "slot", "of"
     for num_rows in piece_rows:
-        times = draw.integers(-(2**60), 2**60, int(draw.integers(0, 400)))
+        times = draw.integers(-most, most, int(draw.integers(0, 400))) * step
         ranges = np.sort(draw.integers(0, len(times) + 1, (num_rows, 2)), axis=1)
-        own = draw.integers(-(2**60), 2**60, num_rows)
+        own = draw.integers(-most, most, num_rows) * step
         lists = [times[begin:end] for begin, end in ranges.tolist()]
         if is_age:
             ranges = np.column_stack([ranges, own, np.full(num_rows, unit)])
             lists = [
-                ((time - each) / unit).astype(np.float32)
+                ((time - each).astype(np.float64) / unit).astype(np.float32)
                 for time, each in zip(own.tolist(), lists, strict=True)
             ]
         given: Values | SharedLists = SharedLists(times, ranges)

@@ -41,7 +41,8 @@ class MixTerms:
             read at once, since its batch waits for those rows. Of more, a slow worker would claim
             small splits that others could deliver.
         most_bytes: What is gathered at a time at most, however large the memory budget is, unless
-            it is a single row.
+            it is a single batch.
+        whole_rows: Rows of a batch if all batches have as many, else 1.
     """
 
     order: RowOrder
@@ -50,6 +51,7 @@ class MixTerms:
     num_sharing: int = 1
     batch_rows: int = 1
     most_bytes: int = sys.maxsize
+    whole_rows: int = 1
 
 
 def read_mixed(
@@ -90,15 +92,22 @@ class _Mixer:
         self._error: BaseException | None = None  # Of opening the split after these.
         self._noted: WindowStream | None = None  # The last one that did not fit.
         self._ahead_due = 0  # How many windows are to be read ahead.
+        self._num_waiting = 0  # Rows after the last whole batch, if all are delivered.
         self._is_exhausted = False  # Whether all work is taken.
         # Of the splits that are open, or of which the mixture has rows.
         self._section: range | None = None
         self._streams = OpenStreams(terms.order)
 
     def _gathered(self, num_rows: int) -> int:
-        """As many of these rows as can be gathered from the open windows at a time."""
-        most_bytes = min(self._budget.most_gathered_bytes, self._terms.most_bytes)
-        return max(1, min(num_rows, int(most_bytes / self._streams.row_bytes)))
+        """As many of these rows as can be gathered from the open windows at a time. They end with a
+        batch where one is whole by then, if all are delivered: others are copied twice.
+        """
+        row_bytes, whole_rows = self._streams.row_bytes, self._terms.whole_rows
+        most_bytes = max(self._terms.most_bytes, whole_rows * row_bytes)
+        most_bytes = min(self._budget.most_gathered_bytes, most_bytes)
+        most_rows = max(1, min(num_rows, int(most_bytes / row_bytes)))
+        whole = most_rows - (self._num_waiting + most_rows) % whole_rows
+        return whole if whole > 0 else most_rows
 
     def fill(self) -> bool:
         """Opens splits until as many are open as may be, or the next one has to wait. Returns
@@ -278,6 +287,7 @@ class _Mixer:
             most_rows = self._gathered(most_rows)  # Of longer rows fewer.
             if streams.num_drawn >= most_rows:
                 break
+        self._num_waiting = (self._num_waiting + streams.num_drawn) % self._terms.whole_rows
         return streams.mixture()
 
     def _begins_next(self) -> bool:

@@ -204,6 +204,7 @@ class SliceSource:
             num_sharing=self._num_sharing,
             batch_rows=job.batch_size,
             most_bytes=job.most_gathered_bytes,
+            whole_rows=job.batch_size if job.cap is None else 1,
         )
         return read_mixed(splits, terms, budget, self._stats)
 

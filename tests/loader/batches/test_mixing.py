@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain, count, groupby, repeat
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -119,6 +120,8 @@ def mixed(
     skip: Skip | None = None,
     section_of: Callable[[int], range] | None = None,
     num_sharing: int = 1,
+    whole_rows: int = 1,
+    most_bytes: int = sys.maxsize,
     is_ready: Callable[[], bool] = lambda: True,
 ) -> Generator[Mixture, None, None]:
     order = RowOrder(
@@ -133,6 +136,8 @@ def mixed(
             width=width,
             section_of=section_of or (lambda index: range(1000)),
             num_sharing=num_sharing,
+            whole_rows=whole_rows,
+            most_bytes=most_bytes,
         ),
         budget,
         stats,
@@ -459,6 +464,17 @@ def test_a_mixture_goes_on_with_the_next_window_where_one_ends(long_files: list[
     assert max(sizes) == 8
     assert sizes.count(8) > 0.8 * len(sizes)
     assert any(len(mixture.shares) > 2 for mixture in mixtures)
+
+
+def test_a_mixture_ends_with_a_batch_and_has_a_whole_one_however_little_is_gathered_at_a_time(
+    tmp_path: Path,
+) -> None:
+    file = data_file(tmp_path / "0.parquet", pa.table({"row": range(100)}))
+    work = partial(work_on, file, 0, start_row=3, end_row=100)
+    mixtures = list(mixed(iter([work()]), width=1, window_rows=40, whole_rows=16, most_bytes=1))
+    ends = np.cumsum([len(mixture.draws) for mixture in mixtures if mixture.draws is not None])
+    assert ends.tolist() == [16, 32, 48, 64, 80, 96, 97]
+    assert drawn(mixtures) == drawn(mixed(iter([work()]), width=1, window_rows=40))
 
 
 def test_no_window_is_read_ahead_for_which_the_budget_has_no_room(
