@@ -58,7 +58,7 @@ def test_both_engines_write_the_same_bytes_and_report_the_same(
     job = replace(
         job,
         # Lists of few bytes, so that rows are cut by how many events they may see.
-        spec=spec_of({"bytes_per_file": 4_000}, inputs=history_of["inputs"]),
+        spec=spec_of({"bytes_per_file": 2_000}, inputs=history_of["inputs"]),
         input_url=str(tmp_path / "by_day"),
         no_partition=False,
         partition_from_path=("day",),
