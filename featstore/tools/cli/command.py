@@ -45,7 +45,7 @@ CONFIG = click.Option(["--config"], metavar="URL", help="The training config, a 
 STORE = click.Option(
     ["--store"],
     metavar="URL",
-    help="The dispatch store: sqlite:///path or tcp://host:port.",
+    help="The dispatch store: sqlite:///path, tcp://host:port or tls://host:port.",
 )
 DIRECTORY = click.Option(
     ["--directory"],
