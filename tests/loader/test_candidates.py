@@ -125,7 +125,7 @@ def expected(table: str, pool: str) -> Drawn:
         {"transform": lambda batch: {"half": batch["row"] / 2}},
         {"debug": True},
     ],
-    ids=str,
+    ids=" ".join,
 )
 def test_a_row_has_the_same_candidates_however_it_is_read(
     table: str, pool: str, expected: Drawn, options: dict[str, Any]
