@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from featstore import FeatureLoader
 from model import Din
 
-CHECKPOINT, STEPS_BETWEEN_CHECKPOINTS = Path("checkpoint.pt"), 20
+STEPS_BETWEEN_CHECKPOINTS = 20
 HELD_OUT = "dt >= '2026-11-28'"
 
 
@@ -36,17 +36,20 @@ def main() -> None:
     if distributed.is_torchelastic_launched():
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
+    # Either model has files of its own.
+    prefix = "no-history-" if arguments.no_history else ""
+    checkpoint = Path(f"{prefix}checkpoint.pt")
     config = yaml.safe_load(Path("train.yaml").read_text())
     torch.manual_seed(config["seed"])
     model = Din(buckets_of(config), with_history=not arguments.no_history).to(device)
     optimizer = optimizer_of(model)
     # `pad` gives ranks with fewer batches as many steps as the others.
     with FeatureLoader.from_config(config, tail="pad") as loader:
-        step = load(model, optimizer, loader)
+        step = load(checkpoint, model, optimizer, loader)
         for loss in train(model, optimizer, loader, device):
             step += 1
             if step % STEPS_BETWEEN_CHECKPOINTS == 0:
-                save(step, model, optimizer, loader)
+                save(checkpoint, step, model, optimizer, loader)
                 log(f"step {step}: loss {loss.item():.3f}")
     # Evaluation has no steps that all ranks make at once.
     held_out = {"where": HELD_OUT, "shuffle": None, "dispatch": {"in_step": False}}
@@ -54,7 +57,7 @@ def main() -> None:
         auc, mean_loss, num_rows = evaluate(model, loader, device)
     log(f"{step} steps; held-out rows: {num_rows:,}, AUC {auc:.3f}, loss {mean_loss:.3f}")
     if is_first():
-        torch.save(model.state_dict(), "model.pt")
+        torch.save(model.state_dict(), f"{prefix}model.pt")
     if distributed.is_initialized():
         distributed.barrier()  # The ranks' store ends with the process of the first one.
         distributed.destroy_process_group()
@@ -94,20 +97,28 @@ def train(
         yield sums[0] / sums[1]
 
 
-def save(step: int, model: Din, optimizer: torch.optim.Optimizer, loader: FeatureLoader) -> None:
+def save(
+    checkpoint: Path,
+    step: int,
+    model: Din,
+    optimizer: torch.optim.Optimizer,
+    loader: FeatureLoader,
+) -> None:
     """Writes a checkpoint. All ranks call it after the same step."""
     state = FeatureLoader.merge_states(gathered(loader.state_dict()))
     if is_first():
         parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save({"step": step, "loader": state, **parts}, CHECKPOINT.with_suffix(".part"))
-        CHECKPOINT.with_suffix(".part").replace(CHECKPOINT)  # A kill leaves a whole one.
+        torch.save({"step": step, "loader": state, **parts}, checkpoint.with_suffix(".part"))
+        checkpoint.with_suffix(".part").replace(checkpoint)  # A kill leaves a whole one.
 
 
-def load(model: Din, optimizer: torch.optim.Optimizer, loader: FeatureLoader) -> int:
+def load(
+    checkpoint: Path, model: Din, optimizer: torch.optim.Optimizer, loader: FeatureLoader
+) -> int:
     """Restores the last checkpoint, if there is one, and returns its step."""
-    if not CHECKPOINT.exists():
+    if not checkpoint.exists():
         return 0
-    saved = torch.load(CHECKPOINT, map_location="cpu")
+    saved = torch.load(checkpoint, map_location="cpu")
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     loader.load_state_dict(saved["loader"])

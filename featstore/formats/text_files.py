@@ -71,10 +71,16 @@ class RawTextFile:
                 if parsed.num_bad or parsed.num_replaced:
                     bad = parsed.examples[0] if parsed.num_bad else "found bytes that are not UTF-8"
                     others = "" if of is _JSON else " and takes other encodings"
+                    # pyarrow's words where strings are expected, as `text: true` does.
+                    as_text = (
+                        "; JSON lines have strings where an input is text"
+                        if "changed from string to" in str(bad)
+                        else "; `text: true` at an input of the spec reads numbers as text, and "
+                        "does with others as on_error says"
+                    )
                     raise InputError(
                         f"{bad}; correct it, or import the file, which may leave such rows out"
-                        f"{others}: featstore import {of.name} --help; `text: true` at an input of "
-                        f"the spec reads numbers as text, and does with others as on_error says"
+                        f"{others}: featstore import {of.name} --help{as_text}"
                     )
                 if parsed.batch.num_rows:
                     yield parsed.batch

@@ -248,3 +248,13 @@ def test_numbers_as_text_are_read_as_on_error_says(spec: Path, tmp_path: Path, n
     report = featstore.extract(spec, tmp_path / "raw", table_url)
     assert report.num_rows_skipped == 1
     assert sorted(row["user"] or "" for row in rows_of(table_url)) == ["", "007"]
+
+
+def test_numbers_of_json_where_text_is_declared_are_told_so(spec: Path, tmp_path: Path) -> None:
+    write(tmp_path / "x.jsonl", [row | {"price": 12.5} for row in ROWS])
+    spec.write_text(SPEC.replace("price: double", "price: {type: double, text: true}"))
+    with pytest.raises(
+        InputError, match=r"string to number.*; JSON lines have strings where"
+    ) as it:
+        featstore.extract(spec, tmp_path / "x.jsonl", tmp_path / "table", no_partition=True)
+    assert "text: true" not in str(it.value)

@@ -443,3 +443,22 @@ def test_the_check_of_a_config_tells_the_memory_of_the_pool(
     assert found.head is not None
     for name in ("item_id", "tags"):
         assert [len(of_row) for of_row in found.head[f"candidates {name}"]] == [7, 7]
+
+
+def test_loaders_that_name_items_by_other_slots_share_no_pool(tmp_path: Path) -> None:
+    other_ids = pa.array(range(NUM_ITEMS, 0, -1), pa.int64())
+    put_parquet(tmp_path / "pool/0.parquet", items(alt_id=other_ids))
+    row = np.arange(300)
+    columns = {"row": row, "item_id": row % NUM_ITEMS + 1, "alt_id": row % 7 + 1, "click": row % 2}
+    put_parquet(
+        tmp_path / "rows/0.parquet", {k: pa.array(v, pa.int64()) for k, v in columns.items()}
+    )
+    where = str(tmp_path / "rows"), str(tmp_path / "pool")
+    slots = {"slots": ["row", "item_id", "alt_id"]}
+    with (
+        loader_of(*where, **slots) as one,
+        loader_of(*where, candidates={"id": "alt_id"}, **slots) as other,
+    ):
+        for loader, name in ((one, "item_id"), (other, "alt_id")):
+            for batch in loader:
+                assert not (batch.candidates[name] == batch[name][:, None]).any()

@@ -168,7 +168,7 @@ class DispatchServer(Closing):
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # The client ended, or asks again on a new connection.
         # What a message that is none raises where it is unpacked, done, or bound to a statement.
-        except (TimeoutError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
             where = writer.get_extra_info("peername")
             _logger.warning("connection of %s to %s closed: %s", where, self.url, error)
         finally:

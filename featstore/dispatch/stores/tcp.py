@@ -93,13 +93,13 @@ class TcpStore(ServedStore):
                 (self._endpoint.host, self._endpoint.port), timeout=within_s
             )
             if self._endpoint.kind == TLS:
-                self._connection = self._encrypted(self._connection)
+                self._encrypt(self._connection)
             self._greet(self._connection)
         self._connection.settimeout(within_s)
         self._connection.sendall(request)
         return self._receive_frame() if request else [None]
 
-    def _encrypted(self, connection: socket.socket) -> socket.socket:
+    def _encrypt(self, connection: socket.socket) -> None:
         file = os.environ.get(CA_VARIABLE) or None
         try:
             context = ssl.create_default_context(cafile=file)
@@ -109,7 +109,12 @@ class TcpStore(ServedStore):
                 "authority's certificate"
             ) from error
         try:
-            return context.wrap_socket(connection, server_hostname=self._endpoint.host)
+            # A handshake that waits must be known as the connection, which others close.
+            encrypted = context.wrap_socket(
+                connection, server_hostname=self._endpoint.host, do_handshake_on_connect=False
+            )
+            self._connection = encrypted
+            encrypted.do_handshake()
         except ssl.SSLCertVerificationError as error:
             raise self._failed(
                 f": its certificate does not hold for {self._endpoint.host}: "

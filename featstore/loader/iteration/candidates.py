@@ -55,7 +55,7 @@ class PoolItems:
 
 
 # Loaders of one process share what they draw of, such as those of several tables.
-_LOADED = WeakValueDictionary[tuple[str, str, str], PoolItems]()
+_LOADED = WeakValueDictionary[tuple[str, str, str, str], PoolItems]()
 
 
 class CandidatePool:
@@ -85,7 +85,7 @@ class CandidatePool:
             MissingValueError: A popularity is null.
         """
         if self._items is None:
-            key = self.name, self.job.table, self.job.key
+            key = self.name, self.job.table, self.job.key, self.options.id
             if (found := _LOADED.get(key)) is None:
                 with naming(self.name):
                     found = _LOADED[key] = self._read()

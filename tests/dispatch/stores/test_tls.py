@@ -3,6 +3,8 @@
 import os
 import re
 import secrets
+import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from featstore.base.errors import DispatchError
 from featstore.dispatch import serve
 from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.endpoint import parse_endpoint
 from featstore.dispatch.stores.server import DispatchServer
 from featstore.dispatch.stores.tcp import TcpStore
 from featstore.dispatch.stores.wire import CA_VARIABLE, TOKEN_VARIABLE
@@ -54,6 +57,43 @@ def server(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv(CA_VARIABLE, str(certificate.ca))
     with serve(**certificate.options) as served:
         yield served
+
+
+def test_a_handle_that_is_closed_in_a_handshake_ends_the_wait(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CA_VARIABLE, str(certificate.ca))
+    with ServerProcess(**certificate.options) as server:
+        store = bind(server.url, timeout_s=600).open()
+        server.kill()
+    assert isinstance(store, TcpStore)
+
+    def ask() -> None:
+        with pytest.raises(DispatchError, match="closed"):
+            store.add("n", 1)
+
+    with socket.create_server(("127.0.0.1", parse_endpoint(server.url).port)) as silent:
+        with beside(ask):
+            connection = silent.accept()[0]  # Says nothing.
+            while not isinstance(store._connection, ssl.SSLSocket):
+                time.sleep(0.001)
+            began_s = time.monotonic()
+            store.close()
+        assert time.monotonic() - began_s < 2
+        connection.close()
+
+
+def test_damaged_records_close_the_connection_with_a_warning(
+    server: DispatchServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(bind(server.url).open()) as store:
+        assert isinstance(store, TcpStore)
+        assert store.add("n", 1) == 1
+        assert store._connection is not None
+        os.write(store._connection.fileno(), b"no record of TLS" * 4)
+        assert store.add("n", 1) == 2
+    assert any("closed: [SSL" in record.getMessage() for record in caplog.records)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def refusal(url: str, timeout_s: float = 600) -> str:
