@@ -159,7 +159,14 @@ class _LogNow:
         unknown = [mark for mark in new if mark not in self._first_known]
         found = first_times([self.marks[mark] for mark in unknown], self._history.times)
         self._first_known |= dict(zip(unknown, found, strict=True))
-        late = [self._events_of(mark) for mark in new if self._first_known[mark] < last]
+        late = list[Integers]()
+        for mark in new:
+            if self._first_known[mark] < last:
+                events = self._events_of(mark)
+                # Of text and of files without statistics it is known once they are read.
+                self._first_known[mark] = int(events[1].min(initial=_ALWAYS))
+                if self._first_known[mark] < last:
+                    late.append(events)
         return bool(late) and any(
             self._sees(keys, as_of, late) for file in files for keys, as_of in self._rows(file)
         )

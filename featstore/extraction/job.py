@@ -28,6 +28,7 @@ from featstore.extraction.units.findings import (
     Malformed,
     describe,
     first_examples,
+    may_hold_rejects,
     write_rejects,
 )
 from featstore.extraction.units.part import is_made_by
@@ -53,6 +54,7 @@ from featstore.extraction.written import WrittenFiles
 from featstore.files.listings import list_own
 from featstore.files.looks import is_directory_at
 from featstore.files.storage import join, lies_within, local_path
+from featstore.files.walking import MAGIC
 from featstore.histories.stored import with_ranges
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import check_lock
@@ -450,14 +452,22 @@ def _check_rejects(job: ExtractJob) -> None:
     """Raises InputError if the file of rejected rows would be taken for rows, or cannot be one."""
     if job.rejects is None:
         return
-    for url in (job.table_url, job.input_url):
-        if lies_within(job.rejects, url):
+    for url in (job.table_url, job.input_url, *job.events.values()):
+        # What a glob may find is below the part before its first wildcard.
+        glob = MAGIC.search(url)
+        where = url if glob is None else url[: glob.start()].rpartition("/")[0] or "."
+        if lies_within(job.rejects, where):
             raise InputError(
-                f"rejects: expected a file outside of {redact(url)}, found {redact(job.rejects)}"
+                f"rejects: expected a file outside of {redact(where)}, found {redact(job.rejects)}"
             )
     path = local_path(job.rejects)
     if path is not None and is_directory_at(path):
         raise InputError(f"rejects: expected a file, found the directory {path}")
+    if not may_hold_rejects(job.rejects):
+        raise InputError(
+            f"rejects: expected no file, or one of rejected rows, found another: "
+            f"{redact(job.rejects)}"
+        )
 
 
 def write_and_commit(

@@ -217,7 +217,8 @@ def _other_column(file_schema: FileSchema, expected: pa.Field, file_name: str) -
     if field is None or pa.types.is_null(field.type):
         return None
     # A slot that was renamed since must not be read as the column that took its name.
-    if (field.metadata or {}).get(ROLE) == Role.SLOT.encode():
+    is_slot = (field.metadata or {}).get(ROLE) == Role.SLOT.encode()
+    if is_slot and slot_number(field) != slot_number(expected):
         return None
     if not is_of_kind(field.type, expected.type):
         raise DataFileError(

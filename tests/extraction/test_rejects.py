@@ -185,3 +185,21 @@ def test_counts_by_input_and_reason_can_be_read_later(job: ExtractJob) -> None:
     extract_files(replace(job, run_id="again"))
     assert not open_table(job.table_url).inspect().malformed, "those of replaced rows are gone"
     assert "version 0, dt=2026-11-01: 2 rows skipped" in str(table_history(job.table_url))
+
+
+def test_no_other_file_is_written_over(job: ExtractJob, tmp_path: Path) -> None:
+    raw = tmp_path / "raw" / "a.parquet"
+    before = raw.read_bytes()
+    for pattern in ("raw/*.parquet", "raw/[a-b].*", "r*/a.parquet"):
+        globbed = replace(job, input_url=f"{tmp_path}/{pattern}", rejects=str(raw))
+        with pytest.raises(InputError, match="rejects: expected a file outside of"):
+            extract_files(globbed)
+    notes = tmp_path / "notes"
+    for text in ("mine", "", '{"num_rows": 1}\n'):
+        notes.write_text(text)
+        with pytest.raises(InputError, match="rejects: expected no file, or one of rejected rows"):
+            extract_files(replace(job, rejects=str(notes)))
+        assert notes.read_text() == text
+    assert raw.read_bytes() == before
+    extract_files(job)
+    extract_files(replace(job, table_url=f"{job.table_url}2"))  # Over its own.

@@ -2,6 +2,7 @@
 probabilities that `log_q` says.
 """
 
+import contextlib
 import json
 import math
 import pickle
@@ -26,6 +27,7 @@ from featstore.base.errors import (
 )
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.train_check import TrainCheck, check
+from featstore.spec.parse import load_spec
 from featstore.tensors.batch import Batch
 from featstore.tensors.numpy_batch import JaggedArray, numpy_batch
 from tests.loader.conftest import merged_state
@@ -450,15 +452,40 @@ def test_loaders_that_name_items_by_other_slots_share_no_pool(tmp_path: Path) ->
     put_parquet(tmp_path / "pool/0.parquet", items(alt_id=other_ids))
     row = np.arange(300)
     columns = {"row": row, "item_id": row % NUM_ITEMS + 1, "alt_id": row % 7 + 1, "click": row % 2}
-    put_parquet(
-        tmp_path / "rows/0.parquet", {k: pa.array(v, pa.int64()) for k, v in columns.items()}
-    )
-    where = str(tmp_path / "rows"), str(tmp_path / "pool")
-    slots = {"slots": ["row", "item_id", "alt_id"]}
-    with (
-        loader_of(*where, **slots) as one,
-        loader_of(*where, candidates={"id": "alt_id"}, **slots) as other,
-    ):
-        for loader, name in ((one, "item_id"), (other, "alt_id")):
+    rows = {name: pa.array(values, pa.int64()) for name, values in columns.items()}
+    put_parquet(tmp_path / "rows/0.parquet", rows)
+    with contextlib.ExitStack() as alive:
+        for name in ("item_id", "alt_id"):
+            loader = alive.enter_context(
+                loader_of(
+                    str(tmp_path / "rows"),
+                    str(tmp_path / "pool"),
+                    candidates={"id": name},
+                    slots=["row", "item_id", "alt_id"],
+                )
+            )
             for batch in loader:
                 assert not (batch.candidates[name] == batch[name][:, None]).any()
+
+
+def test_a_slot_may_be_a_popularity_a_weight_and_a_label(tmp_path: Path) -> None:
+    raw = {"item": pa.array(["a", "b", "c"]), "price": pa.array([1.0, 2.0, None])}
+    put_parquet(tmp_path / "raw.parquet", raw)
+    slots = [
+        {"slot": 1, "name": "item_id", "op": "hash", "of": "item"},
+        {"slot": 2, "name": "cost", "op": "identity", "of": "price", "default": 4.0},
+    ]
+    spec: Any = {"spec": 1, "inputs": {"item": "string", "price": "double"}, "slots": slots}
+    featstore.extract(
+        load_spec(spec), tmp_path / "raw.parquet", tmp_path / "table", no_partition=True
+    )
+    table = str(tmp_path / "table")
+    options: dict[str, Any] = {"slots": ["item_id"], "labels": ["cost"], "weight": "cost"}
+    with loader_of(table, table, candidates={"by": "cost"}, **options) as loader:
+        (batch,) = loader
+    assert batch.weight is not None
+    assert batch.log_q is not None
+    assert batch.labels["cost"].tolist() == batch.weight.tolist() == [1, 2, 4]
+    drawn_costs = batch.candidates["cost"]
+    expected = torch.log(drawn_costs / (7 - batch.labels["cost"][:, None]))
+    assert torch.allclose(batch.log_q, expected)

@@ -4,6 +4,7 @@ slots that counts belong to.
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.files.storage import open_write
+from featstore.files.storage import open_read, open_write
 from featstore.ops.arrays import Integers, Mask
 from featstore.ops.lists import fill_null
 from featstore.ops.malformed import KINDS, MAX_EXAMPLES, MalformedValues, value_text
@@ -24,6 +25,7 @@ FILLED = "filled"
 NULLS_DROPPED = ("incomplete elements", "null elements")
 TEXT_ERRORS = ("invalid utf-8", "malformed weights")
 MAX_REJECTS = 10_000
+_LAST_BYTES = 1_024  # in which the last line is
 _MAX_ELEMENTS, _MAX_CHARACTERS = 100, 1_000  # of a value in the list of rejected rows
 
 
@@ -185,6 +187,17 @@ def write_rejects(url: str, found: Iterable[Rejects]) -> None:
         for *_, line in kept:
             file.write(line.encode(errors="replace") + b"\n")
         file.write(json.dumps(last).encode() + b"\n")
+
+
+def may_hold_rejects(url: str) -> bool:
+    """Whether there is no such file, or one that `write_rejects` wrote."""
+    try:
+        with open_read(url) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+            last = file.read().splitlines()[-1:]
+    except FileNotFoundError:
+        return True
+    return any(line.startswith(b'{"num_rows": ') and b'"complete": ' in line for line in last)
 
 
 def _plain(array: pa.Array, row: int) -> object:

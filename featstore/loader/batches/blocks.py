@@ -145,10 +145,16 @@ class Block:
         if self.draws is None or len(self) == self.num_rows:
             # With the same number on both sides a source is delivered to its end.
             return tuple([source.segment(self.end, self.num_rows) for source in self.sources])
+        before = self._led_before()
         segments = [
             source.segment(end, num_rows)
             for source, first, end, num_rows in self._rows_of_sources()
-            if first < end or (self.end == self.num_rows and not num_rows)
+            if first < end
+            or (
+                self.end == self.num_rows
+                and not num_rows
+                and source.end_row >= before.get(source.claim.key, -1)
+            )
         ]
         # A source of which nothing is delivered comes at the end, unless what follows it has come.
         last = {segment.claim.key: segment for segment in sorted(segments, key=lambda s: s.through)}
@@ -200,7 +206,11 @@ class Block:
             return found
         kept, sources = np.zeros(self.num_rows, bool), list[BlockSource]()
         numbers = np.zeros(len(self.sources), np.int32)
+        before = self._led_before()
         for number, (source, first, end, num_rows) in enumerate(self._rows_of_sources()):
+            led = before.get(source.claim.key, -1)
+            if first == num_rows and source.end_row < led + (first > 0):
+                continue  # It came with an earlier slice, or what follows it has.
             limit = limits.get(number)
             last = end if limit is None else min(end, source.row_at(limit))
             kept[np.flatnonzero(self.draws == number)[first:last]] = True
@@ -218,6 +228,16 @@ class Block:
             extras=self.extras.take(pa.array(rows)) if self.extras.num_columns else self.extras,
             draws=numbers[self.draws[rows]],
         )
+
+    def _led_before(self) -> dict[tuple[int, int, int], int]:
+        """By claim, the row of its stream to which earlier slices of the block have led it."""
+        led = dict[tuple[int, int, int], int]()
+        if self.begin:
+            for source, first, _, num_rows in self._rows_of_sources():
+                if first:
+                    key = source.claim.key
+                    led[key] = max(led.get(key, -1), source.through(first, num_rows))
+        return led
 
     def _rows_of_sources(self) -> Iterator[tuple[BlockSource, int, int, int]]:
         """Each source with how many of its rows come before this block, how many before its end,

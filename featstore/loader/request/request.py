@@ -544,11 +544,6 @@ def number_field(schema: SlotSchema, name: str, what: str) -> pa.Field:
             f"{what}: {name!r}: expected a number, found the signs of an id slot, hashes that "
             f"float32 cannot hold: name the raw column under `labels` or `weight` of the spec"
         )
-    if name in schema and schema[name].number is not None:
-        raise ConfigError(
-            f"{what}: {name!r}: expected a label, a weight or a kept column, found a slot: name its "
-            f"raw column under `labels`, `weight` or `keep` of the spec"
-        )
     return field
 
 

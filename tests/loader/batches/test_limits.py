@@ -215,6 +215,33 @@ def test_batches_of_files_have_each_row_before_the_end_of_its_claim_once(
     require_exact(blocks, batch_size, takes)
 
 
+@pytest.mark.parametrize(
+    ("starts", "batch_size", "where", "takes"),
+    [
+        ([24, 12], 12, None, [None, 0.9, None, None, None, None, 2.0]),
+        (
+            [35, 8, 5],
+            8,
+            "row % 3 = 1",
+            [
+                *[None, None, 0.9, *[None] * 6, 0.4, *[None] * 3, 0.9, None, 0.1, None, 2.0, 0.1],
+                *[2.0, 1.0, *[None] * 3, 0.1, 2.0, None, 0.9, 0.4, None],
+            ],
+        ),
+    ],
+)
+def test_what_a_cut_leaves_out_does_not_lead_a_claim_back(
+    files: list[DataFile],
+    starts: list[int],
+    batch_size: int,
+    where: str | None,
+    takes: list[float | None],
+) -> None:
+    files = files[: len(starts)]
+    blocks = assembled(files, batch_size, width=2, starts=starts, where=where)
+    require_exact(blocks, batch_size, takes)
+
+
 @settings(max_examples=300)
 @given(
     of=st.lists(

@@ -54,11 +54,6 @@ def test_the_selection_holds_what_where_reads_but_no_partition_key() -> None:
             "weight: 'user': expected a number, found the signs of an id slot",
         ),
         (
-            {"weight": "price"},
-            ConfigError,
-            "weight: 'price': expected a label, a weight or a kept column, found a slot",
-        ),
-        (
             {"labels": ["clik"]},
             SelectionError,
             "labels: no column 'clik' in the table; did you mean 'click'",
