@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore.base.errors import ConfigError
+from featstore.extraction import event_logs
 from featstore.extraction.days import extract_days
 from featstore.extraction.event_logs import as_told, with_events
 from featstore.extraction.job import ExtractJob, extract_files
@@ -145,6 +146,21 @@ def test_a_log_of_text_is_read_for_late_events(job: ExtractJob, tmp_path: Path) 
             expected = ["up to date", "stale input", "up to date"]
         assert reasons(replace(job, run_id=name)) == expected
         expected = ["up to date"] * 3
+
+
+def test_text_of_later_events_opens_no_data_file(
+    job: ExtractJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = replace(job, events={"clicks": str(tmp_path / "text")}, run_id="text")
+    event = {"user": "all", "at": str(time_of(3 * DAY)), "arrived": str(time_of(3 * DAY))}
+    for name in "ab":
+        path = tmp_path / f"text/{name}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(event | {"item": "late", "price": 1}))
+        if name == "a":
+            reasons(job)
+            monkeypatch.setattr(event_logs._LogNow, "_rows", None)
+        assert reasons(job) == ["up to date"] * 3
 
 
 def test_days_without_rows_that_may_see_events_wait_for_none(tmp_path: Path) -> None:
