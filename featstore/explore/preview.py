@@ -159,8 +159,8 @@ class Preview(TableResult):
             `shape`, `num_present`, `coverage`, `distinct`, `mean`, `min`, `max`, `quantiles`,
             `coverage_error`, `top` (a list of `{value, text, share, label_rates}`), and
             `auc_LABEL` and `auc_standard_error_LABEL` for each label of 0 and 1.
-        slots: The previewed slots and those of the table by their AUC for the first label that
-            has any, the largest first: the table's slot, and below it the previewed one of its number.
+        slots: The previewed slots and those of the table by their AUC for the first label that has
+            any, the largest first: the table's slot, and below it the previewed one of its number.
     """
 
     rows: PreviewedRows
