@@ -407,9 +407,7 @@ class _LabelledCounts:
             "kind": str(self.slot.kind),
             "coverage": self._num_present / total[0] if total[0] else 0.0,
             "num_cells": len(cells),
-            **curves.area(
-                (self._num_pairs + missing) / max(self._counter.num_values + missing, 1)
-            ),
+            **curves.area((self._num_pairs + missing) / max(self._counter.num_values + missing, 1)),
             "mutual_information": mutual_information(positives, negatives),
             "information_value": information_value(positives, negatives),
         }
@@ -476,8 +474,8 @@ class _Curves:
 
     def area(self, values_of_row: float) -> dict[str, float | None]:
         """The mean area of the curves and its standard error; None if no half has both positive and
-        negative rows, or too few of them. The values of a row share its label. They are taken to have
-        one score, too, so that the error of lists is too large where they differ.
+        negative rows, or too few of them. The values of a row share its label. They are taken to
+        have one score, too, so that the error of lists is too large where they differ.
 
         Args:
             values_of_row: How many values a value's row has, the mean over all values.

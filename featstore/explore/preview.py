@@ -459,7 +459,7 @@ def _ranking_label(slots: Sequence[PreviewedSlot]) -> str:
 def _top_text(top: Mapping[str, Any]) -> str:
     name = short_sign(top["value"]) if top["text"] is None else top["text"]
     rates = (
-        f"{label} {rate:.3g}"
+        f"{label} {number_text(rate, 3)}"
         for label, rate in (top["label_rates"] or {}).items()
         if rate is not None
     )
