@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pytest
 
-from featstore.base.table_result import TableResult, share_text
+from featstore.base.table_result import TableResult, number_text, share_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,3 +70,28 @@ def test_a_share_that_is_not_none_or_all_is_not_told_as_that(
     share: float | None, text: str
 ) -> None:
     assert share_text(share) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (None, 3, "-"),
+        (0.0, 3, "0"),
+        (1e-9, 3, "1e-09"),
+        (0.25, 3, "0.25"),
+        (0.9994, 3, "0.999"),
+        (0.9997, 3, "0.9997"),
+        (1 - 2**-53, 3, "0.9999999999999999"),
+        (1.0, 3, "1"),
+        (99.4, 2, "99"),
+        (99.7, 2, "99.7"),
+        (999.7, 3, "999.7"),
+        (-999.7, 3, "-999.7"),
+        (1234.5, 3, "1234"),
+        (123456.0, 4, "1.235e+05"),
+    ],
+)
+def test_a_number_is_rounded_neither_to_a_whole_nor_to_a_power_of_ten(
+    value: float | None, digits: int, text: str
+) -> None:
+    assert number_text(value, digits) == text

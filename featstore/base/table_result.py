@@ -138,10 +138,15 @@ def nullable_integers(table: pa.Table) -> pa.Table:
 
 
 def number_text(value: float | None, digits: int = 4) -> str:
-    """A number in few digits, or a dash for None."""
+    """A number in few digits, or a dash for None. What is less than 1, as a share may be, has as
+    many digits as show it.
+    """
     if value is None:
         return "-"
-    return f"{value:.{digits if abs(value) < 10**digits else 4}g}"
+    if 0.5 < value < 1.0:
+        texts = (f"{value:.{number}g}" for number in range(digits, 18))
+        return next(text for text in texts if text != "1")
+    return f"{value:.{digits if abs(value) < 10**digits - 0.5 else 4}g}"
 
 
 def two_digits(value: float | None) -> str:

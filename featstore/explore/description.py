@@ -3,7 +3,7 @@
 """
 
 import datetime
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
@@ -15,9 +15,10 @@ from featstore.extraction.units.findings import describe as describe_findings
 from featstore.ops.timestamps import duration_text
 from featstore.statistics.data_checks import CheckResult
 from featstore.table.delta import Commit, with_origins
+from featstore.table.groups import group_commits
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import history_of
-from featstore.table.snapshot import DataFile, Snapshot
+from featstore.table.snapshot import DataFile, FileList, Snapshot
 
 _COMMIT_HEADERS = (
     "version",
@@ -267,28 +268,39 @@ def _totals(files: Collection[DataFile]) -> dict[str, int]:
     }
 
 
-def stored_findings(
-    commits: Iterable[Commit], partitions: Iterable[Mapping[str, str | None]]
-) -> tuple[str, ...]:
-    """What the extractions that made these partitions skipped or replaced as malformed.
+def stored_findings(commits: Iterable[Commit], snapshot: Snapshot) -> tuple[str, ...]:
+    """What the extractions that made a table's rows and slot groups skipped or replaced as
+    malformed. Those of rows that were replaced since are left out, where a commit did not make
+    others besides.
 
     Args:
         commits: The commits of the table up to its version, newest first.
-        partitions: The table's partitions.
+        snapshot: The table.
     """
-    waiting, lines = {to_json(partition) for partition in partitions}, list[str]()
+    lines, in_use = [*_findings_of(commits, snapshot.data_files, "")], snapshot.data_files.groups
+    for group in snapshot.groups:
+        if group.name in in_use:
+            made = group_commits(snapshot.url, group)
+            lines += _findings_of(made, in_use[group.name].files, group.name)
+    return tuple(lines)
+
+
+def _findings_of(commits: Iterable[Commit], files: FileList, group: str) -> Iterator[str]:
+    """The findings of the commits that made the partitions of these files."""
+    waiting = {to_json(total.partition) for total in files.totals()}
     for _, of in with_origins(commits):
         made = waiting & {to_json(partition) for partition in of.partitions}
         if made and not of.origins and of.groups is None:
             waiting -= made
-            lines += _findings(of)
-    return tuple(lines)
+            yield from _findings(of, group, len(of.partitions) - len(made))
 
 
-def _findings(of: CommitMetadata) -> Iterator[str]:
-    where = _partition_names(of.partitions)
+def _findings(of: CommitMetadata, group: str, num_replaced: int = 0) -> Iterator[str]:
+    replaced = f"{num_replaced} of them replaced since" if num_replaced else ""
+    names = (f"slot group {group}" if group else "", _partition_names(of.partitions), replaced)
+    where = ", ".join(filter(None, names))
     for line in describe_findings(of.counts, (), of.num_rows_skipped):
-        yield f"{where}: {line}"
+        yield f"{where}: {line}" if where else line
 
 
 def _columns(snapshot: Snapshot) -> tuple[ColumnDescription, ...]:
@@ -329,11 +341,13 @@ class History(Printed):
         table: The URL of the table.
         commits: The commits, newest first.
         num_more: Earlier commits that the log holds besides.
+        malformed: What the runs of these commits skipped or replaced, a line for each finding.
     """
 
     table: str
     commits: tuple[Commit, ...]
     num_more: int
+    malformed: tuple[str, ...] = ()
 
     def text(self, width: int | None = None) -> str:
         """A line for each commit, of `width` characters at most if given."""
@@ -343,14 +357,8 @@ class History(Printed):
             align=_COMMIT_ALIGN,
             width=width,
         )
-        found = [
-            f"version {commit.version}, {line}"
-            for commit in self.commits
-            if commit.metadata is not None and not commit.metadata.origins
-            for line in _findings(commit.metadata)
-        ]
         more = [f"(and {self.num_more:,} earlier ones)"] if self.num_more else []
-        return "\n".join([table, *more, *found])
+        return "\n".join([table, *more, *self.malformed])
 
     def as_dict(self) -> dict[str, Any]:
         """The commits as JSON types, without the checksum of each file."""
@@ -381,7 +389,27 @@ def table_history(url: str, last: int | None = None) -> History:
     """
     commits = history_of(url)
     shown = commits if last is None else commits[:last]
-    return History(table=redact(url), commits=tuple(shown), num_more=len(commits) - len(shown))
+    return History(
+        table=redact(url),
+        commits=tuple(shown),
+        num_more=len(commits) - len(shown),
+        malformed=tuple(_findings_by_version(shown, commits)),
+    )
+
+
+def _findings_by_version(shown: Iterable[Commit], commits: Sequence[Commit]) -> Iterator[str]:
+    """The findings of some of a table's commits, newest first."""
+    before, groups = dict[str, int](), dict[int, str]()
+    for commit in reversed(commits):
+        after = None if commit.metadata is None else commit.metadata.groups
+        if after is not None:
+            changed = after.items() - before.items()
+            groups[commit.version] = ", ".join(sorted(name for name, _ in changed))
+            before = dict(after)
+    for commit in shown:
+        if commit.metadata is not None and not commit.metadata.origins:
+            for line in _findings(commit.metadata, groups.get(commit.version, "")):
+                yield f"version {commit.version}, {line}"
 
 
 def _commit_cells(commit: Commit) -> tuple[object, ...]:

@@ -376,13 +376,14 @@ class _LabelledCounts:
         self._is_id = slot.kind is SlotKind.ID
         self._counter = ValueCounter(space, np.int64 if self._is_id else np.float32, 3)
         self._missing = np.zeros(4)
-        self._num_present = 0
+        self._num_present = self._num_pairs = 0
 
     def add(self, column: pa.Array, labelled: _Labelled) -> None:
         """Counts the next rows, those with a known label."""
         values, rows = known_values(self.slot, column)
         at = slice(None) if rows is None else rows
         self._counter.add(values, [weight[at] for weight in labelled.weights])
+        self._num_pairs += len(values) if rows is None else int((np.bincount(rows) ** 2).sum())
         if self.slot.shape:
             missing = np.flatnonzero(values_of(pc.is_null(column)))
         else:
@@ -406,9 +407,7 @@ class _LabelledCounts:
             "kind": str(self.slot.kind),
             "coverage": self._num_present / total[0] if total[0] else 0.0,
             "num_cells": len(cells),
-            **curves.area(
-                (self._counter.num_values + missing) / max(self._num_present + missing, 1)
-            ),
+            **curves.area((self._num_pairs + missing) / max(self._counter.num_values + missing, 1)),
             "mutual_information": mutual_information(positives, negatives),
             "information_value": information_value(positives, negatives),
         }
@@ -473,10 +472,13 @@ class _Curves:
             found = count_values(scores, [up, here - up])
             self._halves[i] = merge_counts([self._halves[i], found])
 
-    def area(self, values_per_row: float) -> dict[str, float | None]:
+    def area(self, values_of_row: float) -> dict[str, float | None]:
         """The mean area of the curves and its standard error; None if no half has both positive and
-        negative rows, or too few of them. The values of a row share its label, so that the error is
-        that of as many values as there are rows.
+        negative rows, or too few of them. The values of a row share its label. They are taken to
+        have one score, too, so that the error of lists is too large where they differ.
+
+        Args:
+            values_of_row: How many values a value's row has, the mean over all values.
         """
         areas = [auc(*half.sums) for half in self._halves]
         known = [area for area in areas if area is not None]
@@ -486,7 +488,7 @@ class _Curves:
             "auc": sum(known) / len(known) if known else None,
             # That of one half: where a slot says little, both areas are high by the same chance, in
             # which the rates of one half agree with those of the other.
-            "auc_standard_error": sum(halves) / len(halves) * max(values_per_row, 1.0) ** 0.5
+            "auc_standard_error": sum(halves) / len(halves) * max(values_of_row, 1.0) ** 0.5
             if halves
             else None,
         }

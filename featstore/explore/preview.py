@@ -97,11 +97,6 @@ class PreviewedSlot:
         number = self.statistics["number"]
         return self.statistics["slot"] if number is None else number
 
-    @property
-    def first_auc(self) -> float:
-        """Its AUC for the first label; 0 if it is not known."""
-        return next((auc for auc in self.auc.values() if auc is not None), 0.0)
-
     def cells(self, labels: Sequence[str]) -> tuple[object, ...]:
         """Its row of the table of text, with the AUC for these labels."""
         row = self.statistics
@@ -164,8 +159,8 @@ class Preview(TableResult):
             `shape`, `num_present`, `coverage`, `distinct`, `mean`, `min`, `max`, `quantiles`,
             `coverage_error`, `top` (a list of `{value, text, share, label_rates}`), and
             `auc_LABEL` and `auc_standard_error_LABEL` for each label of 0 and 1.
-        slots: The previewed slots and those of the table by their AUC for the first label of 0 and
-            1, the largest first: the table's slot, and below it the previewed one of its number.
+        slots: The previewed slots and those of the table by their AUC for the first label that has
+            any, the largest first: the table's slot, and below it the previewed one of its number.
     """
 
     rows: PreviewedRows
@@ -214,12 +209,13 @@ class Preview(TableResult):
 
     def _ranks(self) -> list[str]:
         """The places of the previewed slots among all, where they stand beside a table's."""
-        if self.table_rows is None or not self.labels:
+        label = _ranking_label(self.slots)
+        if self.table_rows is None or not label:
             return []
         keys = list(dict.fromkeys(slot.key for slot in self.slots))
         new = [slot for slot in self.slots if slot.source == "preview"][:_NUM_RANKED]
         ranks = (f"{s.statistics['slot']} is number {keys.index(s.key) + 1}" for s in new)
-        return [f"of {len(keys):,} slots by the auc of {self.labels[0]}: {', '.join(ranks)}"]
+        return [f"of {len(keys):,} slots by the auc of {label}: {', '.join(ranks)}"]
 
     def _shown(self) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
         aucs = [AUC_HEADER.replace("auc", f"auc of {label}") for label in self.labels]
@@ -442,20 +438,28 @@ def _previewed(
 def _beside(
     previewed: Sequence[PreviewedSlot], of_table: Sequence[PreviewedSlot]
 ) -> list[PreviewedSlot]:
-    """The slots by their AUC for the first label of 0 and 1, if there is one, the largest first: of
-    two with one number the table's above the previewed one, which has the place of both.
+    """The slots by their AUC for `_ranking_label`, the largest first: of two with one number the
+    table's above the previewed one, which has the place of both.
     """
     by_slot = {slot.key: [slot] for slot in previewed}
     for slot in of_table:
         by_slot.setdefault(slot.key, []).insert(0, slot)
-    groups = sorted(by_slot.values(), key=lambda group: -group[-1].first_auc)
+    label = _ranking_label([*previewed, *of_table])
+    groups = sorted(by_slot.values(), key=lambda group: -(group[-1].auc.get(label) or 0.0))
     return [slot for group in groups for slot in group]
+
+
+def _ranking_label(slots: Sequence[PreviewedSlot]) -> str:
+    """The first label, the spec's before the table's, for which an AUC is known; empty if none."""
+    known = {label for slot in slots for label, auc in slot.auc.items() if auc is not None}
+    spec_first = sorted(slots, key=lambda slot: slot.source != "preview")
+    return next((label for slot in spec_first for label in slot.auc if label in known), "")
 
 
 def _top_text(top: Mapping[str, Any]) -> str:
     name = short_sign(top["value"]) if top["text"] is None else top["text"]
     rates = (
-        f"{label} {rate:.3g}"
+        f"{label} {number_text(rate, 3)}"
         for label, rate in (top["label_rates"] or {}).items()
         if rate is not None
     )

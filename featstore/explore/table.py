@@ -561,7 +561,7 @@ class Table:
         partitions and warnings. `str()` of it is the text for people.
         """
         warnings = stored_warnings(self._commits(), self.partitions)
-        malformed = stored_findings(self._commits(), self.partitions)
+        malformed = stored_findings(self._commits(), self.snapshot)
         return describe(self.snapshot, len(self.history()), warnings, malformed)
 
     def _commits(self) -> list[Commit]:

@@ -335,14 +335,15 @@ def _rows(schema: SlotSchema, files: Sequence[DataFile]) -> Iterator[pa.RecordBa
 
 
 def _histories(schema: SlotSchema, files: Sequence[DataFile]) -> Iterator[ColumnStatistics]:
-    """The statistics of each history of each row group."""
+    """The statistics of each history, of parts of rows."""
     for file in files:
         with open_part(file) as opened:
             lists = StoredReader(opened, schema)
             if not lists.histories:
                 continue
-            times = schema.only({history.as_of for history in lists.histories})
-            for index, table in enumerate(read_tables(opened, times, file.partition)):
+            of_rows = schema.only({history.as_of for history in lists.histories})
+            for index, table in enumerate(read_tables(opened, of_rows, file.partition)):
                 for ranges in lists.read(index):
                     as_of = table.column(ranges.history.as_of).combine_chunks()
-                    yield history_statistics(ranges, values_of(as_of.cast(pa.int64()).fill_null(0)))
+                    times = values_of(as_of.cast(pa.int64()).fill_null(0))
+                    yield from history_statistics(ranges, times)

@@ -140,8 +140,7 @@ def visible(events: Events, history: EventHistory, keys: Integers, as_of: Intege
     begin = np.maximum(first, end - history.max_len)
     if history.window is None:
         return EventRanges(begin=begin, end=end, oldest=np.full(len(keys), _NEVER))
-    is_first = as_of < _NEVER + history.window  # the difference is below int64
-    oldest = np.where(is_first, _NEVER, as_of - np.where(is_first, 0, history.window))
+    oldest = oldest_seen(as_of, history.window)
     # An event is known at its time or later, so none that was known before `oldest` is newer.
     begin = _first_at_least(events.known, oldest, begin, end)
     some = np.flatnonzero(begin < end)
@@ -150,6 +149,12 @@ def visible(events: Events, history: EventHistory, keys: Integers, as_of: Intege
         found = _next_at_least(events.at, oldest[late], begin[late])
         begin[late] = np.minimum(found, end[late])
     return EventRanges(begin=begin, end=end, oldest=oldest)
+
+
+def oldest_seen(as_of: Integers, window_us: int) -> Integers:
+    """The time before which events are outside each row's window, within int64: `(num_rows,)`."""
+    oldest: Integers = np.maximum(as_of, _NEVER + window_us) - window_us
+    return oldest
 
 
 def ages(as_of: pa.Array, at: pa.Array, node: Node) -> pa.Array:

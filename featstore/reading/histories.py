@@ -13,7 +13,7 @@ from featstore.base.errors import DataFileError
 from featstore.base.processes import cached_property
 from featstore.base.schema import Slot, SlotSchema
 from featstore.histories.file_format import HistoryRanges, StoredHistory, histories_of
-from featstore.histories.visibility import MOST_US
+from featstore.histories.visibility import MOST_US, oldest_seen
 from featstore.ops.arrays import values_of
 from featstore.ops.lists import positions_of
 from featstore.ops.timestamps import UNITS
@@ -25,8 +25,6 @@ from featstore.reading.pages import Take
 from featstore.reading.reader import RowGroupReader, Rows, chosen_lists
 
 _TIME = pa.timestamp("us", "UTC")
-# Times of which each difference is an int64, 146,000 years before and after 1970.
-_SMALLEST = 2**63 - 1  # Without its sign.
 # How many events are looked at at once where single ones may be too old. Chosen, not measured.
 _EVENTS_AT_ONCE = 1 << 20
 # Of each row: its range, that of ages with time and unit, and the columns of which they are made.
@@ -332,7 +330,7 @@ class _Lists:
     ) -> tuple[dict[str, Ragged], Array]:
         """The lists, and ranges of them without events that are longer before their rows."""
         at = lists[self._history.times.name].values
-        oldest = np.maximum(as_of, window_us - _SMALLEST) - window_us
+        oldest = oldest_seen(as_of, window_us)
         if self._history.logged_at is not None:
             found, of_rows = without_old(lists, of_rows, at, oldest)
             # Where lists were added, all of them are copies.

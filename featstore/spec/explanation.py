@@ -14,7 +14,7 @@ from featstore.ops.columns import sign_column
 from featstore.ops.ids import fields_of, is_hashed
 from featstore.ops.lists import is_list
 from featstore.ops.registry import OPERATORS
-from featstore.ops.signature import JOINT, readable
+from featstore.ops.signature import BOOLEANS, JOINT, readable
 from featstore.spec.graph import Graph, Step
 
 _HEADERS = ("of", "step", "reads", "value")
@@ -195,11 +195,16 @@ def _name(steps: Sequence[ExplainedStep], step: Step, made: ExplainedStep) -> st
         members = [steps[i] for i in _shown_sources(steps, made)]
         texts = [member.name or member.value for member in members]
         known = made.value and all(isinstance(text, str | int) for text in texts)
-        return JOINT.join(readable(str(text)) for text in texts) if known else ""
+        return JOINT.join(map(_readable, texts)) if known else ""
     operator = OPERATORS.get(step.op)
     if operator is None or operator.names is None or operator.function is not step.function:
         return ""
     return operator.names(step.params).name(made.value) if isinstance(made.value, int) else ""
+
+
+def _readable(member: str | int) -> str:
+    """A member of a sign as top values of profiles show it."""
+    return readable(BOOLEANS.name(member) if isinstance(member, bool) else str(member))
 
 
 def _text(value: Any) -> str:

@@ -106,6 +106,12 @@ def matches_base(group: Snapshot, partitions: Sequence[Mapping[str, str]], base:
     return found == dict(zip(files.paths, files.values("num_rows"), strict=True))
 
 
+def group_commits(table_url: str, group: Group) -> list[delta.Commit]:
+    """The commits of a group up to its version, newest first."""
+    commits = delta.history(group_url(table_url, group.name))
+    return [commit for commit in commits if commit.version <= group.version]
+
+
 class GroupOrigins:
     """Which runs made the files of a table's slot groups. Reads the groups' logs when it is made.
 
@@ -116,7 +122,11 @@ class GroupOrigins:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._commits = {
-            group.name: _commits(snapshot.url, group)
+            group.name: [
+                commit.metadata
+                for commit in group_commits(snapshot.url, group)
+                if commit.metadata is not None
+            ]
             for group in snapshot.groups
             if group.schema.slots
         }
@@ -253,13 +263,3 @@ def _open(table_url: str, name: str, version: int) -> tuple[str, Snapshot]:
             f"{redact(table_url)}: slot group {name!r} cannot be opened at version {version}, "
             f"which the table references ({error})"
         ) from None
-
-
-def _commits(table_url: str, group: Group) -> list[CommitMetadata]:
-    """The commits of a group up to its version, newest first."""
-    found = delta.history(group_url(table_url, group.name))
-    return [
-        commit.metadata
-        for commit in found
-        if commit.metadata is not None and commit.version <= group.version
-    ]

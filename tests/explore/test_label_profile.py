@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from featstore.base.errors import InputError, SelectionError
 from featstore.base.schema import Slot, SlotKind
 from featstore.explore.label_profile import LabelProfile, label_rows
+from featstore.ops.lists import offsets_from
 from featstore.statistics.measures import wilson
 
 SLOTS = (
@@ -158,6 +159,22 @@ def test_the_error_of_lists_is_that_of_their_rows() -> None:
     found = label_rows(pa.table(rows).to_batches(), [SLOTS[0], SLOTS[1]], "click")
     errors = {row["slot"]: row["auc_standard_error"] for row in found.table.to_pylist()}
     assert errors["tags"] == pytest.approx(errors["item"], rel=0.05)
+
+
+def test_the_error_of_lists_of_uneven_length_is_how_much_their_auc_varies() -> None:
+    draw, found = np.random.default_rng(8), list[dict[str, Any]]()
+    for _ in range(60):
+        lengths = np.minimum(np.exp(draw.normal(1, 1.5, 1_000)), 200).astype(int)
+        tags = np.repeat(draw.integers(1, 10, 1_000), lengths)
+        rows = {
+            "tags": pa.ListArray.from_arrays(offsets_from(lengths).astype(np.int32), tags),
+            "click": (draw.random(1_000) < 0.3).astype(int),
+        }
+        profile = label_rows(pa.table(rows).to_batches(), [SLOTS[1]], "click")
+        found += profile.table.to_pylist()
+    spread = np.std([row["auc"] for row in found], ddof=1)
+    error = np.mean([row["auc_standard_error"] for row in found])
+    assert error == pytest.approx(spread, rel=0.3)
 
 
 def test_a_slot_that_says_nearly_all_of_the_label_is_remarked() -> None:

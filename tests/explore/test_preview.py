@@ -39,6 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ),
             "price": [float(i) for i in range(60)],
             "clicked": [int(i % 3 > 0) for i in range(60)],
+            "bought": pa.nulls(60, pa.int64()),
             "at": pa.array([i % 2 * 3600 for i in range(60)], pa.timestamp("s", tz="UTC")),
         }
         pq.write_table(pa.table(rows), directory / "a.parquet")
@@ -63,6 +64,16 @@ def test_a_slot_is_shown_with_its_values_and_their_label_rates() -> None:
         + " ann & 01:00 (37.0%, click 1) ann & 00:00 (29.6%, click "
         "1) bob & 01:00 (18.5%, click 0) bob & 00:00 (14.8%, click 0)",
     ]
+
+
+@pytest.mark.usefixtures("here")
+def test_slots_are_ranked_by_the_first_label_that_has_an_auc() -> None:
+    text = SPEC.replace("{click:", "{buy: bought, click:").replace("at:", "bought: long, at:")
+    Path("buy.yaml").write_text(text + "  - {slot: 105, name: leak, op: hash, of: clicked}")
+    found = preview("buy.yaml", "raw", slot="105", table_url="table")
+    assert [slot.statistics["slot"] for slot in found.slots] == ["leak", "who", "cost"]
+    assert found.slots[0].auc["buy"] is None
+    assert "of 3 slots by the auc of click: leak is number 1" in lines(found)
 
 
 @pytest.mark.usefixtures("here")

@@ -203,3 +203,35 @@ def test_no_other_file_is_written_over(job: ExtractJob, tmp_path: Path) -> None:
     assert raw.read_bytes() == before
     extract_files(job)
     extract_files(replace(job, table_url=f"{job.table_url}2"))  # Over its own.
+
+
+def test_counts_are_of_the_partitions_and_slot_groups_in_use(job: ExtractJob) -> None:
+    for day in ("01", "02", "03"):
+        (directory := Path(job.input_url) / f"dt=2026-11-{day}").mkdir()
+        pq.write_table(RAW, directory / "a.parquet")
+    (Path(job.input_url) / "a.parquet").unlink()
+    extract_files(replace(job, rejects=None, partition_from_path=("dt",)))
+    every = "dt=2026-11-01 to dt=2026-11-03 (3)"
+    assert open_table(job.table_url).inspect().malformed[0] == f"{every}: 6 rows skipped"
+    third = replace(
+        job,
+        rejects=None,
+        input_url=str(Path(job.input_url) / "dt=2026-11-03"),
+        partition={"dt": "2026-11-03"},
+        run_id="again",
+    )
+    extract_files(third)
+    more = {"slot": 4, "name": "more", "op": "identity", "of": "num"}
+    spec = load_spec(SPEC | {"slots": [*SPEC["slots"], more]})
+    featstore.extract(spec, third.input_url, job.table_url, partition=third.partition, group="more")
+    found = [line for line in open_table(job.table_url).inspect().malformed if "skipped" in line]
+    assert found == [
+        "dt=2026-11-03: 2 rows skipped",
+        f"{every}, 1 of them replaced since: 6 rows skipped",
+        "slot group more, dt=2026-11-03: 2 rows skipped",
+    ]
+    shown = str(table_history(job.table_url))
+    assert "version 2, slot group more: 2 rows skipped" in shown
+    pq.write_table(RAW.slice(0, 4), Path(third.input_url) / "a.parquet")
+    extract_files(replace(third, run_id="third"))
+    assert "slot group" not in "".join(open_table(job.table_url).inspect().malformed), "stale"

@@ -171,3 +171,11 @@ def test_an_unknown_slot_and_a_row_without_a_column_are_named() -> None:
         extractor.explain(ROW).of("whom")
     with pytest.raises(InputError, match="'user'"):
         extractor.explain({key: value for key, value in ROW.items() if key != "user"})
+
+
+def test_the_sign_of_a_boolean_is_named_as_in_profiles() -> None:
+    slots = [{"slot": 1, "name": "f_new", "op": "hash", "of": "new"}]
+    spec = load_spec({"spec": 1, "inputs": {"new": "boolean"}, "slots": slots})
+    for value, name in ((True, "true"), (False, "false")):
+        explained = Extractor(spec).explain({"new": value})
+        assert [step.name for step in explained.steps if step.step == "sign_column"] == [name]

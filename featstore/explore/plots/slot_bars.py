@@ -46,7 +46,7 @@ def plot_coverage(table: pa.Table, num_rows: int) -> "Figure":
     # From 0 bars of 99.0 and 99.9 % would look equal.
     begin = 1.0 - 1.25 * (1.0 - least) if 0.5 < least < 1.0 else 0.0
     axes.set_xlim(max(begin, 0.0), 1.0)
-    cut = f"; from {begin:.3g}, not 0" if begin > 0.0 else ""
+    cut = f"; from {number_text(begin, 3)}, not 0" if begin > 0.0 else ""
     axes.set_xlabel(f"share of rows that are not missing (orange: not all{cut})")
     write_values(axes, list(map(coverage_text, coverage)))
     return figure
@@ -156,7 +156,7 @@ def _bars(axes: "Axes", values: Sequence[float | None], label: str) -> None:
     axes.barh(range(len(values)), [value or 0.0 for value in values], color=COLOUR)
     axes.set_xlim(0.0, None)
     axes.set_xlabel(label)
-    write_values(axes, ["unknown" if value is None else f"{value:.3g}" for value in values])
+    write_values(axes, ["unknown" if value is None else number_text(value, 3) for value in values])
 
 
 MOST_VALUES = 40

@@ -38,6 +38,7 @@
     if (value === null) return "none";
     if (unit !== "share") return count(value);
     const text = (100 * value).toFixed(2);
+    if (value > 0 && text === "0.00") return "<0.01%";
     return value < 1 && text === "100.00" ? ">99.99%" : `${+text}%`;
   }
 

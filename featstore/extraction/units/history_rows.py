@@ -238,7 +238,7 @@ class HistoryRows:
         for i, stored in enumerate(self.stored):
             ranges = _ranges(stored, [seen[i] for _, seen in parts], order)
             if self.statistics is not None:
-                self.statistics.append(history_statistics(ranges, times[order]))
+                self.statistics.extend(history_statistics(ranges, times[order]))
             for name, column in ranges.columns().items():
                 rows = rows.append_column(name, column)
         return rows

@@ -16,8 +16,9 @@ from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.stand_ins import Witness
 from featstore.files.storage import delete, join
 from featstore.histories.file_format import HistoryRanges, StoredHistory
+from featstore.histories.visibility import oldest_seen
 from featstore.ops.arrays import Integers
-from featstore.ops.lists import offsets_from
+from featstore.ops.lists import offsets_from, positions_of
 from featstore.ops.malformed import without_views
 from featstore.reading.tables import nulls_to_marks
 from featstore.statistics.column_statistics import (
@@ -42,6 +43,8 @@ from featstore.table.snapshot import DataFile, files_digest
 _US = 1e6
 # Of a row group's events, as often as rows have them: a share is then off by 2 % at most.
 _MOST_SAMPLED = 4096
+# Where single events are looked at. Chosen, not measured.
+_EVENTS_AT_ONCE = 1 << 20
 
 
 class Gathering:
@@ -165,18 +168,37 @@ def history_summaries(
     }
 
 
-def history_statistics(ranges: HistoryRanges, as_of: Integers) -> ColumnStatistics:
-    """The statistics of a row group's ranges. Those of ages are of each event as often as a row has
-    it, at the row's time. Sums and extremes are exact; quantiles come from a sample of the events
-    that rows have, evenly spaced.
+def history_statistics(ranges: HistoryRanges, as_of: Integers) -> Iterator[ColumnStatistics]:
+    """The statistics of a row group's ranges, in parts. Those of ages are of each event as often as
+    a row sees it, at the row's time. Sums and extremes are exact; quantiles come from a sample of
+    the events that rows see, evenly spaced.
 
     Args:
         ranges: The ranges.
         as_of: The rows' times in microseconds, int64 (num_rows,); any where a row has no events.
     """
     history, at = ranges.history, np.concatenate(ranges.values[ranges.history.times.name])
-    has_events = ranges.begin < ranges.end
-    begin, end, times = (each[has_events] for each in (ranges.begin, ranges.end, as_of))
+    begin, end = ranges.begin, ranges.end
+    if history.logged_at is None or history.window_us is None:
+        yield _of_ranges(history, at, begin, end, as_of)
+        return
+    # Ranges may hold events that the window hides, so single events are looked at.
+    before = offsets_from(end - begin)[:-1]
+    cuts = np.flatnonzero(np.diff(before // _EVENTS_AT_ONCE)) + 1
+    for rows in np.split(np.arange(len(as_of)), cuts):
+        lengths, times = (end - begin)[rows], as_of[rows]
+        found, of_rows = at[positions_of(begin[rows], lengths)], np.repeat(times, lengths)
+        is_seen = found >= oldest_seen(of_rows, history.window_us)
+        ends = offsets_from(is_seen)[offsets_from(lengths)]
+        yield _of_ranges(history, found[is_seen], ends[:-1], ends[1:], times)
+
+
+def _of_ranges(
+    history: StoredHistory, at: Integers, begin: Integers, end: Integers, as_of: Integers
+) -> ColumnStatistics:
+    """The statistics of ranges in the events' times `at`, all of which their rows see."""
+    has_events = begin < end
+    begin, end, times = (each[has_events] for each in (begin, end, as_of))
     ends = offsets_from(end - begin)
     found = ColumnStatistics.of_slot(_ages(history))
     found.column, found.role = history.times.name, "history"
@@ -215,7 +237,7 @@ def history_statistics(ranges: HistoryRanges, as_of: Integers) -> ColumnStatisti
 
 
 def merged_histories(found: Iterable[ColumnStatistics]) -> Statistics:
-    """The statistics of row groups as one, to be merged with those of their rows: of no rows."""
+    """The statistics of parts of rows as one, to be merged with those of their rows: of no rows."""
     return merge_statistics(Statistics(columns={each.column: each}) for each in found)
 
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from featstore.extraction.units import unit_statistics
 from featstore.extraction.units.unit_statistics import (
     history_statistics,
     history_summaries,
@@ -18,13 +19,14 @@ from featstore.statistics.column_statistics import Statistics, merge_statistics
 from tests.history_tables import HISTORY
 
 LATE = replace(HISTORY, logged_at="arrived")
+CUT = replace(LATE, window_us=15_000_000)
 
 
 @st.composite
 def row_groups(draw: st.DrawFn, history: Any) -> tuple[HistoryRanges, np.ndarray]:
     """Ranges in events of one key, and times of rows."""
     at = draw(st.lists(st.integers(-9_000_000, 9_000_000), min_size=1, max_size=12))
-    at = at if history is LATE else sorted(at)
+    at = sorted(at) if history is HISTORY else at
     place = st.integers(0, len(at))
     rows = draw(st.lists(st.tuples(place, place, st.integers(9_000_001, 99_000_000)), max_size=12))
     begin = np.array([min(row[:2]) for row in rows], np.int64)
@@ -45,19 +47,27 @@ def row_groups(draw: st.DrawFn, history: Any) -> tuple[HistoryRanges, np.ndarray
     return ranges, as_of
 
 
-@pytest.mark.parametrize("history", [HISTORY, LATE], ids=["plain", "late"])
-@settings(max_examples=settings().max_examples // 2)
+@pytest.mark.parametrize("history", [HISTORY, LATE, CUT], ids=["plain", "late", "window"])
+@settings(
+    max_examples=settings().max_examples // 2,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
-def test_figures_are_those_of_all_events_of_all_rows(history: Any, data: st.DataObject) -> None:
+def test_figures_are_those_of_all_events_that_rows_see(
+    history: Any, data: st.DataObject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_statistics, "_EVENTS_AT_ONCE", 7)  # So that rows are cut into parts.
     groups = data.draw(st.lists(row_groups(history), min_size=1, max_size=3))
     ages, lengths, num_rows = list[float](), list[int](), 0
     for ranges, as_of in groups:
         at = np.concatenate(ranges.values["clicks_at"])
         num_rows += len(as_of)
         for begin, end, time in zip(ranges.begin, ranges.end, as_of, strict=True):
-            ages += [(time - each) / 1e6 for each in at[begin:end].tolist()]
-            lengths += [int(end - begin)] if end > begin else []
-    merged = merged_histories(history_statistics(*group) for group in groups)
+            oldest = time - (history.window_us or 2**62)
+            seen = [each for each in at[begin:end].tolist() if each >= oldest]
+            ages += [(time - each) / 1e6 for each in seen]
+            lengths += [len(seen)] if seen else []
+    merged = merged_histories(one for group in groups for one in history_statistics(*group))
     assert merged.num_rows == 0
     of_rows = Statistics(num_rows=num_rows)
     stored = merge_statistics([of_rows, merged])
@@ -89,7 +99,7 @@ def test_quantiles_of_many_events_are_within_their_error() -> None:
     ranges = HistoryRanges(
         history=HISTORY, keys=keys, sharing=keys, begin=begin, end=end, values=values
     )
-    found = history_summaries(merged_histories([history_statistics(ranges, as_of)]), [HISTORY])
+    found = history_summaries(merged_histories(history_statistics(ranges, as_of)), [HISTORY])
     ages = np.sort(
         np.concatenate(
             [(time - at[b:e]) / 1e6 for b, e, time in zip(begin, end, as_of, strict=True)]
