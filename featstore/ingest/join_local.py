@@ -605,6 +605,8 @@ def _times(batch: pa.RecordBatch, log: EventLog) -> dict[str, pa.Array]:
 
 def _number(array: pa.Array) -> pa.Array:
     """Values as double, null for NaN."""
+    if pa.types.is_decimal(array.type):
+        array = array.cast(pa.string())  # As in `read_column`: Arrow would round twice.
     numbers = pc.add(array.cast(pa.float64(), safe=False), 0.0)  # no -0.0
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 

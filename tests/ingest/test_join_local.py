@@ -3,6 +3,7 @@
 """
 
 import datetime
+import decimal
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +192,16 @@ def test_looked_up_values_keep_their_types(join: LabelJoin, tmp_path: Path) -> N
     for name, column in columns.items():
         assert table[f"user_{name}"].to_pylist() == [None, *column.to_pylist()], name
         assert table.schema.field(f"user_{name}").type == types.field(name).type, name
+
+
+def test_labels_of_decimals_are_the_nearest_doubles(join: LabelJoin, tmp_path: Path) -> None:
+    """As on Spark; Arrow's own cast gives 13786236.680100001."""
+    number = decimal.Decimal("13786236.6801")
+    value = pa.array([number], pa.decimal128(18, 4))
+    put_parquet(tmp_path / "c/a.parquet", {"rid": [2], "at": times(20), "value": value})
+    label = replace(join.labels[0], kind="first", value="value")
+    report = join_labels_locally(replace(join, labels=(label,)))
+    assert [row["click"] for row in rows_of(report.url)] == [0, float(number)]
 
 
 def test_a_delta_table_is_a_log_without_its_deleted_rows(join: LabelJoin, tmp_path: Path) -> None:
