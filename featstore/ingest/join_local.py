@@ -14,6 +14,7 @@ before it. Hashes are Spark's, so that ties and digests are equal to those of a 
 import functools
 import itertools
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 
+from featstore.base.closing import noted_on_failure
 from featstore.base.errors import ConfigError, InputError, StoreError, import_extra
 from featstore.base.host import memory_bytes as host_memory_bytes
 from featstore.base.host import num_cores
@@ -65,6 +67,7 @@ _US = 1_000_000
 _NEVER = 2**63 - 1  # microseconds
 _FILE_ROWS = 1 << 20
 _MEMORY_SHARE = 4  # of the host's memory, as the limit of duckdb
+_NAMING = "string|boolean|tinyint|smallint|int|bigint|float|double|date|timestamp(_ntz)?"
 _THREAD_BYTES = 128_000_000  # that each thread of duckdb should have
 
 
@@ -154,10 +157,11 @@ def _as_errors(duckdb: Any, limit_bytes: int, place: str) -> Iterator[None]:
             f"the join does not fit: {_first_line(error)}; expected more memory than "
             f"{limit_bytes:,} bytes (--memory), or more room in {place} (--spill)"
         ) from error
-    except duckdb.NotImplementedException as error:
+    except (duckdb.NotSupportedError, duckdb.DataError, duckdb.ProgrammingError) as error:
+        where = "; ".join(getattr(error, "__notes__", ())) or "the logs"
         raise InputError(
-            f"a looked-up column cannot be kept by the engine `local` ({_first_line(error)}): "
-            f"leave it out, or use the engine `spark`"
+            f"{where} cannot be joined by the engine `local` ({_first_line(error)}): leave the "
+            f"column or its rows out, or use the engine `spark`"
         ) from error
     except duckdb.IOException as error:
         raise StoreError(f"{place}: cannot be used by the join ({_first_line(error)})") from error
@@ -181,6 +185,7 @@ class _LocalJoin:
         self._log = logs[join.impressions.source]
         types = _types(self._log)
         check_impressions(join, types)
+        _check_directories(join, self._log.schema)
         for label in join.labels:
             check_label(label, types, _types(logs[label.source]))
         for lookup in join.lookups:
@@ -540,7 +545,8 @@ class _LocalJoin:
                     break
             self._connection.register("batch", rows)
             into = "create table read as" if batch is empty else "insert into read"
-            self._connection.execute(f"{into} select * from batch")
+            with noted_on_failure(f"{source}: the columns {', '.join(names)}"):
+                self._connection.execute(f"{into} select * from batch")
             num_read, num_complete = num_read + batch.num_rows, num_complete + rows.num_rows
         self._connection.unregister("batch")
         return {"num_input_rows": num_read, "num_incomplete": num_read - num_complete}
@@ -580,6 +586,17 @@ def _count(condition: str) -> str:
     return f"count(*) filter (where {condition})"
 
 
+def _check_directories(join: LabelJoin, schema: pa.Schema) -> None:
+    for name in join.partition_by:
+        found = schema.field(name).type
+        if not re.fullmatch(_NAMING, spark_type(found)):
+            raise InputError(
+                f"{join.impressions.source}: {name!r} is {found}, by which the engine `local` "
+                f"spreads no rows over directories; expected text, numbers, booleans, dates or "
+                f"timestamps, or use the engine `spark`"
+            )
+
+
 def _types(log: JoinLog) -> dict[str, str]:
     return {field.name: spark_type(field.type) for field in log.schema}
 
@@ -612,9 +629,13 @@ def _number(array: pa.Array) -> pa.Array:
 
 
 def _stored(array: pa.Array) -> pa.Array:
-    """Looked-up values as duckdb keeps them: it would cut timestamps by its own rules."""
+    """Looked-up values as duckdb keeps them: it would cut timestamps by its own rules, and takes a
+    null among lists of a fixed length for an empty one.
+    """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
     return array.view(pa.int64()) if pa.types.is_timestamp(array.type) else array
 
 
