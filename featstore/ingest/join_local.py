@@ -17,6 +17,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,7 @@ class _LocalJoin:
 
     def __init__(self, join: LabelJoin, logs: Mapping[LogSource, JoinLog], connection: Any) -> None:
         self._join, self._logs, self._connection = join, logs, connection
-        self._log = logs[join.impressions.source]
+        self._log, self._is_ended = logs[join.impressions.source], False
         types = _types(self._log)
         check_impressions(join, types)
         _check_directories(join, self._log.schema)
@@ -207,7 +208,14 @@ class _LocalJoin:
             joined[f"label{i}_delays"] = self._delays(i)
         schema = self._schema()
         rows = pa.RecordBatchReader.from_batches(schema, self._rows(schema))
-        write(rows, url, self._join.partition_by)
+        with ThreadPoolExecutor(
+            1
+        ) as thread:  # Python handles no signal in Arrow
+            try:
+                thread.submit(write, rows, url, self._join.partition_by).result()
+            except BaseException:
+                self._is_ended = True
+                raise
         return Figures(
             impressions=impressions,
             distinct=distinct,
@@ -478,6 +486,8 @@ class _LocalJoin:
         )
         kept = "" if self._join.negatives is None else " and keep"
         for first, batch in self._log.batches(self._log.schema.names):
+            if self._is_ended:
+                raise InterruptedError
             found = self._connection.sql(
                 f"select {columns} from joined where n >= {first} and n < {first + batch.num_rows}"
                 f"{kept} order by n"

@@ -5,6 +5,9 @@
 import datetime
 import decimal
 import itertools
+import os
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from featstore.ingest.join_local import join_labels_locally, write_parquet
 from featstore.ingest.join_log import open_log, spark_type
 from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource, Lookup
 from featstore.ops.hashing import row_hash
+from featstore.tools.programs import unwound_by_signals
 from tests.ops.test_hashing import COLUMNS
 from tests.parquet_files import put_parquet
 
@@ -372,6 +376,25 @@ def test_a_log_beyond_the_memory_limit_goes_to_disk(tmp_path: Path) -> None:
     assert sum(spilled) > 0
     assert report.document["labels"][0]["num_hit"] == num_rows
     assert not list(spill.iterdir())
+
+
+def test_a_signal_ends_the_writing_and_leaves_nothing(join: LabelJoin, tmp_path: Path) -> None:
+    for n in range(50):
+        put_parquet(tmp_path / f"i/b{n}.parquet", {"rid": [10 + n], "ts": times(n)})
+    written = []
+
+    def write(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str, ...]) -> None:
+        Path(url).mkdir(parents=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        for batch in rows:
+            written.append(batch)
+            time.sleep(0.05)
+
+    with pytest.raises(SystemExit) as ended, unwound_by_signals():
+        join_labels_locally(join, spill=str(tmp_path), write=write)
+    assert ended.value.code == 143
+    assert len(written) < 50
+    assert {path.name for path in tmp_path.iterdir()} == {"i", "c"}
 
 
 def test_too_little_memory_is_named_and_leaves_nothing(join: LabelJoin, tmp_path: Path) -> None:
