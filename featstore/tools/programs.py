@@ -249,7 +249,7 @@ def unwound_by_signals() -> Iterator[None]:
         came.append(number)
         raise _end_of(number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
         signal.signal(number, end)
     try:
