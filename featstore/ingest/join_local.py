@@ -208,9 +208,7 @@ class _LocalJoin:
             joined[f"label{i}_delays"] = self._delays(i)
         schema = self._schema()
         rows = pa.RecordBatchReader.from_batches(schema, self._rows(schema))
-        with ThreadPoolExecutor(
-            1
-        ) as thread:  # Python handles no signal in Arrow
+        with ThreadPoolExecutor(1) as thread:  # Python handles no signal in Arrow
             try:
                 thread.submit(write, rows, url, self._join.partition_by).result()
             except BaseException:
