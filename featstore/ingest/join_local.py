@@ -17,7 +17,6 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from featstore.base.host import memory_bytes as host_memory_bytes
 from featstore.base.host import num_cores
 from featstore.extraction.units.raw import MAX_BATCH_ROWS
 from featstore.files.listings import list_own
+from featstore.files.retry import thread_pool
 from featstore.ingest.join_inputs import (
     check_apart,
     check_impressions,
@@ -208,7 +208,7 @@ class _LocalJoin:
             joined[f"label{i}_delays"] = self._delays(i)
         schema = self._schema()
         rows = pa.RecordBatchReader.from_batches(schema, self._rows(schema))
-        with ThreadPoolExecutor(1) as thread:  # Python handles no signal in Arrow
+        with thread_pool(1) as thread:  # Python handles no signal in Arrow
             try:
                 thread.submit(write, rows, url, self._join.partition_by).result()
             except BaseException:
