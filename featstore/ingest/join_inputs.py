@@ -11,6 +11,7 @@ from featstore.files.storage import lies_within, scheme
 from featstore.formats.text_files import list_raw_files
 from featstore.ingest.join_options import Label, LabelJoin, LogSource, Lookup
 from featstore.table.iceberg import is_iceberg
+from featstore.table.open import DELTA_INPUT
 from featstore.table.parquet_dir import columns_of, each_footer
 
 Types = Mapping[str, str]
@@ -148,7 +149,7 @@ def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:
     join. Returns an empty dict if any log is a query or a table, whose files are unknown.
 
     Raises:
-        InputError: A log has no files, or lies in a Delta table.
+        InputError: A log has no files, or is or lies in a table.
     """
     if any(source.url is None for source in join.sources):
         return {}
@@ -212,10 +213,11 @@ def check_logs(logs: Mapping[LogSource, Iterable[FileEntry]]) -> None:
 
 
 def _files(source: LogSource, url: str) -> list[FileEntry]:
-    if is_iceberg(url):
+    if (is_delta := url.startswith(DELTA_INPUT)) or is_iceberg(url):
         raise InputError(
-            f"{source} is an Iceberg table, whose columns Spark's Parquet reader does not find by "
-            f"their ids: use a query on it (sql=...) in a session with Iceberg's runtime for Spark"
+            f"{source} is {'a Delta' if is_delta else 'an Iceberg'} table, whose rows Spark's "
+            f"Parquet reader does not find: use the engine `local`, or a query on it (sql=...) in "
+            f"a session with the format's runtime for Spark"
         )
     try:
         files = list_files(url)

@@ -14,6 +14,7 @@ before it. Hashes are Spark's, so that ties and digests are equal to those of a 
 import functools
 import itertools
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,11 +27,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 
+from featstore.base.closing import noted_on_failure
 from featstore.base.errors import ConfigError, InputError, StoreError, import_extra
 from featstore.base.host import memory_bytes as host_memory_bytes
 from featstore.base.host import num_cores
 from featstore.extraction.units.raw import MAX_BATCH_ROWS
 from featstore.files.listings import list_own
+from featstore.files.retry import thread_pool
 from featstore.ingest.join_inputs import (
     check_apart,
     check_impressions,
@@ -65,6 +68,7 @@ _US = 1_000_000
 _NEVER = 2**63 - 1  # microseconds
 _FILE_ROWS = 1 << 20
 _MEMORY_SHARE = 4  # of the host's memory, as the limit of duckdb
+_NAMING = "string|boolean|tinyint|smallint|int|bigint|float|double|date|timestamp(_ntz)?"
 _THREAD_BYTES = 128_000_000  # that each thread of duckdb should have
 
 
@@ -154,10 +158,11 @@ def _as_errors(duckdb: Any, limit_bytes: int, place: str) -> Iterator[None]:
             f"the join does not fit: {_first_line(error)}; expected more memory than "
             f"{limit_bytes:,} bytes (--memory), or more room in {place} (--spill)"
         ) from error
-    except duckdb.NotImplementedException as error:
+    except (duckdb.NotSupportedError, duckdb.DataError, duckdb.ProgrammingError) as error:
+        where = "; ".join(getattr(error, "__notes__", ())) or "the logs"
         raise InputError(
-            f"a looked-up column cannot be kept by the engine `local` ({_first_line(error)}): "
-            f"leave it out, or use the engine `spark`"
+            f"{where} cannot be joined by the engine `local` ({_first_line(error)}): leave the "
+            f"column or its rows out, or use the engine `spark`"
         ) from error
     except duckdb.IOException as error:
         raise StoreError(f"{place}: cannot be used by the join ({_first_line(error)})") from error
@@ -178,9 +183,10 @@ class _LocalJoin:
 
     def __init__(self, join: LabelJoin, logs: Mapping[LogSource, JoinLog], connection: Any) -> None:
         self._join, self._logs, self._connection = join, logs, connection
-        self._log = logs[join.impressions.source]
+        self._log, self._is_ended = logs[join.impressions.source], False
         types = _types(self._log)
         check_impressions(join, types)
+        _check_directories(join, self._log.schema)
         for label in join.labels:
             check_label(label, types, _types(logs[label.source]))
         for lookup in join.lookups:
@@ -202,7 +208,12 @@ class _LocalJoin:
             joined[f"label{i}_delays"] = self._delays(i)
         schema = self._schema()
         rows = pa.RecordBatchReader.from_batches(schema, self._rows(schema))
-        write(rows, url, self._join.partition_by)
+        with thread_pool(1) as thread:  # Python handles no signal in Arrow
+            try:
+                thread.submit(write, rows, url, self._join.partition_by).result()
+            except BaseException:
+                self._is_ended = True
+                raise
         return Figures(
             impressions=impressions,
             distinct=distinct,
@@ -473,6 +484,8 @@ class _LocalJoin:
         )
         kept = "" if self._join.negatives is None else " and keep"
         for first, batch in self._log.batches(self._log.schema.names):
+            if self._is_ended:
+                raise InterruptedError
             found = self._connection.sql(
                 f"select {columns} from joined where n >= {first} and n < {first + batch.num_rows}"
                 f"{kept} order by n"
@@ -540,7 +553,8 @@ class _LocalJoin:
                     break
             self._connection.register("batch", rows)
             into = "create table read as" if batch is empty else "insert into read"
-            self._connection.execute(f"{into} select * from batch")
+            with noted_on_failure(f"{source}: the columns {', '.join(names)}"):
+                self._connection.execute(f"{into} select * from batch")
             num_read, num_complete = num_read + batch.num_rows, num_complete + rows.num_rows
         self._connection.unregister("batch")
         return {"num_input_rows": num_read, "num_incomplete": num_read - num_complete}
@@ -580,6 +594,17 @@ def _count(condition: str) -> str:
     return f"count(*) filter (where {condition})"
 
 
+def _check_directories(join: LabelJoin, schema: pa.Schema) -> None:
+    for name in join.partition_by:
+        found = schema.field(name).type
+        if not re.fullmatch(_NAMING, spark_type(found)):
+            raise InputError(
+                f"{join.impressions.source}: {name!r} is {found}, by which the engine `local` "
+                f"spreads no rows over directories; expected text, numbers, booleans, dates or "
+                f"timestamps, or use the engine `spark`"
+            )
+
+
 def _types(log: JoinLog) -> dict[str, str]:
     return {field.name: spark_type(field.type) for field in log.schema}
 
@@ -605,14 +630,20 @@ def _times(batch: pa.RecordBatch, log: EventLog) -> dict[str, pa.Array]:
 
 def _number(array: pa.Array) -> pa.Array:
     """Values as double, null for NaN."""
+    if pa.types.is_decimal(array.type):
+        array = array.cast(pa.string())  # As in `read_column`: Arrow would round twice.
     numbers = pc.add(array.cast(pa.float64(), safe=False), 0.0)  # no -0.0
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
 
 def _stored(array: pa.Array) -> pa.Array:
-    """Looked-up values as duckdb keeps them: it would cut timestamps by its own rules."""
+    """Looked-up values as duckdb keeps them: it would cut timestamps by its own rules, and takes a
+    null among lists of a fixed length for an empty one.
+    """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
     return array.view(pa.int64()) if pa.types.is_timestamp(array.type) else array
 
 

@@ -25,6 +25,7 @@ from featstore.files.walking import MAGIC
 from featstore.formats.text_files import format_of
 from featstore.ingest.join_inputs import no_files
 from featstore.ingest.join_options import LogSource
+from featstore.ops.arrays import cast_text
 from featstore.table.layout import parse_partition
 from featstore.table.open import OpenedTables
 from featstore.table.parquet_dir import columns_of
@@ -200,8 +201,8 @@ def _key_type(source: LogSource, name: str, values: Sequence[str | None]) -> pa.
         for bits, wanted in ((31, pa.int32()), (63, pa.int64())):
             if all(-(2**bits) <= int(text) < 2**bits for text in texts):
                 return wanted
-    if texts and all(map(_DATE.fullmatch, texts)):
-        return pa.date32()
+    if texts and all(map(_DATE.fullmatch, texts)):  # also 2026-13-01, which is text
+        return pa.string() if cast_text(pa.array(texts), pa.date32()) is None else pa.date32()
     if texts and all(map(_NUMBER_OR_TIME.fullmatch, texts)):
         raise InputError(
             f"{source}: the engine `local` takes the values of directories as integers, dates "

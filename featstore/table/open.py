@@ -44,7 +44,7 @@ from featstore.table.snapshot import (
 from featstore.table.table_rules import check_kept
 
 # Raw input is a Delta table itself, whose directory alone would name files.
-_DELTA_INPUT = "delta+"
+DELTA_INPUT = "delta+"
 # Commits of a range that are read at once, and files that are looked for: one request to the store
 # each.
 _NUM_THREADS, _NUM_LOOKING_THREADS = 8, 16
@@ -140,7 +140,7 @@ def open_input(url: str, opened: OpenedTables | None = None) -> InputTable | Non
     tables = OpenedTables() if opened is None else opened
     if is_iceberg(url):
         return _iceberg_input(url, tables)
-    return _delta_input(url, tables) if url.startswith(_DELTA_INPUT) else None
+    return _delta_input(url, tables) if url.startswith(DELTA_INPUT) else None
 
 
 def if_gone_of_range(url: str, path: str) -> str:
@@ -183,7 +183,7 @@ def _iceberg_input(url: str, opened: OpenedTables) -> InputTable:
 
 
 def _delta_input(url: str, opened: OpenedTables) -> InputTable:
-    table_url, _, query = url.removeprefix(_DELTA_INPUT).partition("?")
+    table_url, _, query = url.removeprefix(DELTA_INPUT).partition("?")
     values = read_query(url, query)
     for name in VERSIONS:
         number = values.get(name, "0")

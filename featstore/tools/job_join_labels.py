@@ -40,7 +40,7 @@ from featstore.ingest.join_options import (
 )
 from featstore.ingest.join_output import check_output
 from featstore.ingest.join_report import output_url
-from featstore.tools.programs import join_options, run_program, start
+from featstore.tools.programs import join_options, run_program, start, unwound_by_signals
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +76,9 @@ def run(
     check_output(output_url(join))
     if engine == "local":
         memory_bytes = None if memory is None else parse_bytes(memory, "--memory")
-        click.echo(join_labels_locally(join, memory_bytes=memory_bytes, spill=spill))
+        with unwound_by_signals():
+            report = join_labels_locally(join, memory_bytes=memory_bytes, spill=spill)
+        click.echo(report)
         return
     if memory is not None or spill is not None:
         raise ConfigError("--memory and --spill are of the engine `local`; Spark has its settings")

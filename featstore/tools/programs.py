@@ -5,8 +5,10 @@ Spark puts the folder of the program that it runs on Python's path. So no module
 like one of another library, and a job leaves the folder before it imports modules of users.
 """
 
+import contextlib
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -229,6 +231,40 @@ def start(main: Callable[[], int]) -> NoReturn:
     folder = Path(__file__).resolve().parent
     sys.path[:] = [place for place in sys.path if Path(place).resolve() != folder]
     end_with(main)
+
+
+@contextlib.contextmanager
+def unwound_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGINT end the block by an exception, so that it removes what it made: SystemExit
+    with 143, or KeyboardInterrupt. Call it from the main thread. A second signal of the same kind
+    has its usual effect.
+
+    The end of the block raises it again, because libraries make other errors of what a handler
+    raises in them, or drop it.
+    """
+    came: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, before[number])
+        came.append(number)
+        raise _end_of(number)
+
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    except BaseException as error:
+        if came:
+            raise _end_of(came[0]) from error
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_of(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
 
 
 def run_program(name: str, program: Callable[[], object], *, is_job: bool = False) -> int:

@@ -151,8 +151,16 @@ def test_no_files_and_files_of_a_delta_table_are_refused(tmp_path: Path) -> None
         list_logs(join)
 
 
-def test_a_log_in_an_iceberg_table_is_told_to_be_queried() -> None:
-    source = LogSource(url="iceberg://prod/ads.clicks")
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("iceberg://prod/ads.clicks", "prod/ads.clicks is an Iceberg table.*query on it"),
+        ("delta+/lake/clicks", r"lake/clicks is a Delta table.*use the engine `local`.*query on"),
+        ("delta+s3://lake/clicks", "lake/clicks is a Delta table.*use the engine `local`"),
+    ],
+)
+def test_a_log_that_is_a_table_is_told_to_be_queried(url: str, message: str) -> None:
+    source = LogSource(url=url)
     join = replace(JOIN, impressions=replace(IMPRESSIONS, source=source))
-    with pytest.raises(InputError, match=r"prod/ads.clicks is an Iceberg table.*query on it"):
+    with pytest.raises(InputError, match=message):
         list_logs(replace(join, lookups=()))

@@ -3,7 +3,11 @@
 """
 
 import datetime
+import decimal
 import itertools
+import os
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ from featstore.ingest.join_local import join_labels_locally, write_parquet
 from featstore.ingest.join_log import open_log, spark_type
 from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource, Lookup
 from featstore.ops.hashing import row_hash
+from featstore.tools.programs import unwound_by_signals
 from tests.ops.test_hashing import COLUMNS
 from tests.parquet_files import put_parquet
 
@@ -89,6 +94,7 @@ def test_rows_hash_as_in_spark(spark: Any, tmp_path: Path) -> None:
         (("1", "2"), ""),
         (("1", "3000000000"), ""),
         (("2026-11-01", "2026-11-02"), ""),
+        (("2026-11-01", "2026-13-01"), ""),
         (("a", "__HIVE_DEFAULT_PARTITION__"), ""),
         (("1", "2"), "/*"),
         (("1", "2"), "/k=1"),
@@ -193,6 +199,25 @@ def test_looked_up_values_keep_their_types(join: LabelJoin, tmp_path: Path) -> N
         assert table.schema.field(f"user_{name}").type == types.field(name).type, name
 
 
+def test_labels_of_decimals_are_the_nearest_doubles(join: LabelJoin, tmp_path: Path) -> None:
+    """As on Spark; Arrow's own cast gives 13786236.680100001."""
+    number = decimal.Decimal("13786236.6801")
+    value = pa.array([number], pa.decimal128(18, 4))
+    put_parquet(tmp_path / "c/a.parquet", {"rid": [2], "at": times(20), "value": value})
+    label = replace(join.labels[0], kind="first", value="value")
+    report = join_labels_locally(replace(join, labels=(label,)))
+    assert [row["click"] for row in rows_of(report.url)] == [0, float(number)]
+
+
+def test_looked_up_lists_of_a_fixed_length_may_be_null(join: LabelJoin, tmp_path: Path) -> None:
+    pairs = pa.array([[1, 2], None], pa.list_(pa.int64(), 2))
+    put_parquet(tmp_path / "u/a.parquet", {"rid": [1, 2], "at": times(0, 0), "pair": pairs})
+    source = LogSource(url=str(tmp_path / "u"))
+    user = Lookup(name="user", source=source, key=("rid",), event_time="at", columns=("pair",))
+    table = pq.read_table(join_labels_locally(replace(join, lookups=(user,))).url)
+    assert table["user_pair"].combine_chunks().equals(pairs)
+
+
 def test_a_delta_table_is_a_log_without_its_deleted_rows(join: LabelJoin, tmp_path: Path) -> None:
     url = str(tmp_path / "table")
     deltalake.write_deltalake(url, pa.table({"rid": [1, 2], "at": times(5, 20)}))
@@ -258,6 +283,57 @@ def test_keys_and_columns_that_cannot_be_compared_are_refused(
     assert not Path(join.output_url).exists()
 
 
+@pytest.mark.parametrize(
+    ("log", "column", "message"),
+    [
+        ("i", "rid", r"/i: the columns rid, ts cannot be joined by the engine `local` \(Invalid"),
+        ("c", "rid", r"/c: the columns rid, at cannot be joined by the engine `local` \(Invalid"),
+        ("u", "text", r"/u: the columns rid, at, text cannot be joined .*leave the column or its"),
+    ],
+)
+def test_values_that_duckdb_refuses_are_named(
+    join: LabelJoin, tmp_path: Path, log: str, column: str, message: str
+) -> None:
+    logs: dict[str, dict[str, Any]] = {
+        "i": {"rid": ["a", "b"], "ts": times(0, 10)},
+        "c": {"rid": ["a", "b"], "at": times(5, 20)},
+        "u": {"rid": ["a", "b"], "at": times(0, 0)},
+    }
+    invalid = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff\xfe", b"b"]).buffers())
+    logs[log][column] = invalid
+    for name, columns in logs.items():
+        put_parquet(tmp_path / name / "a.parquet", columns)
+    source = LogSource(url=str(tmp_path / "u"))
+    looked_up = (column,) if log == "u" else ("at",)
+    user = Lookup(name="user", source=source, key=("rid",), event_time="at", columns=looked_up)
+    with pytest.raises(InputError, match=message) as caught:
+        join_labels_locally(replace(join, lookups=(user,)))
+    assert "\n" not in str(caught.value)
+    assert not Path(join.output_url).exists()
+
+
+@pytest.mark.parametrize("found", [pa.decimal128(9, 2), pa.binary(), pa.list_(pa.int64())])
+def test_directories_are_refused_by_type_before_rows_are_read(
+    join: LabelJoin, tmp_path: Path, found: pa.DataType
+) -> None:
+    columns = {"rid": [1, 2], "ts": times(0, 10), "part": pa.nulls(2, found)}
+    put_parquet(tmp_path / "i/a.parquet", columns)
+
+    def write(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str, ...]) -> None:
+        raise AssertionError
+
+    with pytest.raises(InputError, match=r"/i: 'part' is .* spreads no rows over directories"):
+        join_labels_locally(replace(join, partition_by=("part",)), write=write)
+
+
+def test_directories_of_days_that_are_none_are_text(tmp_path: Path) -> None:
+    for day in ("2026-11-01", "2026-13-01"):
+        put_parquet(tmp_path / f"log/dt={day}/a.parquet", {"x": [1]})
+    log = open_log(LogSource(url=str(tmp_path / "log")))
+    found = [value for _, batch in log.batches(["dt"]) for value in batch["dt"].to_pylist()]
+    assert found == ["2026-11-01", "2026-13-01"]
+
+
 def test_impressions_that_change_before_they_are_read_again_are_named(
     join: LabelJoin, tmp_path: Path
 ) -> None:
@@ -300,6 +376,25 @@ def test_a_log_beyond_the_memory_limit_goes_to_disk(tmp_path: Path) -> None:
     assert sum(spilled) > 0
     assert report.document["labels"][0]["num_hit"] == num_rows
     assert not list(spill.iterdir())
+
+
+def test_a_signal_ends_the_writing_and_leaves_nothing(join: LabelJoin, tmp_path: Path) -> None:
+    for n in range(50):
+        put_parquet(tmp_path / f"i/b{n}.parquet", {"rid": [10 + n], "ts": times(n)})
+    written = []
+
+    def write(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str, ...]) -> None:
+        Path(url).mkdir(parents=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        for batch in rows:
+            written.append(batch)
+            time.sleep(0.05)
+
+    with pytest.raises(SystemExit) as ended, unwound_by_signals():
+        join_labels_locally(join, spill=str(tmp_path), write=write)
+    assert ended.value.code == 143
+    assert len(written) < 50
+    assert {path.name for path in tmp_path.iterdir()} == {"i", "c"}
 
 
 def test_too_little_memory_is_named_and_leaves_nothing(join: LabelJoin, tmp_path: Path) -> None:

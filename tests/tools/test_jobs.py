@@ -3,9 +3,11 @@
 import importlib.metadata
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -139,6 +141,33 @@ def test_an_output_that_cannot_be_published_is_refused_before_anything_starts(
         done = CliRunner().invoke(cli, ["join-labels", *given, "--engine", command])
         assert message in str(done.exception)
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [(signal.SIGTERM, "SystemExit(143)"), (signal.SIGINT, "Abort()")]
+)
+def test_signals_unwind_a_local_join(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int, message: str
+) -> None:
+    """Duckdb makes an error of its own of what a handler raises."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            os.kill(os.getpid(), number)
+        except (SystemExit, KeyboardInterrupt):
+            raise RuntimeError("Query interrupted") from None
+
+    monkeypatch.setattr(join_labels, "join_labels_locally", interrupted)
+    before = signal.getsignal(number)
+    given = [
+        *("--output", str(tmp_path / "out"), "--cut-off", "2026-11-02"),
+        *("--impressions", "from=i row_id=id event_time=ts"),
+        *("--label", "name=click from=c key=id event_time=ts window=1h"),
+    ]
+    with pytest.raises((SystemExit, click.Abort)) as ended:
+        cli.main(["join-labels", *given], standalone_mode=False)
+    assert repr(ended.value) == message
+    assert signal.getsignal(number) is before
 
 
 def test_a_directory_without_permission_to_write_is_refused(
