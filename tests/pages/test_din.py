@@ -126,11 +126,11 @@ def test_a_checkpoint_continues_with_equal_losses(
         model = import_module("model").Din(example.buckets_of(config))
         optimizer, found = example.optimizer_of(model), []
         with featstore.FeatureLoader.from_config(config) as loader:
-            step = example.load(model, optimizer, loader)
+            step = example.load(Path("checkpoint.pt"), model, optimizer, loader)
             for number, loss in enumerate(example.train(model, optimizer, loader, CPU), step + 1):
                 found.append(loss.item())
                 if number == save_after:
-                    example.save(number, model, optimizer, loader)
+                    example.save(Path("checkpoint.pt"), number, model, optimizer, loader)
         return found, step, model.state_dict()
 
     whole, begun_at, model = losses(save_after=5)

@@ -355,7 +355,7 @@ def test_show_lists_histories_with_their_slots(tmp_path: Path) -> None:
         "ts kept",
         "clicks history key=user, as_of=ts, at=at, logged_at=arrived, max_len=2000, "
         "window=90d user: string, at: timestamp, arrived: timestamp",
-        "301 clicks_item id list hash(item) item: string",
+        "301 clicks_item id list hash(item) share_slot=1 item: string",
         "303 clicks_age float list time_since(at), while reading unit=hour at: timestamp",
     ]
 
