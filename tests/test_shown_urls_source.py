@@ -46,6 +46,7 @@ ALSO_URLS = {
 # Functions that take a URL as it is under another name, and redact it if they show it.
 TAKE_URLS = {
     *("Cache", "NamedErrors", "format_of", "from_json", "gone", "has_put_if_absent", "is_whole"),
+    "exists",
     "join",
     *(
         "lies_within",
@@ -56,7 +57,17 @@ TAKE_URLS = {
         "naming",
         "parse_partition",
     ),
-    *("parse_spec", "require_text", "status_of", "_cache", "_names", "_rename", "_spec", "_text"),
+    *(
+        "parse_spec",
+        "require_text",
+        "status_of",
+        "_cache",
+        "_job",
+        "_names",
+        "_rename",
+        "_spec",
+        "_text",
+    ),
 }
 LOGS = re.compile(r"(?i:log|logger|click|warnings)$")
 SAYS = re.compile(r"^print$|Error$|Warning$")

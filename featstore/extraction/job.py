@@ -455,10 +455,11 @@ def _check_rejects(job: ExtractJob) -> None:
     for url in (job.table_url, job.input_url, *job.events.values()):
         # What a glob may find is below the part before its first wildcard.
         glob = MAGIC.search(url)
-        where = url if glob is None else url[: glob.start()].rpartition("/")[0] or "."
-        if lies_within(job.rejects, where):
+        base_url = url if glob is None else url[: glob.start()].rpartition("/")[0] or "."
+        if lies_within(job.rejects, base_url):
             raise InputError(
-                f"rejects: expected a file outside of {redact(where)}, found {redact(job.rejects)}"
+                f"rejects: expected a file outside of {redact(base_url)}, found "
+                f"{redact(job.rejects)}"
             )
     path = local_path(job.rejects)
     if path is not None and is_directory_at(path):

@@ -91,7 +91,7 @@ def write_parquet(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str,
         preserve_order=True,
     )
     if not list_own(url):  # A file without rows has the columns.
-        pq.write_table(rows.schema.empty_table(), f"{url}/part-0.parquet")
+        pq.write_table(rows.schema.empty_table(), Path(url) / "part-0.parquet")
     for file in list_own(url):
         with Path(file.url).open("rb") as written:
             os.fsync(written.fileno())
