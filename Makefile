@@ -93,7 +93,7 @@ faults-processes:
 
 faults-properties:
 	$(CAMPAIGN) -m hypothesis tests/dispatch tests/staging tests/contracts tests/loader tests/tensors tests/native
-	$(CAMPAIGN) tests/native/test_mutants.py
+	$(CAMPAIGN) tests/native/test_mutants.py tests/samples/test_sample_file.py
 
 # tensorflow, JAX and torchrec, in an environment of their own, and the tests that need it.
 FRAMEWORKS := build/frameworks/installed

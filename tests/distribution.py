@@ -24,6 +24,8 @@ import psutil
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.programs import kill_with_children
+
 LIMIT_S = 600.0
 _DUMP_S = 2.0  # for the stacks to be written
 _STACKS = ".stacks"
@@ -145,12 +147,6 @@ class Watched:
                     self._told.append(
                         f"{test} had not ended after {self._limit_s:.0f} s:\n{stacks}"
                     )
-                    _kill(process)
+                    kill_with_children(process)
                 return
         file.unlink()
-
-
-def _kill(process: Any) -> None:
-    for one in [process, *process.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 CLI = "from featstore.tools.cli import console; console()"
@@ -74,10 +75,34 @@ def _run(
     variables: Mapping[str, str] | None,
     **how: Any,
 ) -> subprocess.CompletedProcess[str]:
-    options: dict[str, Any] = {"env": os.environ | dict(variables or {}), "timeout": 300} | how
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    done = _to_its_end(command, **{"env": os.environ | dict(variables or {})} | how)
     assert status in (None, done.returncode), f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done
+
+
+def _to_its_end(
+    command: Sequence[str | Path], *, timeout: float | None = 300, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end. If that takes too long it is killed with all that it has started,
+    which would take time from the tests after this one.
+    """
+    pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes | how) as process:
+        try:
+            out, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            kill_with_children(psutil.Process(process.pid))
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+
+
+def kill_with_children(process: psutil.Process) -> None:
+    """Kills a process and all that it has started, also in sessions of their own."""
+    all_of_them = [process, *process.children(recursive=True)]
+    for one in all_of_them:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(all_of_them, timeout=10)
 
 
 class Program(subprocess.Popen[str]):
@@ -144,4 +169,4 @@ def torchrun(
     job = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes)]
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", *settings]
     command = [sys.executable, *job, *meeting, str(script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return _to_its_end(command)

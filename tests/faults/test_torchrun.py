@@ -25,7 +25,6 @@ table, out, name, num_lives = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3],
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 checkpoint = out / "checkpoint.json"
-signal.alarm(120)  # Nobody outlives a test that failed.
 # torchrun's store still holds where the workers of an earlier life listened.
 meeting = distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), wait_for_workers=False)
 distributed.init_process_group("gloo", store=distributed.PrefixStore(f"life-{life}", meeting), rank=rank, world_size=world)

@@ -13,7 +13,7 @@ from tests.programs import torchrun
 pytestmark = pytest.mark.slow
 
 WORKER = """
-import json, os, signal, sys
+import json, os, sys
 import accelerate
 import torch
 import torch.distributed as distributed
@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader
 import featstore
 from featstore.loader.device import DeviceFeed
 
-signal.alarm(120)  # Nobody outlives a test that failed.
 table, directory, how = sys.argv[1:]
 accelerator = accelerate.Accelerator(cpu=True)
 assert accelerator.num_processes == 2

@@ -16,7 +16,7 @@ from tests.programs import torchrun
 
 ROWS = (100, 400, 130)
 TRAINER = """
-import json, os, signal, sys
+import json, os, sys
 import torch
 import torch.distributed as distributed
 from torch.distributed.algorithms.join import Join
@@ -26,7 +26,6 @@ import featstore
 
 
 def main():
-    signal.alarm(100)  # Nobody outlives a test that failed.
     table, out, tail, order, num_workers = *sys.argv[1:5], int(sys.argv[5])
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
@@ -118,7 +117,7 @@ def test_ranks_with_uneven_data_train_two_epochs_to_their_end(
 
 
 HEALTHY = """
-import json, logging, signal, sys, time
+import json, logging, sys, time
 import torch
 import torch.distributed as distributed
 from torch.distributed.algorithms.join import Join
@@ -132,7 +131,6 @@ class Heard(logging.Handler):
             heard.append(record.getMessage())
 
 
-signal.alarm(500)  # Nobody outlives a test that failed.
 table, out, tail, num_epochs = *sys.argv[1:4], int(sys.argv[4])
 heard = []
 logging.getLogger("featstore").addHandler(Heard())

@@ -12,11 +12,10 @@ from tests.programs import torchrun
 
 NUM_FILES, ROWS, BATCH_ROWS = 24, 3000, 100
 RANK = """
-import json, logging, os, signal, sys
+import json, logging, os, sys
 import torch.distributed as distributed
 import featstore
 
-signal.alarm(100)  # Nobody outlives a test that failed.
 heard = []
 logging.basicConfig(handlers=[type("Heard", (logging.Handler,), {"emit": lambda _, record: heard.append(record.getMessage())})()])
 table, out, options = *sys.argv[1:3], json.loads(sys.argv[3])
@@ -40,11 +39,10 @@ distributed.destroy_process_group()
 """
 
 STOPPED = """
-import json, os, signal, sys
+import json, os, sys
 import torch.distributed as distributed
 import featstore
 
-signal.alarm(100)  # Nobody outlives a test that failed.
 table, out, options = *sys.argv[1:3], json.loads(sys.argv[3])
 distributed.init_process_group("gloo")
 rank, states = distributed.get_rank(), [None] * distributed.get_world_size()

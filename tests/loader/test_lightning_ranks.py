@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 WORKER = """
-import json, os, signal, sys
+import json, os, sys
 from pathlib import Path
 from torch import distributed
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -22,7 +22,6 @@ import featstore
 from featstore.loader.lightning_feed import LightningFeed
 from tests.loader import lightning_jobs
 
-signal.alarm(120)  # Nobody outlives a test that failed.
 table, directory, source, part = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 loader = featstore.FeatureLoader(
     table, slots=["row", "half"], batch_size=23, tail="drop", order="static", shuffle=True

@@ -15,12 +15,11 @@ from tests.programs import torchrun
 
 NUM_ROWS = 280
 WORKER = """
-import json, os, signal, sys
+import json, os, sys
 import torch.distributed as distributed
 import featstore
 from torch.utils.data import DataLoader
 
-signal.alarm(120)  # Nobody outlives a test that failed.
 table, out, group, num_workers = *sys.argv[1:4], int(sys.argv[4])
 if group == "before":
     distributed.init_process_group("gloo")

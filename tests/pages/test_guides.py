@@ -46,15 +46,36 @@ def after_extraction(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page != EXTRACT])
-def test_each_block_of_a_page_does_what_it_says(
-    page: str, after_extraction: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = tmp_path / "run"
+@pytest.fixture(scope="module")
+def after_all_days(after_extraction: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which docs/howto/daily_runs.md was followed, too."""
+    directory = tmp_path_factory.mktemp("days") / "run"
     shutil.copytree(after_extraction, directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        assert run_page(ALL_DAYS, directory) == PAGES[ALL_DAYS]
+    return directory
+
+
+@pytest.mark.slow
+def test_daily_runs_do_what_their_page_says(after_all_days: Path) -> None:
+    assert (after_all_days / "data" / "ctr").is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in (EXTRACT, ALL_DAYS)])
+def test_each_block_of_a_page_does_what_it_says(
+    page: str,
+    after_extraction: Path,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = (
+        request.getfixturevalue("after_all_days") if page in NEED_ALL_DAYS else after_extraction
+    )
+    directory = tmp_path / "run"
+    shutil.copytree(before, directory)
     shutil.copytree(directory / "raw" / f"dt={DAYS[0]}", directory / "ripe" / f"dt={DAYS[0]}")
     monkeypatch.chdir(directory)
-    if page in NEED_ALL_DAYS:
-        run_page(ALL_DAYS, directory)
     assert run_page(page, directory) == PAGES[page]

@@ -10,7 +10,7 @@ from tests.programs import torchrun
 
 NUM_ROWS = 3_000
 TRAINER = """
-import json, signal, sys
+import json, sys
 import torch
 import torch.distributed as distributed
 from torch.distributed.algorithms.join import Join
@@ -20,7 +20,6 @@ import featstore
 
 
 def main():
-    signal.alarm(100)  # Nobody outlives a test that failed.
     out, num_rows, shard_rows, num_workers = sys.argv[1], *map(int, sys.argv[2:])
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()

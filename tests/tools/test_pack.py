@@ -41,6 +41,7 @@ def witness(n):
     return n
 """
 SETTINGS = {
+    "spark.executor.instances": "1",
     "spark.executor.memory": "512m",
     "spark.driver.memory": "512m",
     "spark.ui.enabled": "false",
@@ -103,7 +104,7 @@ def test_a_report_says_what_is_in_it_and_how_to_use_it(report: PackReport) -> No
 def on_this_host(command: str, place: Path) -> str:
     """The printed command, with a cluster of this host and URLs in the place of the examples."""
     shown = "--master spark://HOST:7077"
-    return with_urls(command.replace(shown, "--master local-cluster[2,1,1024]"), place)
+    return with_urls(command.replace(shown, "--master local-cluster[1,2,1024]"), place)
 
 
 def with_urls(command: str, place: Path) -> str:
