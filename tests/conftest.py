@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from featstore.extraction.spark.runners import spark_session
-from tests.distribution import OneSparkSession, uses_spark, watch
+from tests.distribution import SPARK, OnePerFixture, uses, watch
 from tests.hadoop.clusters import HadoopCluster, hadoop_cluster
 from tests.http_servers import Handler, serving
 from tests.known_skips import pytest_addoption as pytest_addoption
@@ -50,9 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
         tempfile.tempdir = os.environ["TMPDIR"] = place
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkSession:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OnePerFixture:
     config.option.loadscopereorder = False  # by numbers of tests: see below
-    return OneSparkSession(config, log)
+    return OnePerFixture(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     counts = Counter(item.path for item in items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(
-        key=lambda item: (not uses_spark(item.path), item.path not in slow, -counts[item.path])
+        key=lambda item: (not uses(item.path, SPARK), item.path not in slow, -counts[item.path])
     )
 
 

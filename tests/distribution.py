@@ -31,17 +31,23 @@ _DUMP_S = 2.0  # for the stacks to be written
 _STACKS = ".stacks"
 
 
-class OneSparkSession(LoadScopeScheduling):  # type: ignore[misc]
-    """Distributes whole modules over processes, and all modules that use the Spark session to one
-    of them.
+# The annotations of fixtures that take long to start: of each, all modules that use it run in one
+# process.
+SPARK, HADOOP = r"\bspark: Any\b", r"\bhadoop(_service)?: HadoopCluster\b"
 
-    The distributing process collects nothing itself, so it searches the modules for the fixture's
-    annotation.
+
+class OnePerFixture(LoadScopeScheduling):  # type: ignore[misc]
+    """Distributes whole modules over processes, and all modules that use the Spark session to one
+    of them, as those that use an HDFS.
+
+    The distributing process collects nothing itself, so it searches the modules for the fixtures'
+    annotations.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        return "spark" if uses_spark(self.config.rootpath / module) else module
+        path = self.config.rootpath / module
+        return next((fixture for fixture in (SPARK, HADOOP) if uses(path, fixture)), module)
 
     def remove_node(self, node: Any) -> str | None:
         """As of its base class, which would run the test again in which a process ended, and end
@@ -58,8 +64,8 @@ class OneSparkSession(LoadScopeScheduling):  # type: ignore[misc]
 
 
 @functools.cache
-def uses_spark(module: Path) -> bool:
-    return re.search(r"\bspark: Any\b", module.read_text()) is not None
+def uses(module: Path, fixture: str) -> bool:
+    return re.search(fixture, module.read_text()) is not None
 
 
 def watch(config: pytest.Config, limit_s: float = LIMIT_S) -> None:

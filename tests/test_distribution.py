@@ -9,9 +9,9 @@ from tests.process import await_that
 from tests.programs import run_python
 
 CONFTEST = """
-from tests.distribution import OneSparkSession, watch
+from tests.distribution import OnePerFixture, watch
 def pytest_configure(config): watch(config, limit_s=4)
-def pytest_xdist_make_scheduler(config, log): return OneSparkSession(config, log)
+def pytest_xdist_make_scheduler(config, log): return OnePerFixture(config, log)
 """
 # With the interpreter's lock, and with a forked child that has the run's pipes.
 TESTS = """
