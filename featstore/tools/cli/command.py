@@ -100,8 +100,7 @@ def named(
     rest, found = list(arguments), {}
     for subject in wanted:
         value = given[str(subject.name)]
-        if value is None and rest:
-            value = rest.pop(0)
+        value = rest.pop(0) if value is None and rest else value
         if value is None and subject.required:
             raise click.UsageError(
                 f"Missing option '{subject.opts[0]}'.", ctx=click.get_current_context()
@@ -118,10 +117,9 @@ def only(fits: bool, when: str, *options: str) -> None:
     """UsageError if one of these options is given although it does not fit."""
     context = click.get_current_context()
     for option in () if fits else context.command.params:
-        name = option.opts[0]
-        source = context.get_parameter_source(str(option.name))
-        if name in options and source is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{name} goes {when}", ctx=context)
+        given = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+        if given and option.opts[0] in options:
+            raise click.UsageError(f"{option.opts[0]} goes {when}", ctx=context)
 
 
 version_option = click.option(

@@ -104,13 +104,13 @@ def import_(
     """Import TFRecord, CSV, JSON lines, libsvm or lines of name:value pairs to raw Parquet, the
     input of an extraction.
     """
-    of_format = {
+    options = {
         "delimiter": delimiter and delimiter.replace("\\t", "\t"),
         "names": names.split(",") if names else None,
         "nulls": nulls or None,
         "encoding": encoding,
     }
-    given |= {name: value for name, value in of_format.items() if value is not None}
+    given |= {name: value for name, value in options.items() if value is not None}
     job = load("featstore.ingest.import_job").import_job(format_name, **given)
     run = load("featstore.ingest.import_run")
     if dry_run:

@@ -39,11 +39,9 @@ class Program(CommandGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Puts today's name in place of an older one."""
-        for older, newer in OLDER.items():
-            words = older.split()
-            if args[: len(words)] == words:
-                args = [*newer.split(), *args[len(words) :]]
-                break
+        for length in (1, 2):
+            newer = OLDER.get(" ".join(args[:length]))
+            args = args if newer is None else [*newer.split(), *args[length:]]
         return super().parse_args(ctx, args)
 
 
@@ -57,11 +55,10 @@ def cli() -> None:
     """From raw logs to training batches: extract features, inspect tables, run the demo."""
 
 
-commands = (
+for command in (
     *(demo, import_, join_labels, extract, replay, spec, table, whatis, train),
     *(bench, dispatch, stage, spark),
-)
-for command in commands:
+):
     cli.add_command(command)
 
 

@@ -138,12 +138,14 @@ def profile(
     """
     only(output is None, "without --output", "--by-day", "--json")
     if output is not None:
-        write = load("featstore.explore.report.report").report
-        show(write(table, output, version=version, stale_groups=stale_groups, **options))
-        return
-    question = load("featstore.explore.questions").Question(by_day=by_day, **options)
-    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
-    show(question.answer(opened), as_json=as_json)
+        found = load("featstore.explore.report.report").report(
+            table, output, version=version, stale_groups=stale_groups, **options
+        )
+    else:
+        question = load("featstore.explore.questions").Question(by_day=by_day, **options)
+        open_table = load("featstore.explore.table").open_table
+        found = question.answer(open_table(table, version, stale_groups=stale_groups))
+    show(found, as_json=as_json)
 
 
 @table.command(
@@ -193,12 +195,12 @@ def show_rows(
         raise click.UsageError("Missing option '--where' (one row) or '--rows' (the first ones).")
     opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
     if rows is None:
-        found = load("featstore.explore.row_view").show_row(opened, where, slots or None)
-        show(found, as_json=as_json)
-        return
-    found = opened.head(rows, slots or None, where)
-    for row in (found if ids else opened.named(found)).to_pylist():
-        show(to_json(row))
+        show_row = load("featstore.explore.row_view").show_row
+        show(show_row(opened, where, slots or None), as_json=as_json)
+    else:
+        found = opened.head(rows, slots or None, where)
+        for row in (found if ids else opened.named(found)).to_pylist():
+            show(to_json(row))
 
 
 @table.command(
@@ -328,8 +330,7 @@ def check(
     only(layout, "with --layout", "--batch-size")
     only(not layout, "without --layout", "--where", "--spec", "--stale-groups")
     if layout:
-        lint = load("featstore.statistics.table_lint").lint
-        report = lint(table, version, batch_size=batch_size)
+        report = load("featstore.statistics.table_lint").lint(table, version, batch_size=batch_size)
     else:
         open_table = load("featstore.explore.table").open_table
         report = open_table(table, version, stale_groups=stale_groups).check(spec, where)

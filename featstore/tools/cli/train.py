@@ -52,8 +52,9 @@ def check(config: str, table: str | None, head: int, as_json: bool) -> None:
 
     Everything is checked that a run checks before its first batch.
     """
-    found = load("featstore.loader.train_check").check(config, head=head, table=table)
-    show(found, as_json=as_json)
+    show(
+        load("featstore.loader.train_check").check(config, head=head, table=table), as_json=as_json
+    )
 
 
 @train.command(examples=["featstore train schema > train.schema.json"])
