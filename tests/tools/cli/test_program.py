@@ -230,7 +230,7 @@ def test_check_exits_with_1_where_a_check_fails_and_an_extraction_with_3(
     spec.write_text(SPEC + "checks: [{check: coverage, of: price, at_least: 0.9}]")
     code, said = in_process(monkeypatch, capsys, *extract)
     assert code == 3
-    assert "1 of 1 checks failed: coverage of price: 0.6667, expected at least 0.9. The" in said
+    assert "1 of 1 checks failed: coverage of price: 0.67, expected at least 0.9. The" in said
     assert not list(table.rglob("*.parquet"))
     spec.write_text(SPEC + "checks: [{check: coverage, of: price, at_least: 0.6}]")
     done = CliRunner().invoke(cli.cli, extract)
