@@ -298,7 +298,7 @@ def label_rates(label: str, slot: Mapping[str, Any], names: ValueNames, rate: fl
         if cell["rate"] is not None
     ]
     left_out = f"; {len(hidden)} less frequent values counted are not shown" if hidden else ""
-    least = _start([rate, *(row[end] for row in rows for end in ("low", "high"))])
+    least = _start([rate, *(cell[f"rate_{end}"] for cell in shown for end in ("low", "high"))])
     scale = f"; the scale begins at {share_text(least)}" if least else ""
     note = f"lines: intervals of 95 %; dashed: {share_text(rate)}, the rate of all rows"
     chart = _rows(f"Rate of {short_text(label)}", f"{note}{scale}{left_out}", rows)

@@ -13,6 +13,7 @@ import pytest
 import featstore
 from featstore.explore.report.page import page
 from featstore.explore.table import Table
+from featstore.spec.parse import load_spec
 from shared_parts.chromium import Tab
 from tests.explore.report.conftest import DAYS, SPEC, day_rows
 from tests.parquet_files import put_parquet
@@ -227,11 +228,17 @@ def test_bars_are_as_long_as_the_figures_say(tab: Tab, compared: Path) -> None:
 
 
 def test_bars_of_close_rates_show_how_they_differ(tab: Tab, tmp_path: Path) -> None:
-    spec = {"inputs": {"user": "string", "clicked": "long"}, "labels": {"click": "clicked"}}
-    slots = [{"slot": 1, "name": "user", "op": "hash", "of": "user"}]
+    spec = load_spec(
+        {
+            "spec": 1,
+            "inputs": {"user": "string", "clicked": "long"},
+            "labels": {"click": "clicked"},
+            "slots": [{"slot": 1, "name": "user", "op": "hash", "of": "user"}],
+        }
+    )
     clicked = [int(i % 100 < (50 if i % 2 else 56)) for i in range(10_000)]
     raw = put_parquet(tmp_path / "raw.parquet", {"user": ["a", "b"] * 5_000, "clicked": clicked})
-    featstore.extract({"spec": 1, **spec, "slots": slots}, raw, tmp_path / "table")
+    featstore.extract(spec, raw, tmp_path / "table")
     featstore.report(tmp_path / "table", tmp_path / "report.html", label="click")
     tab.open(tmp_path / "report.html")
     open_details(tab)
