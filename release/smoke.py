@@ -79,7 +79,8 @@ def extract(root: Path) -> None:
     pq.write_table(pa.table(raw), root / "raw" / "part.parquet")
     (root / "spec.yaml").write_text(SPEC)
     run("--version")
-    assert Path(run("spark-job", "extract").strip()).is_relative_to(Path(featstore.__file__).parent)
+    job = Path(run("spark", "job", "extract").strip())
+    assert job.is_relative_to(Path(featstore.__file__).parent)
     table = ["--table", root / "table"]
     run(
         "extract",

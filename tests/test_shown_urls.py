@@ -190,15 +190,15 @@ ACTS: dict[str, Callable[[str, Path], object]] = {
     "no pair": lambda url, here: parse_log(url, Label),
     "a join": lambda url, here: _join(url),
     "$ inspect": _command("table", "inspect", "URL"),
-    "$ head": _command("table", "head", "URL"),
+    "$ rows": _command("table", "show", "URL", "--rows", "1"),
     "$ extract": _command(
         "extract", "--spec", "HERE/spec.yaml", "--input", "URL", "--table", "HERE/new"
     ),
     "$ extract to": _command(
         "extract", "--spec", "HERE/spec.yaml", "--input", "HERE/raw", "--table", "URL"
     ),
-    "$ report": _command("report", "URL", "-o", "HERE/report.html"),
-    "$ report to": _command("report", "HERE/made", "-o", "URL.html"),
+    "$ report": _command("table", "profile", "URL", "-o", "HERE/report.html"),
+    "$ report to": _command("table", "profile", "HERE/made", "-o", "URL.html"),
     "$ spec lint": _command("spec", "lint", "URL"),
     "$ spec fit": _command("spec", "fit", "HERE/spec.yaml", "--input", "URL"),
     "$ status": _command("dispatch", "status", "URL"),

@@ -1,5 +1,5 @@
 """What a table holds, and the commits that made it, from metadata alone: the result of
-`Table.inspect`, and of `featstore table history`.
+`Table.inspect`, and of `featstore table inspect --history`.
 """
 
 import datetime

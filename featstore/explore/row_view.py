@@ -74,7 +74,8 @@ def show_row(table: Table, where: str, slots: Sequence[str] | None = None) -> Ro
     rows = table.head(2, slots, where).to_pylist()
     if not rows:
         raise SelectionError(
-            f"{redact(table.url)}: no row matches {where!r}; `featstore table head` shows some rows"
+            f"{redact(table.url)}: no row matches {where!r}; `featstore table show --rows 10` "
+            f"shows some"
         )
     signs = {
         slot.name: [value] if isinstance(value, int) else list(value)

@@ -80,7 +80,7 @@ class RawTextFile:
                     )
                     raise InputError(
                         f"{bad}; correct it, or import the file, which may leave such rows out"
-                        f"{others}: featstore import {of.name} --help{as_text}"
+                        f"{others}: featstore import --help{as_text}"
                     )
                 if parsed.batch.num_rows:
                     yield parsed.batch

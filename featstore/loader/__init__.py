@@ -14,7 +14,7 @@
 | table_source.py | the life of a loader of one table |
 | mixed_*.py | that of a loader of several tables, drawn by weight |
 | stage.py | `featstore stage`: fills a cache before a run |
-| train_check.py, config_schema.py | `featstore train check` and `featstore schema train` |
+| train_check.py, config_schema.py | `featstore train check` and `featstore train schema` |
 | device.py | batches copied to a device ahead of the loop |
 | lightning_feed.py, tensorflow_dataset.py | batches for other frameworks |
 | lightning_callback.py | warns of a Lightning checkpoint without a loader's state |

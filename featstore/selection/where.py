@@ -55,7 +55,7 @@ _SYMBOLS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">
 _LITERAL_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _SIGNS = (
     "; a slot of ids holds signs, which are numbers: take the sign from "
-    "`featstore table head --ids`, or compare a column that the spec keeps"
+    "`featstore table show --rows 10 --ids`, or compare a column that the spec keeps"
 )
 _GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(column, rate, seed)"
 

@@ -1,4 +1,4 @@
-"""Statistics of a table's columns, and the checks of `featstore table lint`.
+"""Statistics of a table's columns, and the checks of `featstore table check --layout`.
 
 | module | holds |
 |---|---|

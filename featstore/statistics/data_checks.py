@@ -15,6 +15,7 @@ from typing import Any
 from featstore.base.errors import CheckFailedError
 from featstore.base.redaction import redact
 from featstore.base.schema import Slot, SlotSchema
+from featstore.base.table_result import number_text, two_digits
 from featstore.spec.check import columns_of
 from featstore.spec.model import DataCheck, Spec
 from featstore.spec.parse import parse_checks
@@ -72,11 +73,19 @@ class CheckResult:
 
     @property
     def value_text(self) -> str:
-        """The figure with its error."""
+        """The figure with its error, in two digits or as many as show on which side of a bound it
+        is.
+        """
         if self.value is None:
             return "-"
-        estimate = f" ± {_number(self.error)} (estimate)" if self.error else ""
-        return f"{_number(self.value)}{estimate}"
+        text = _number(self.value) if isinstance(self.value, int) else self._shortest(self.value)
+        return f"{text} ± {two_digits(self.error)} (estimate)" if self.error else text
+
+    def _shortest(self, value: float) -> str:
+        bounds = [bound for bound in (self.at_least, self.at_most) if bound is not None]
+        sides = [_side(value, bound) for bound in bounds]
+        texts = (number_text(value, digits) for digits in range(2, 18))
+        return next(text for text in texts if [_side(float(text), b) for b in bounds] == sides)
 
     @property
     def bounds_text(self) -> str:
@@ -335,6 +344,10 @@ def stored_warnings(
             found += [result for result in results if to_json(result.partition) in made]
             waiting -= made
     return tuple(found)
+
+
+def _side(value: float, bound: float) -> int:
+    return (value > bound) - (value < bound)
 
 
 def _number(value: float) -> str:

@@ -2,7 +2,7 @@
 
 Runs under `spark-submit`, or plain `python` for a local session:
 
-    spark-submit $(featstore spark-job extract) --spec flights.spec.yaml \\
+    spark-submit $(featstore spark job extract) --spec flights.spec.yaml \\
         --input raw/month=2013-01 --table /data/flights --partition month=2013-01
 
 Exit code 0: done, or nothing to do because an equal run was committed before. Exit code 2: bad

@@ -2,7 +2,7 @@
 
 The output is input for the job `extract`.
 
-    spark-submit $(featstore spark-job join-labels) --output /data/joined \\
+    spark-submit $(featstore spark job join-labels) --output /data/joined \\
         --partition dt=2026-11-01 \\
         --cut-off 2026-11-02T06:00:00 \\
         --impressions 'from=/logs/impressions/dt=2026-11-01 row_id=request_id,item_id

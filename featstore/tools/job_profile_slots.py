@@ -2,9 +2,9 @@
 
 Prints the same profile as `featstore table profile`.
 
-    spark-submit $(featstore spark-job profile-slots) --table /data/flights \\
+    spark-submit $(featstore spark job profile-slots) --table /data/flights \\
         --where "month >= '2013-06'" --slots "carrier*"
-    spark-submit $(featstore spark-job profile-slots) --hive-table features.flights --labels late
+    spark-submit $(featstore spark job profile-slots) --hive-table features.flights --labels late
 
 Exit code 0: done. Exit code 2: bad input, explained in one line.
 """

@@ -2,7 +2,7 @@
 
 Engines that read Hive tables and Parquet can then query it.
 
-    spark-submit $(featstore spark-job register-table) --table /data/flights --name features.flights
+    spark-submit $(featstore spark job register-table) --table /data/flights --name features.flights
 
 Exit code 0: done, or nothing to do. Exit code 2: bad input, explained in one line.
 """

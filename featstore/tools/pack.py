@@ -42,7 +42,7 @@ _WRITTEN_S = 315_532_800  # 1980, as of all files: equal content gives an equal 
 # The directory in which Spark unpacks the archive, below the working directory.
 ALIAS = "environment"
 PYTHON = f"./{ALIAS}/{LAUNCHER}"
-_JOB = "$(featstore spark-job extract) --spec URL --input URL --table URL ..."
+_JOB = "$(featstore spark job extract) --spec URL --input URL --table URL ..."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +209,7 @@ def submit_lines(archive: str, version: str) -> tuple[str, ...]:
         "# Databricks and others that install packages: without the archive, and without the extra "
         "`spark`\n"
         f"install the wheel of featstore {version} on the cluster as a library, upload\n"
-        "$(featstore spark-job extract), and make a job with a Python script task of that file",
+        "$(featstore spark job extract), and make a job with a Python script task of that file",
     )
 
 

@@ -1,4 +1,4 @@
-"""`featstore table history`: the commits of a table, for people to read."""
+"""`featstore table inspect --history`: the commits of a table, for people to read."""
 
 import datetime
 from dataclasses import replace

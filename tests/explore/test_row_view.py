@@ -79,7 +79,7 @@ def test_signs_of_unknown_values_are_marked(table: Table, tmp_path: Path) -> Non
 
 def test_no_row_that_matches_is_an_error(table: Table) -> None:
     with pytest.raises(
-        SelectionError, match="no row matches \"id = 'r9'\"; `featstore table head`"
+        SelectionError, match="no row matches \"id = 'r9'\"; `featstore table show --rows"
     ):
         show_row(table, "id = 'r9'")
 

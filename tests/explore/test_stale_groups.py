@@ -68,11 +68,11 @@ def test_other_slots_and_days_are_read(url: str) -> None:
 
 
 COMMANDS = {
-    "head": "table head TABLE",
+    "rows": "table show TABLE --rows 10",
     "show": "table show TABLE --where 'id = 105'",
     "profile": "table profile TABLE --exact",
     "check": "table check TABLE --spec SPEC",
-    "report": "report TABLE -o ROOT/report.html",
+    "report": "table profile TABLE -o ROOT/report.html",
     "preview": "spec preview SPEC --input ROOT/raw --table TABLE",
     "replay": "replay --spec SPEC --input ROOT/raw --table TABLE --partition-from-path day",
     "stage": "stage warm ROOT/train.yaml",

@@ -122,7 +122,7 @@ def test_rows_are_named_and_keep_missing_values(table: Table) -> None:
 
 def test_head_prints_texts_or_ids(table: Table) -> None:
     def head(*options: str) -> dict[str, object]:
-        done = CliRunner().invoke(cli, ["table", "head", table.url, "--rows", "1", *options])
+        done = CliRunner().invoke(cli, ["table", "show", table.url, "--rows", "1", *options])
         found = json.loads(done.output)
         assert isinstance(found, dict)
         return found

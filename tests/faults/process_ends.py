@@ -129,8 +129,8 @@ def cases(store: str, url: str, inputs: Path) -> Iterator[Case]:
     yield extract("missing bucket", spec, lost, *day, status=2)
     profile = ("table", "profile", url, "--label", "click")
     yield Case(name=f"{store} profile --label", arguments=profile)
-    for name in ("inspect", "head", "vacuum"):
-        yield Case(name=f"{store} {name}", arguments=("table", name, url), is_rare=True)
+    for name, *options in (("inspect",), ("show", "--rows", "10"), ("vacuum",)):
+        yield Case(name=f"{store} {name}", arguments=("table", name, url, *options), is_rare=True)
     whatis = ("whatis", "--table", url, "--text", "u1")
     yield Case(name=f"{store} whatis", arguments=whatis, is_rare=True)
     scripts = {"training": TRAINING, "staged training": STAGED, "looking": LOOKING}

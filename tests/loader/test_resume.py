@@ -221,7 +221,7 @@ def test_a_state_of_an_earlier_version_says_what_to_open_which_then_continues(
                 state = loader.state_dict()
     with (
         FeatureLoader(url, slots=["row_id"], batch_size=10) as loader,
-        pytest.raises(StateError, match=r"open the version of then.*table history"),
+        pytest.raises(StateError, match=r"open the version of then.*table inspect --history"),
     ):
         loader.load_state_dict(state)
     earlier = featstore.open_table(url, version=0)

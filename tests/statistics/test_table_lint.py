@@ -427,9 +427,9 @@ def test_what_cannot_be_linted(tmp_path: Path) -> None:
 def test_the_command_exits_with_0_when_clean_and_with_1_when_not(tmp_path: Path) -> None:
     write(tmp_path / "clean" / "a.parquet")
     write_ids(tmp_path / "slow" / "a.parquet", REPEATED, use_dictionary=False)
-    clean = CliRunner().invoke(cli.cli, ["table", "lint", str(tmp_path / "clean")])
+    clean = CliRunner().invoke(cli.cli, ["table", "check", "--layout", str(tmp_path / "clean")])
     assert (clean.exit_code, clean.output.endswith("nothing found in 1 data files\n")) == (0, True)
-    slow = CliRunner().invoke(cli.cli, ["table", "lint", str(tmp_path / "slow")])
+    slow = CliRunner().invoke(cli.cli, ["table", "check", "--layout", str(tmp_path / "slow")])
     assert slow.exit_code == 1
     assert "no dictionary: 1 slots" in slow.output
     assert "To do: " in slow.output
@@ -438,7 +438,9 @@ def test_the_command_exits_with_0_when_clean_and_with_1_when_not(tmp_path: Path)
 def test_the_command_exits_with_2_where_there_is_no_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["featstore", "table", "lint", str(tmp_path / "nothing")])
+    monkeypatch.setattr(
+        "sys.argv", ["featstore", "table", "check", "--layout", str(tmp_path / "nothing")]
+    )
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     assert stopped.value.code == 2

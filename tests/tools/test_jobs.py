@@ -53,7 +53,7 @@ print(pack.__file__)
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_command_prints_the_path_of_a_program_that_also_runs_as_a_module(name: str) -> None:
-    path = Path(CliRunner().invoke(cli, ["spark-job", name]).output.strip())
+    path = Path(CliRunner().invoke(cli, ["spark", "job", name]).output.strip())
     as_file = run_python(path, "--help")
     usage = "usage" if name == "profile-slots" else "Usage"  # of argparse and of click
     assert as_file.stdout.startswith(f"{usage}: {name} ")
@@ -63,7 +63,7 @@ def test_the_command_prints_the_path_of_a_program_that_also_runs_as_a_module(nam
 
 
 def test_an_unknown_job_is_answered_with_the_known_ones() -> None:
-    done = CliRunner().invoke(cli, ["spark-job", "extrakt"])
+    done = CliRunner().invoke(cli, ["spark", "job", "extrakt"])
     assert done.exit_code == 2
     assert all(f"'{name}'" in done.output for name in JOBS)
 

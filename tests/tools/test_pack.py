@@ -196,7 +196,7 @@ def test_the_command_for_yarn_runs_where_hosts_have_no_python(
     with yarn_cluster(place / "yarn", wrap=without_this_python) as yarn:
         monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.site))
         program = shutil.copy(job_path("extract"), place / "src")
-        command = report.lines[0].replace("$(featstore spark-job extract)", str(program))
+        command = report.lines[0].replace("$(featstore spark job extract)", str(program))
         command = with_urls(command, place)
         submit(without_this_python(["sh", "-c", command]), place, programs="/usr/bin")
     assert_extracted_by_the_archive(place, yarn.site, monkeypatch)

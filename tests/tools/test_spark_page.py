@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"^```(?:yaml)?\n(.*?)\n```$", PAGE, re.DOTALL | re.MULTILIN
 
 
 def test_the_page_names_each_job_and_runs() -> None:
-    lines = [line for line in BLOCKS[0].splitlines() if line.startswith("featstore spark-job")]
+    lines = [line for line in BLOCKS[0].splitlines() if line.startswith("featstore spark job")]
     found = [CliRunner().invoke(cli, shlex.split(line)[1:]).output.strip() for line in lines]
     assert found == [str(job_path(name)) for name in JOBS]
     for name in JOBS:

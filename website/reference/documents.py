@@ -14,7 +14,7 @@ def spec_page() -> str:
     """The keys of a spec."""
     return _page(
         "Keys of a spec",
-        "`featstore schema spec`",
+        "`featstore spec schema`",
         "The parameters of operators are in [their own list](operators.md).",
         spec_schema(),
     )
@@ -24,7 +24,7 @@ def train_page() -> str:
     """The keys of a training config."""
     return _page(
         "Keys of a training config",
-        "`featstore schema train`",
+        "`featstore train schema`",
         "[The loader](../loader.md) describes them.",
         train_schema(),
     )

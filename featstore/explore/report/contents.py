@@ -298,8 +298,11 @@ def label_rates(label: str, slot: Mapping[str, Any], names: ValueNames, rate: fl
         if cell["rate"] is not None
     ]
     left_out = f"; {len(hidden)} less frequent values counted are not shown" if hidden else ""
-    note = f"lines: intervals of 95 %; dashed: {share_text(rate)}, the rate of all rows{left_out}"
-    return _rows(f"Rate of {short_text(label)}", note, rows) | {"baseline": rounded(rate)}
+    least = _start([rate, *(cell[f"rate_{end}"] for cell in shown for end in ("low", "high"))])
+    scale = f"; the scale begins at {share_text(least)}" if least else ""
+    note = f"lines: intervals of 95 %; dashed: {share_text(rate)}, the rate of all rows"
+    chart = _rows(f"Rate of {short_text(label)}", f"{note}{scale}{left_out}", rows)
+    return chart | {"baseline": rounded(rate), "least": rounded(least)}
 
 
 def by_partition(rows: Sequence[Mapping[str, Any]], partitions: Sequence[str]) -> list[Chart]:
@@ -344,11 +347,6 @@ def columns(
         most: The end of the scale; None for the largest value.
         from_zero: Whether the scale begins at 0 also where that hides how values differ.
     """
-    end = (
-        max((value for value in values if value is not None), default=0.0) if most is None else most
-    )
-    least = min((value for value in values if value is not None), default=0.0)
-    is_cut = not from_zero and end / 2 < least < end
     return {
         "kind": "columns",
         "title": title,
@@ -359,12 +357,20 @@ def columns(
         "values": [rounded(value) for value in values],
         "before": None,
         "unit": unit,
-        "least": rounded(least - (end - least) / 4) if is_cut else 0.0,
+        "least": 0.0 if from_zero else rounded(_start([*values, most])),
         "most": rounded(most),
     }
+
+
+def _start(shown: Sequence[float | None]) -> float:
+    """Where a scale of these values begins: at 0, unless that hides how they differ."""
+    known = [value for value in shown if value is not None]
+    least, end = min(known, default=0.0), max(known, default=0.0)
+    return least - (end - least) / 4 if end / 2 < least < end else 0.0
 
 
 def _rows(
     title: str, note: str, rows: Sequence[Mapping[str, Any]], *, compared: bool = False
 ) -> Chart:
-    return {"kind": "rows", "title": title, "note": note, "rows": rows, "compared": compared}
+    chart = {"kind": "rows", "title": title, "note": note, "rows": rows}
+    return chart | {"compared": compared, "least": 0.0}

@@ -61,8 +61,8 @@
     return values.reduce((most, value) => Math.max(most, value ?? 0), 0) || 1;
   }
 
-  function rowBars(row, most, compared, baseline) {
-    const width = (value) => (100 * (value ?? 0)) / most;
+  function rowBars(row, most, compared, baseline, least) {
+    const width = (value) => Math.max(0, (100 * ((value ?? 0) - least)) / (most - least));
     const [y, height] = compared ? [4, 5] : [1, 8];
     const bars = [svg("rect", { class: "now", width: width(row.value), y, height })];
     if (compared) bars.push(svg("rect", { class: "before", width: width(row.before), y: 1, height: 3 }));
@@ -79,7 +79,7 @@
     const ends = chart.rows.flatMap((row) => [row.value, row.before, row.high]);
     const most = largest([...ends, chart.baseline]);
     const rows = chart.rows.map((row) => {
-      const bar = element("td", {}, rowBars(row, most, chart.compared, chart.baseline));
+      const bar = element("td", {}, rowBars(row, most, chart.compared, chart.baseline, chart.least));
       const name = element("th", { scope: "row" }, ...breakable(row.text));
       return element("tr", {}, name, bar, element("td", { textContent: row.figure }));
     });

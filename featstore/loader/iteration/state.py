@@ -26,7 +26,7 @@ _DIFFERENCES = {
         "table, or another version of it",
         "; if the table has had a commit since, such as a new day or slot, open the version of "
         "then: from_config(..., table=featstore.open_table(URL, version=NUMBER)), of those that "
-        "`featstore table history` lists",
+        "`featstore table inspect --history` lists",
     ),
     "where": ("`where`, by which other files are read", ""),
     "plan": (

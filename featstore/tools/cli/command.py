@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 
 from featstore.base.errors import import_extra
 from featstore.tools.programs import Function, several
@@ -36,26 +37,33 @@ class CommandGroup(Command, click.Group):
 
 
 # What commands are about, such as a table.
-SPEC = click.Option(["--spec"], metavar="URL", help="The spec, a YAML file.")
+SPEC = click.Option(["--spec"], required=True, metavar="URL", help="The spec, a YAML file.")
 TABLE = click.Option(
-    ["--table"], metavar="URL", help="A Delta table, or a directory or glob of Parquet."
+    ["--table"],
+    required=True,
+    metavar="URL",
+    help="A Delta table, or a directory or glob of Parquet.",
 )
-DELTA_TABLE = click.Option(["--table"], metavar="URL", help="A Delta table.")
-CONFIG = click.Option(["--config"], metavar="URL", help="The training config, a YAML file.")
+DELTA_TABLE = click.Option(["--table"], required=True, metavar="URL", help="A Delta table.")
+CONFIG = click.Option(
+    ["--config"], required=True, metavar="URL", help="The training config, a YAML file."
+)
 STORE = click.Option(
     ["--store"],
+    required=True,
     metavar="URL",
     help="The dispatch store: sqlite:///path, tcp://host:port or tls://host:port.",
 )
 DIRECTORY = click.Option(
     ["--directory"],
+    required=True,
     metavar="DIRECTORY",
     help="The cache: the `staging.directory` of a training config.",
 )
 
 
 def subjects(*wanted: click.Option) -> Callable[[Function], Function]:
-    """The options of what a command is about, all of them required.
+    """The options of what a command is about.
 
     In short, their values may be given in this order without the options' names: `table inspect
     URL` is `table inspect --table URL`.
@@ -83,25 +91,35 @@ def subjects(*wanted: click.Option) -> Callable[[Function], Function]:
 
 def named(
     wanted: Sequence[click.Option], arguments: Sequence[str], given: dict[str, Any]
-) -> dict[str, str]:
+) -> dict[str, str | None]:
     """The value of each subject by name, from options and, in order, from plain arguments.
 
     Raises:
-        click.UsageError: A subject is missing, or an argument is left over.
+        click.UsageError: A required subject is missing, or an argument is left over.
     """
     rest, found = list(arguments), {}
     for subject in wanted:
         value = given[str(subject.name)]
-        if value is None and not rest:
+        value = rest.pop(0) if value is None and rest else value
+        if value is None and subject.required:
             raise click.UsageError(
                 f"Missing option '{subject.opts[0]}'.", ctx=click.get_current_context()
             )
-        found[str(subject.name)] = rest.pop(0) if value is None else value
+        found[str(subject.name)] = value
     if rest:
         raise click.UsageError(
             f"Got unexpected extra argument ({rest[0]}).", ctx=click.get_current_context()
         )
     return found
+
+
+def only(fits: bool, when: str, *options: str) -> None:
+    """UsageError if one of these options is given although it does not fit."""
+    context = click.get_current_context()
+    for option in () if fits else context.command.params:
+        given = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+        if given and option.opts[0] in options:
+            raise click.UsageError(f"{option.opts[0]} goes {when}", ctx=context)
 
 
 version_option = click.option(
@@ -125,26 +143,6 @@ stale_groups_option = click.option(
     default="error",
     show_default=True,
     help="Where a slot group is stale: refuse, or read its slots as missing.",
-)
-exact_option = click.option(
-    "--exact",
-    is_flag=True,
-    help="Count the rows exactly even if statistics are stored.",
-)
-compare_option = click.option(
-    "--compare", metavar="URL", help="Compare with this table, which came before."
-)
-compare_version_option = click.option(
-    "--compare-version",
-    type=int,
-    metavar="NUMBER",
-    help="Compare with this version, of the table of --compare or of the table itself.",
-)
-compare_days_option = click.option(
-    "--days",
-    nargs=2,
-    metavar="A B",
-    help="Compare two values of the first partition key: what changed from A to B.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 

@@ -1,5 +1,5 @@
-"""`featstore demo | join-labels | extract | replay | spark-job | spark ...`: from raw rows to
-features, here and on a Spark cluster.
+"""`featstore demo | join-labels | extract | replay | spark ...`: from raw rows to features, here
+and on a Spark cluster.
 """
 
 import sys
@@ -151,20 +151,16 @@ def replay(spec: str, input_url: str, table_url: str, **options: Any) -> None:
     sys.exit(0 if report.ok else 1)
 
 
-@click.command(
-    "spark-job",
-    cls=Command,
-    examples=["featstore spark-job extract", "featstore spark-job join-labels"],
-)
-@click.argument("name", type=click.Choice(list(JOBS)))
-def spark_job(name: str) -> None:
-    """Print the path of a job's program: spark-submit $(featstore spark-job extract) ..."""
-    show(str(job_path(name)))
-
-
 @click.group(cls=CommandGroup, examples=["featstore spark pack --output environment.tar.gz"])
 def spark() -> None:
     """Prepare jobs for a Spark cluster."""
+
+
+@spark.command(examples=["featstore spark job extract", "featstore spark job join-labels"])
+@click.argument("name", type=click.Choice(list(JOBS)))
+def job(name: str) -> None:
+    """Print the path of a job's program: spark-submit $(featstore spark job extract) ..."""
+    show(str(job_path(name)))
 
 
 @spark.command(

@@ -7,16 +7,46 @@ import click
 
 from featstore.base.processes import end_with
 from featstore.tools.cli.command import CommandGroup
-from featstore.tools.cli.features import demo, extract, join_labels, replay, spark, spark_job
+from featstore.tools.cli.features import demo, extract, join_labels, replay, spark
 from featstore.tools.cli.importing import import_
-from featstore.tools.cli.spec import schema, spec
-from featstore.tools.cli.table import report, table, whatis
+from featstore.tools.cli.spec import spec
+from featstore.tools.cli.table import table, whatis
 from featstore.tools.cli.train import bench, dispatch, stage, train
 from featstore.tools.programs import run_program
 
+# Older names of commands, which are in no help, and what they stand for. Options that follow are
+# read after those here, and the last one counts.
+OLDER = {
+    "import csv": "import --format csv",
+    "import json": "import --format json",
+    "import libsvm": "import --format libsvm",
+    "import pairs": "import --format pairs",
+    "import tfrecord": "import --format tfrecord",
+    "report": "table profile",
+    "schema spec": "spec schema",
+    "schema train": "train schema",
+    "spark-job": "spark job",
+    "spec graph": "spec show --format dot",
+    "spec sql": "spec show --format sql",
+    "table head": "table show --rows 10",
+    "table history": "table inspect --history",
+    "table lint": "table check --layout",
+}
+
+
+class Program(CommandGroup):
+    """The program, whose commands have older names too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts today's name in place of an older one."""
+        for length in (1, 2):
+            newer = OLDER.get(" ".join(args[:length]))
+            args = args if newer is None else [*newer.split(), *args[length:]]
+        return super().parse_args(ctx, args)
+
 
 @click.group(
-    cls=CommandGroup,
+    cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     examples=["featstore demo", "featstore extract --help"],
 )
@@ -25,11 +55,10 @@ def cli() -> None:
     """From raw logs to training batches: extract features, inspect tables, run the demo."""
 
 
-commands = (
-    *(demo, import_, join_labels, extract, replay, report, spec, table, whatis, train),
-    *(bench, dispatch, stage, schema, spark, spark_job),
-)
-for command in commands:
+for command in (
+    *(demo, import_, join_labels, extract, replay, spec, table, whatis, train),
+    *(bench, dispatch, stage, spark),
+):
     cli.add_command(command)
 
 

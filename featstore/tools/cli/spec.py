@@ -1,4 +1,4 @@
-"""`featstore spec ... | schema ...`: check, show and compare specs; schemas for editors."""
+"""`featstore spec ...`: check, show and compare specs."""
 
 import json
 import sys
@@ -11,14 +11,19 @@ from featstore.tools.cli.command import (
     CommandGroup,
     json_option,
     load,
+    only,
     stale_groups_option,
     subjects,
 )
 from featstore.tools.cli.output import show as show_report
 from featstore.tools.programs import input_option
 
-_OLD = click.Option(["--old"], metavar="URL", help="The spec as it was.")
-_SLOT = click.Option(["--slot"], metavar="SLOT", help="A slot, by name or number.")
+_OLD = click.Option(["--old"], required=True, metavar="URL", help="The spec as it was.")
+_SLOT = click.Option(
+    ["--slot"],
+    metavar="SLOT",
+    help="Only what this node, by name or number, is made of, drawn or as SQL.",
+)
 
 
 @click.group(
@@ -79,13 +84,36 @@ def fit(spec: str, input_url: str, again: bool) -> None:
     examples=[
         "featstore spec show --spec spec.yaml",
         "featstore spec show --spec spec.yaml --json | jq '.entries[].name'",
+        "featstore spec show --spec spec.yaml --format svg > spec.svg",
+        "featstore spec show --spec spec.yaml --format mermaid --slot user_x_item",
+        "featstore spec show --spec spec.yaml --format sql --slot user_x_item",
     ]
 )
-@subjects(SPEC)
+@subjects(SPEC, _SLOT)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "svg", "dot", "mermaid", "sql"]),
+    default="text",
+    show_default=True,
+    help="A table; a drawing, by Graphviz; the text that it is made of; text for Markdown pages "
+    "that draw Mermaid; or the Spark SQL expression over raw columns that computes the stored "
+    "values of --slot.",
+)
 @json_option
-def show(spec: str, as_json: bool) -> None:
-    """Print the graph in order: slots and inner nodes, kinds, shapes, operators, inputs."""
-    show_report(load("featstore.spec.show").show(spec), as_json=as_json)
+def show(spec: str, slot: str | None, form: str, as_json: bool) -> None:
+    """Print the graph: raw columns, slots and inner nodes, kinds, shapes, operators, labels."""
+    only(form == "text", "with --format text", "--json")
+    if form == "text":
+        if slot is not None:
+            raise click.UsageError("--slot goes with --format svg, dot, mermaid or sql")
+        show_report(load("featstore.spec.show").show(spec), as_json=as_json)
+    elif form != "sql":
+        show_report(load("featstore.spec.drawing").draw(spec, form=form, slot=slot))
+    elif slot is None:
+        raise click.UsageError("Missing option '--slot'.")
+    else:
+        show_report(load("featstore.spec.sql.statement").sql(spec, slot))
 
 
 @spec.command(examples=["featstore spec diff --old main/spec.yaml --spec spec.yaml"])
@@ -122,47 +150,7 @@ def preview(spec: str, input_url: str, no_labels: bool, as_json: bool, **options
     show_report(look(spec, input_url, with_labels=not no_labels, **options), as_json=as_json)
 
 
-@spec.command(
-    examples=[
-        "featstore spec graph --spec spec.yaml --format svg > spec.svg",
-        "featstore spec graph --spec spec.yaml --format mermaid --slot user_x_item",
-    ]
-)
-@subjects(SPEC)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["svg", "dot", "mermaid"]),
-    default="dot",
-    show_default=True,
-    help="A picture, by Graphviz; the text it is made of; or text for Markdown pages that draw "
-    "Mermaid.",
-)
-@click.option("--slot", metavar="SLOT", help="Only what this node, by name or number, is made of.")
-def graph(spec: str, form: str, slot: str | None) -> None:
-    """Print the graph as a drawing: raw columns, nodes, slots and labels."""
-    show_report(load("featstore.spec.drawing").draw(spec, form=form, slot=slot))
-
-
-@spec.command(examples=["featstore spec sql --spec spec.yaml --slot user_x_item"])
-@subjects(SPEC, _SLOT)
-def sql(spec: str, slot: str) -> None:
-    """Print the Spark SQL expression over raw columns that computes a slot's stored values."""
-    show_report(load("featstore.spec.sql.statement").sql(spec, slot))
-
-
-@click.group(cls=CommandGroup, examples=["featstore schema spec > spec.schema.json"])
+@spec.command(examples=["featstore spec schema > spec.schema.json"])
 def schema() -> None:
-    """Print JSON Schemas, by which editors complete and check specs and training configs."""
-
-
-@schema.command("spec", examples=["featstore schema spec > spec.schema.json"])
-def schema_of_specs() -> None:
-    """Print the JSON Schema of specs."""
+    """Print the JSON Schema of specs, by which editors complete and check them."""
     show_report(json.dumps(load("featstore.spec.json_schema").spec_schema(), indent=2))
-
-
-@schema.command("train", examples=["featstore schema train > train.schema.json"])
-def schema_of_configs() -> None:
-    """Print the JSON Schema of training configs."""
-    show_report(json.dumps(load("featstore.loader.config_schema").train_schema(), indent=2))

@@ -1,6 +1,4 @@
-"""`featstore table ... | report | whatis`: inspect and maintain tables; a table as one page for a
-browser, and the values behind signs.
-"""
+"""`featstore table ... | whatis`: inspect and maintain tables; the values behind signs."""
 
 import sys
 from collections.abc import Sequence
@@ -13,12 +11,9 @@ from featstore.tools.cli.command import (
     TABLE,
     Command,
     CommandGroup,
-    compare_days_option,
-    compare_option,
-    compare_version_option,
-    exact_option,
     json_option,
     load,
+    only,
     slots_option,
     stale_groups_option,
     subjects,
@@ -47,32 +42,32 @@ def table() -> None:
     examples=[
         "featstore table inspect --table /data/ctr",
         "featstore table inspect --table /data/ctr --json | jq .num_rows",
+        "featstore table inspect --table /data/ctr --history --last 10",
     ]
 )
 @subjects(TABLE)
 @version_option
-@json_option
-def inspect(table: str, version: int | None, as_json: bool) -> None:
-    """Print slots, partitions, rows, bytes, versions and the spec hash."""
-    opened = load("featstore.explore.table").open_table(table, version)
-    show(opened.inspect(), as_json=as_json)
-
-
-@table.command(
-    examples=[
-        "featstore table history --table /data/ctr",
-        "featstore table history --table /data/ctr --last 10",
-    ]
+@click.option(
+    "--history",
+    is_flag=True,
+    help="Print the commits of a Delta table instead, newest first: when, what, which partitions, "
+    "how much, by which spec. --version NUMBER reads the table as it was after one.",
 )
-@subjects(DELTA_TABLE)
-@click.option("--last", type=click.IntRange(min=1), help="Only the newest so many commits.")
+@click.option(
+    "--last", type=click.IntRange(min=1), help="With --history: only the newest so many commits."
+)
 @json_option
-def history(table: str, last: int | None, as_json: bool) -> None:
-    """Print the commits, newest first: when, what, which partitions, how much, by which spec.
-
-    --version NUMBER of the other commands reads the table as it was after one.
-    """
-    show(load("featstore.explore.description").table_history(table, last), as_json=as_json)
+def inspect(
+    table: str, version: int | None, history: bool, last: int | None, as_json: bool
+) -> None:
+    """Print slots, partitions, rows, bytes, versions and the spec hash; or the commits."""
+    only(history, "with --history", "--last")
+    only(not history, "without --history", "--version")
+    if history:
+        found = load("featstore.explore.description").table_history(table, last)
+    else:
+        found = load("featstore.explore.table").open_table(table, version).inspect()
+    show(found, as_json=as_json)
 
 
 @table.command(
@@ -84,14 +79,22 @@ def history(table: str, last: int | None, as_json: bool) -> None:
         "featstore table profile --table /data/ctr --days 2026-11-01 2026-11-02",
         "featstore table profile --table /data/ctr --by-day",
         "featstore table profile --table /data/ctr --compare /data/ctr --compare-version 7",
+        "featstore table profile /data/ctr -o report.html --label click",
     ]
 )
 @subjects(TABLE)
+@click.option(
+    "--output",
+    "-o",
+    metavar="URL",
+    help="Write a report instead: one HTML page with charts of each slot, which needs no network. "
+    "It answers --label and --compare or --days together.",
+)
 @version_option
 @where_option
 @slots_option
 @stale_groups_option
-@exact_option
+@click.option("--exact", is_flag=True, help="Count the rows exactly even if statistics are stored.")
 @click.option(
     "--label",
     metavar="NAME",
@@ -99,9 +102,19 @@ def history(table: str, last: int | None, as_json: bool) -> None:
     "alone says of it; with --slots of three or fewer also its rate by value or bin, which --json "
     "has for all slots.",
 )
-@compare_option
-@compare_version_option
-@compare_days_option
+@click.option("--compare", metavar="URL", help="Compare with this table, which came before.")
+@click.option(
+    "--compare-version",
+    type=int,
+    metavar="NUMBER",
+    help="Compare with this version, of the table of --compare or of the table itself.",
+)
+@click.option(
+    "--days",
+    nargs=2,
+    metavar="A B",
+    help="Compare two values of the first partition key: what changed from A to B.",
+)
 @click.option(
     "--by-day",
     is_flag=True,
@@ -109,7 +122,13 @@ def history(table: str, last: int | None, as_json: bool) -> None:
 )
 @json_option
 def profile(
-    table: str, version: int | None, stale_groups: str, as_json: bool, **options: Any
+    table: str,
+    output: str | None,
+    version: int | None,
+    stale_groups: str,
+    by_day: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Print coverage, distinct values, top values and quantiles per slot.
 
@@ -117,41 +136,16 @@ def profile(
     estimates show their error after ±. With --exact, --json has the label rates of top values.
     With --label, --compare, --days or --by-day, print slots against a label, or what changed.
     """
-    question = load("featstore.explore.questions").Question(**options)
-    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
-    show(question.answer(opened), as_json=as_json)
-
-
-@table.command(
-    examples=[
-        "featstore table head --table /data/ctr --rows 3",
-        "featstore table head --table /data/ctr --slots user --slots 'price*' --where 'click = 1'",
-    ]
-)
-@subjects(TABLE)
-@version_option
-@where_option
-@slots_option
-@stale_groups_option
-@click.option("--rows", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--ids", is_flag=True, help="Print signs and indices as they are stored.")
-def head(
-    table: str,
-    version: int | None,
-    where: str | None,
-    slots: Sequence[str],
-    stale_groups: str,
-    rows: int,
-    ids: bool,
-) -> None:
-    """Print the first rows as JSON lines, missing values as null.
-
-    Signs are printed as the texts that extraction kept of frequent values, others as their digits.
-    """
-    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
-    found = opened.head(rows, slots or None, where)
-    for row in (found if ids else opened.named(found)).to_pylist():
-        show(to_json(row))
+    only(output is None, "without --output", "--by-day", "--json")
+    if output is not None:
+        found = load("featstore.explore.report.report").report(
+            table, output, version=version, stale_groups=stale_groups, **options
+        )
+    else:
+        question = load("featstore.explore.questions").Question(by_day=by_day, **options)
+        open_table = load("featstore.explore.table").open_table
+        found = question.answer(open_table(table, version, stale_groups=stale_groups))
+    show(found, as_json=as_json)
 
 
 @table.command(
@@ -159,26 +153,54 @@ def head(
     examples=[
         "featstore table show --table /data/ctr --where \"request_id = 'r-17'\"",
         "featstore table show --table /data/ctr --slots 'price*' --where 'click = 1'",
+        "featstore table show --table /data/ctr --rows 3",
+        "featstore table show --table /data/ctr --rows 3 --slots user --where 'click = 1' --ids",
     ],
 )
 @subjects(TABLE)
 @version_option
-@click.option("--where", required=True, metavar="SQL", help="Which row; the first that matches.")
+@click.option(
+    "--where", metavar="SQL", help="Which row; the first that matches. With --rows: which rows."
+)
 @slots_option
 @stale_groups_option
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    metavar="NUMBER",
+    help="Print the first rows instead, as JSON lines, missing values as null.",
+)
+@click.option(
+    "--ids", is_flag=True, help="With --rows: print signs and indices as they are stored."
+)
 @json_option
-def show_row(
+def show_rows(
     table: str,
     version: int | None,
-    where: str,
+    where: str | None,
     slots: Sequence[str],
     stale_groups: str,
+    rows: int | None,
+    ids: bool,
     as_json: bool,
 ) -> None:
-    """Print one row whole, a line for each column, with the texts of its signs."""
+    """Print one row whole, a line for each column; or the first rows.
+
+    Signs are printed with the texts that extraction kept of frequent values. In rows they are
+    printed as these texts, others as their digits.
+    """
+    only(rows is not None, "with --rows", "--ids")
+    only(rows is None, "without --rows, which prints JSON lines", "--json")
+    if rows is None and where is None:
+        raise click.UsageError("Missing option '--where' (one row) or '--rows' (the first ones).")
     opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
-    found = load("featstore.explore.row_view").show_row(opened, where, slots or None)
-    show(found, as_json=as_json)
+    if rows is None:
+        show_row = load("featstore.explore.row_view").show_row
+        show(show_row(opened, where, slots or None), as_json=as_json)
+    else:
+        found = opened.head(rows, slots or None, where)
+        for row in (found if ids else opened.named(found)).to_pylist():
+            show(to_json(row))
 
 
 @table.command(
@@ -261,32 +283,11 @@ def delete(table: str, where: str, dry_run: bool) -> None:
     show(load("featstore.api").delete_rows(table, where, dry_run=dry_run))
 
 
-@table.command(examples=["featstore table lint --table /data/ctr --batch-size 4096"])
-@subjects(TABLE)
-@version_option
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=8192,
-    show_default=True,
-    help="The batch size, in rows, of the jobs that read the table.",
-)
-@json_option
-def lint(table: str, version: int | None, batch_size: int, as_json: bool) -> None:
-    """Print what makes the table slow to read, from the footers of its files.
-
-    The exit code is 1 if there are findings.
-    """
-    lint_table = load("featstore.statistics.table_lint").lint
-    report = lint_table(table, version, batch_size=batch_size)
-    show(report, as_json=as_json)
-    sys.exit(0 if report.ok else 1)
-
-
 @table.command(
     examples=[
         "featstore table check --table /data/ctr",
         "featstore table check --table /data/ctr --spec spec.yaml --where \"dt >= '2026-11-01'\"",
+        "featstore table check --table /data/ctr --layout --batch-size 4096",
     ]
 )
 @subjects(TABLE)
@@ -298,6 +299,18 @@ def lint(table: str, version: int | None, batch_size: int, as_json: bool) -> Non
 )
 @click.option("--spec", metavar="URL", help="The spec whose `checks` to run.")
 @stale_groups_option
+@click.option(
+    "--layout",
+    is_flag=True,
+    help="Instead print what makes the table slow to read, from the footers of its files.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=8192,
+    show_default=True,
+    help="With --layout: the batch size, in rows, of the jobs that read the table.",
+)
 @json_option
 def check(
     table: str,
@@ -305,14 +318,22 @@ def check(
     where: str | None,
     spec: str | None,
     stale_groups: str,
+    layout: bool,
+    batch_size: int,
     as_json: bool,
 ) -> None:
-    """Run the checks of the newest extraction, or of another spec, on each partition.
+    """Run the checks of the newest extraction, or of another spec, on each partition; or find what
+    makes the table slow to read.
 
-    The exit code is 1 if one of severity `fail` fails.
+    The exit code is 1 if a check of severity `fail` fails, or if something is slow to read.
     """
-    opened = load("featstore.explore.table").open_table(table, version, stale_groups=stale_groups)
-    report = opened.check(spec, where)
+    only(layout, "with --layout", "--batch-size")
+    only(not layout, "without --layout", "--where", "--spec", "--stale-groups")
+    if layout:
+        report = load("featstore.statistics.table_lint").lint(table, version, batch_size=batch_size)
+    else:
+        open_table = load("featstore.explore.table").open_table
+        report = open_table(table, version, stale_groups=stale_groups).check(spec, where)
     show(report, as_json=as_json)
     sys.exit(0 if report.ok else 1)
 
@@ -354,38 +375,6 @@ def vacuum(table: str, retain_hours: float, grace_hours: float, **options: Any) 
     """
     times = {"retain_s": retain_hours * 3600, "grace_s": grace_hours * 3600}
     show(load("featstore.table.vacuum").vacuum(table, **times, **options))
-
-
-@click.command(
-    cls=Command,
-    examples=[
-        "featstore report --table /data/ctr --output report.html",
-        "featstore report /data/ctr -o report.html --label click",
-        "featstore report /data/ctr -o report.html --days 2026-11-01 2026-11-02",
-        "featstore report /data/ctr -o report.html --compare /data/ctr --compare-version 7",
-    ],
-)
-@subjects(TABLE)
-@click.option("--output", "-o", required=True, metavar="URL", help="The HTML file to write.")
-@version_option
-@where_option
-@slots_option
-@stale_groups_option
-@exact_option
-@click.option(
-    "--label",
-    metavar="NAME",
-    help="Show the rate of this label, of 0 and 1, and the AUC of each slot; reads the rows.",
-)
-@compare_option
-@compare_version_option
-@compare_days_option
-def report(table: str, output: str, **options: Any) -> None:
-    """Write a page that shows each slot: one HTML file, which needs no network.
-
-    Figures come from stored statistics if possible, otherwise from the rows.
-    """
-    show(load("featstore.explore.report.report").report(table, output, **options))
 
 
 @click.command(

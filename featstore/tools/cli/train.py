@@ -4,6 +4,7 @@ epoch.
 """
 
 import contextlib
+import json
 import sys
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from featstore.tools.programs import require_one_of
 
 @click.group(cls=CommandGroup, examples=["featstore train check --config train.yaml --head 3"])
 def train() -> None:
-    """Check a training config."""
+    """Check a training config; its JSON Schema."""
 
 
 @train.command(
@@ -51,8 +52,15 @@ def check(config: str, table: str | None, head: int, as_json: bool) -> None:
 
     Everything is checked that a run checks before its first batch.
     """
-    found = load("featstore.loader.train_check").check(config, head=head, table=table)
-    show(found, as_json=as_json)
+    show(
+        load("featstore.loader.train_check").check(config, head=head, table=table), as_json=as_json
+    )
+
+
+@train.command(examples=["featstore train schema > train.schema.json"])
+def schema() -> None:
+    """Print the JSON Schema of training configs, by which editors complete and check them."""
+    show(json.dumps(load("featstore.loader.config_schema").train_schema(), indent=2))
 
 
 @click.command(

@@ -130,7 +130,11 @@ def test_rates_show_the_most_frequent_values_and_the_rest_together() -> None:
     assert [row["text"] for row in chart["rows"]][-1] == "(all other values)"
     assert len(chart["rows"]) == 21
     assert "40.0%, the rate of all rows; 10 less frequent values counted" in chart["note"]
-    assert chart["baseline"] == 0.4
+    assert (chart["baseline"], chart["least"]) == (0.4, 0.0)
+    close = [cell("value", value, 0.5 - value / 100) for value in range(1, 6)]
+    chart = label_rates("click", {"slot": "hour", "cells": close}, NAMES, 0.48)
+    assert chart["least"] == pytest.approx(0.45 - (0.49 - 0.45) / 4)
+    assert chart["note"].endswith("the rate of all rows; the scale begins at 44.0%")
 
 
 def test_drift_has_a_scale_of_its_own_only_beyond_a_large_one() -> None:

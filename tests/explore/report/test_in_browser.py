@@ -13,6 +13,7 @@ import pytest
 import featstore
 from featstore.explore.report.page import page
 from featstore.explore.table import Table
+from featstore.spec.parse import load_spec
 from shared_parts.chromium import Tab
 from tests.explore.report.conftest import DAYS, SPEC, day_rows
 from tests.parquet_files import put_parquet
@@ -224,6 +225,33 @@ def test_bars_are_as_long_as_the_figures_say(tab: Tab, compared: Path) -> None:
     })""")
     # Coverage is drawn to 1; the histograms to their highest bar.
     assert pytest.approx(max(heights), abs=0.02) == 1.0
+
+
+def test_bars_of_close_rates_show_how_they_differ(tab: Tab, tmp_path: Path) -> None:
+    spec = load_spec(
+        {
+            "spec": 1,
+            "inputs": {"user": "string", "clicked": "long"},
+            "labels": {"click": "clicked"},
+            "slots": [{"slot": 1, "name": "user", "op": "hash", "of": "user"}],
+        }
+    )
+    clicked = [int(i % 100 < (50 if i % 2 else 56)) for i in range(10_000)]
+    raw = put_parquet(tmp_path / "raw.parquet", {"user": ["a", "b"] * 5_000, "clicked": clicked})
+    featstore.extract(spec, raw, tmp_path / "table")
+    featstore.report(tmp_path / "table", tmp_path / "report.html", label="click")
+    tab.open(tmp_path / "report.html")
+    open_details(tab)
+    figure = "[...document.querySelectorAll('figure')].find(f => f.innerText.includes('Rate of'))"
+    rows = tab.value(f"""[...({figure}).querySelectorAll("tr")].map(row => [
+        row.innerText, ...["rect", ".baseline"].map(part => {{
+          const [drawn, all] = [part, "svg"].map(of => row.querySelector(of).getBoundingClientRect());
+          return (drawn.right - all.left) / all.width;
+        }})])""")
+    bars = {text.split()[0]: (bar, line) for text, bar, line in rows}
+    assert bars["a"][0] - bars["b"][0] > 0.5
+    assert bars["b"][0] > 0.1
+    assert bars["b"][0] < bars["b"][1] < bars["a"][0]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -137,6 +137,6 @@ def test_secrets_of_urls_are_not_shown(table: Table, tmp_path: Path) -> None:
 
 def test_the_command_writes_a_report(table: Table, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    arguments = ["report", table.url, "-o", str(path), "--days", *DAYS, "--slots", "user"]
+    arguments = ["table", "profile", table.url, "-o", str(path), "--days", *DAYS, "--slots", "user"]
     done = CliRunner().invoke(cli, arguments)
     assert (done.exit_code, done.output) == (0, f"{path}: 1 slots, {path.stat().st_size:,} bytes\n")

@@ -189,7 +189,7 @@ def _import_source(root: Path) -> None:
 
 def _import(root: Path, _: Rows) -> None:
     source, target = root / "texts", root / "imported"
-    run_command("import", "csv", "--workers=1", "--input", source, "--output", target)
+    run_command("import", "--format=csv", "--workers=1", "--input", source, "--output", target)
 
 
 def _samples(root: Path) -> None:
@@ -287,7 +287,7 @@ COMMANDS = (
         act=_read_samples,
         read=lambda root: reader.samples(root / "samples.sqlite"),
     ),
-    _on_table("head", _grouped, "head", "--rows=200", prints=True),
+    _on_table("show", _grouped, "show", "--rows=200", prints=True),
     _on_table("inspect", _grouped, "inspect", prints=True),
     _on_table("profile", _grouped, "profile", "--json", prints=True),
     _on_table("profile-exact", _grouped, "profile", "--json", "--exact", prints=True),

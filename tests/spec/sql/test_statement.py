@@ -1,4 +1,4 @@
-"""`featstore spec sql` against the kernel: the same values from a real Spark, for options, raw
+"""`featstore spec show --format sql` against the kernel: the same values from a real Spark, for options, raw
 types and texts of all kinds.
 
 The tables of cases and the golden vectors run through Spark SQL in

@@ -17,7 +17,7 @@ from featstore.tools.cli.program import cli
 from tests.parquet_files import put_parquet
 from tests.programs import run_python
 
-OLD = click.Option(["--old", "--before", "old"], metavar="URL", help="The old one.")
+OLD = click.Option(["--old", "--before", "old"], required=True, metavar="URL", help="The old one.")
 
 
 def commands(
@@ -98,6 +98,29 @@ def test_a_subject_that_is_missing_or_left_over_is_named(arguments: list[str], s
     assert said in done.output
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("table inspect t --last 1", "--last goes with --history"),
+        ("table inspect t --history --version 1", "--version goes without --history"),
+        ("table show t --where x=1 --ids", "--ids goes with --rows"),
+        ("table show t --rows 1 --json", "--json goes without --rows"),
+        ("table show t", "Missing option '--where' (one row) or '--rows' (the first ones)"),
+        ("table check t --batch-size 8192", "--batch-size goes with --layout"),
+        ("table check t --layout --spec s", "--spec goes without --layout"),
+        ("table profile t -o r.html --by-day", "--by-day goes without --output"),
+        ("table profile t -o r.html --json", "--json goes without --output"),
+        ("spec show s --format dot --json", "--json goes with --format text"),
+        ("spec show s --slot user", "--slot goes with --format svg, dot, mermaid or sql"),
+        ("spec show s user", "--slot goes with --format svg, dot, mermaid or sql"),
+        ("spec show s --format sql", "Missing option '--slot'"),
+    ],
+)
+def test_an_option_of_another_form_of_a_command_is_refused(line: str, said: str) -> None:
+    done = CliRunner().invoke(cli, line.split())
+    assert (done.exit_code, said in done.output) == (2, True), done.output
+
+
 def _compare() -> click.Command:
     @click.command(cls=Command, examples=["compare"])
     @subjects(OLD, SPEC)
@@ -123,8 +146,9 @@ def table(tmp_path: Path) -> str:
     return str(tmp_path / "t")
 
 
-def test_head_shows_the_slots_and_rows_asked_for(table: str) -> None:
-    asked = ["table", "head", "--table", table, "--slots", "price", "--where", "row >= 2"]
+def test_the_slots_and_rows_asked_for_are_shown(table: str) -> None:
+    asked = ["table", "show", "--table", table, "--rows", "9", "--slots", "price"]
+    asked += ["--where", "row >= 2"]
     shown = CliRunner().invoke(cli, asked)
     assert [json.loads(line) for line in shown.output.splitlines()] == [
         {"price": None},
@@ -141,7 +165,7 @@ def test_completion_knows_commands_and_options() -> None:
     program = (
         "import sys; sys.argv[0] = 'featstore'; from featstore.tools.cli import console; console()"
     )
-    words = {"featstore ta": "table", "featstore table head --wh": "--where"}
+    words = {"featstore ta": "table", "featstore table show --wh": "--where"}
     for line, wanted in words.items():
         variables = {
             "_FEATSTORE_COMPLETE": "bash_complete",
@@ -162,8 +186,8 @@ def test_help_takes_little_time_of_the_cpu() -> None:
 
 
 def test_schemas_are_printed_as_json() -> None:
-    for name, key in (("spec", "inputs"), ("train", "batch_size")):
-        printed = CliRunner().invoke(cli, ["schema", name])
+    for group, key in (("spec", "inputs"), ("train", "batch_size")):
+        printed = CliRunner().invoke(cli, [group, "schema"])
         assert key in json.loads(printed.output)["properties"]
 
 

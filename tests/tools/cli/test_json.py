@@ -69,7 +69,7 @@ def test_each_command_tells_what_its_text_tells(ask: Ask, here: Path) -> None:
     assert table["partitions"][0]["keys"] == {"dt": "2026-11-01"}
     profile = ask("table", "profile", "--table", "table", "--slots", "price")
     assert [slot["coverage"] for slot in profile["slots"]] == [pytest.approx(2 / 3)]
-    lint = ask("table", "lint", "--table", "table")
+    lint = ask("table", "check", "--layout", "--table", "table")
     assert (lint["ok"], lint["findings"], lint["num_files"]) == (True, [], 1)
     check = ask("table", "check", "--table", "table", "--spec", "checked.yaml", code=1)
     assert (check["ok"], check["results"][0]["outcome"]) == (False, "fail")
@@ -87,7 +87,7 @@ def test_each_command_tells_what_its_text_tells(ask: Ask, here: Path) -> None:
     (receipt,) = ask("dispatch", "receipt", *of_run, code=1)["epochs"]
     assert (receipt["delivered"], receipt["missing"], receipt["workers"]) == (100, 100, {"w": 100})
     Path("log.csv").write_text("user,price\na,1.5\nbad\n")
-    wanted = ("import", "csv", "--input", "log.csv", "--output", "imported")
+    wanted = ("import", "--format", "csv", "--input", "log.csv", "--output", "imported")
     assert ask(*wanted, "--dry-run")["inputs"] == {"user": "string", "price": "double"}
     imported = ask(*wanted, "--max-malformed", "1")
     assert (imported["num_rows"], imported["num_malformed"]) == (1, 1)
@@ -106,11 +106,11 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
     store = f"sqlite:///{here}/x.db"
     found = {
         "table inspect": ask("table", "inspect", "table"),
-        "table history": ask("table", "history", "table"),
+        "table inspect --history": ask("table", "inspect", "table", "--history"),
         "table profile": ask("table", "profile", "table", "--exact"),
         "table profile --label": ask("table", "profile", "table", "--label", "click"),
         "table profile --compare": ask("table", "profile", "table", "--compare", "table"),
-        "table lint": ask("table", "lint", "table", "--batch-size", "2"),
+        "table check --layout": ask("table", "check", "table", "--layout", "--batch-size", "2"),
         "table check": ask("table", "check", "table", "--spec", "checked.yaml", code=1),
         "table show": ask("table", "show", "table", "--where", "click = 1"),
         "spec preview": ask("spec", "preview", "spec.yaml", "--input", "raw.parquet"),
@@ -124,9 +124,9 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
         "dispatch receipt": ask("dispatch", "receipt", store, "--run-id", "run", code=1),
     }
     Path("log.csv").write_text("user,price\na,1.5\nbad\n")
-    wanted = ("import", "csv", "--input", "log.csv", "--output", "imported")
-    found["import csv --dry-run"] = ask(*wanted, "--dry-run")
-    found["import csv"] = ask(*wanted, "--max-malformed", "1")
+    wanted = ("import", "--format", "csv", "--input", "log.csv", "--output", "imported")
+    found["import --dry-run"] = ask(*wanted, "--dry-run")
+    found["import"] = ask(*wanted, "--max-malformed", "1")
     of_day = ("--table", "table", "--partition", "dt=2026-11-01")
     put_parquet(Path("less.parquet"), {"user": ["a"], "price": [1.0], "clicked": [0]})
     found["extract"] = ask("extract", "--spec", "spec.yaml", "--input", "less.parquet", *of_day)

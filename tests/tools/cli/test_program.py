@@ -22,6 +22,8 @@ from click.testing import CliRunner
 import featstore
 from featstore.base.processes import BAD_INPUT, REFUSED
 from featstore.tools import cli
+from featstore.tools.cli.program import OLDER
+from tests.formats.example_files import tfrecord
 from tests.parquet_files import put_parquet
 from tests.programs import CLI, Program, run_python
 
@@ -99,7 +101,7 @@ def test_extract_inspect_profile_and_head_work_in_a_row(
     assert "dt=2026-11-01" in inspected.output
     profiled = runner.invoke(cli.cli, ["table", "profile", str(table), "--slots", "price"])
     assert "66.7%" in profiled.output
-    head = runner.invoke(cli.cli, ["table", "head", str(table), "--rows", "1"])
+    head = runner.invoke(cli.cli, ["table", "show", str(table), "--rows", "1"])
     assert json.loads(head.output)["click"] == 0
     assert featstore.open_table(str(table)).version == 0
 
@@ -228,7 +230,7 @@ def test_check_exits_with_1_where_a_check_fails_and_an_extraction_with_3(
     spec.write_text(SPEC + "checks: [{check: coverage, of: price, at_least: 0.9}]")
     code, said = in_process(monkeypatch, capsys, *extract)
     assert code == 3
-    assert "1 of 1 checks failed: coverage of price: 0.6667, expected at least 0.9. The" in said
+    assert "1 of 1 checks failed: coverage of price: 0.67, expected at least 0.9. The" in said
     assert not list(table.rglob("*.parquet"))
     spec.write_text(SPEC + "checks: [{check: coverage, of: price, at_least: 0.6}]")
     done = CliRunner().invoke(cli.cli, extract)
@@ -247,7 +249,7 @@ def test_show_and_diff_print_lines(spec: Path, tmp_path: Path) -> None:
     assert "log1p(price)" in shown.output
     compared = CliRunner().invoke(cli.cli, ["spec", "diff", str(spec), str(tmp_path / "new.yaml")])
     assert compared.output == "renamed  102 price_log (was price)\n"
-    printed = CliRunner().invoke(cli.cli, ["spec", "sql", str(spec), "user"])
+    printed = CliRunner().invoke(cli.cli, ["spec", "show", "--format", "sql", str(spec), "user"])
     assert "xxhash64(101, xxhash64(" in printed.output
 
 
@@ -484,7 +486,96 @@ def _options(command: click.Command) -> dict[str, Any]:
 
 
 def test_commands_and_options_are_frozen() -> None:
-    assert _options(cli.cli) == json.loads((ROOT / "tests" / "golden" / "cli.json").read_text())
+    frozen = json.loads((ROOT / "tests" / "golden" / "cli.json").read_text())
+    older = frozen.pop("older names")
+    assert _options(cli.cli) == frozen
+    assert older.keys() == OLDER.keys()
+    for name, options in older.items():
+        found = frozen
+        for word in OLDER[name].partition(" --")[0].split():
+            found = found[word]
+        assert options.items() <= found.items(), name
+
+
+# A line with an older name, and the same with today's.
+LINES = {
+    "import csv --input semicolons.csv --output new --delimiter ; --names user,price --null - "
+    "--encoding latin-1 --column price=string --dry-run": "import --format csv --delimiter ; "
+    "--names user,price --null - --encoding latin-1 --column price=string --dry-run "
+    "--input semicolons.csv --output new",
+    "import json --input a.jsonl --output new --json --dry-run": "import --format json "
+    "--input a.jsonl --output new --json --dry-run",
+    "import libsvm --input a.svm --output new --dry-run": "import --format libsvm --input a.svm "
+    "--output new --dry-run",
+    "import pairs --input a.pairs --output new --delimiter \\t --dry-run": "import --format pairs "
+    "--input a.pairs --output new --delimiter \\t --dry-run",
+    "import tfrecord --input a.tfrecord --output new --dry-run": "import --format tfrecord "
+    "--input a.tfrecord --output new --dry-run",
+    "report table -o report.html --label click --compare table": "table profile table "
+    "--output report.html --label click --compare table",
+    "schema spec": "spec schema",
+    "schema train": "train schema",
+    "spark-job join-labels": "spark job join-labels",
+    "spec graph spec.yaml": "spec show spec.yaml --format dot",
+    "spec graph spec.yaml --format mermaid --slot 101": "spec show spec.yaml --format mermaid "
+    "--slot 101",
+    "spec sql spec.yaml user": "spec show --spec spec.yaml --slot user --format sql",
+    "spec sql --spec spec.yaml --slot 102": "spec show spec.yaml 102 --format sql",
+    "table head table": "table show table --rows 10",
+    "table head --table table --rows 1 --ids --slots user": "table show table --rows 1 --ids "
+    "--slots user",
+    "table history table --last 1": "table inspect table --history --last 1",
+    "table history table --json": "table inspect table --history --json",
+    "table lint table": "table check table --layout",
+    "table lint slow --batch-size 2 --json": "table check slow --layout --batch-size 2 --json",
+}
+
+
+@pytest.fixture(scope="module")
+def inputs_of_lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    here = tmp_path_factory.mktemp("lines")
+    (here / "spec.yaml").write_text(SPEC)
+    columns = {"user": ["a", None, "c"], "price": [1.0, 2.0, None], "clicked": [0, 1, 0]}
+    raw = put_parquet(here / "raw.parquet", columns)
+    for _ in range(2):
+        featstore.extract(str(here / "spec.yaml"), str(raw), str(here / "table"))
+        pq.write_table(pq.read_table(raw).slice(1), raw)
+    slow = pa.table({"user": [1, 2] * 20_000})
+    put_parquet(here / "slow" / "a.parquet", slow, use_dictionary=False)
+    (here / "semicolons.csv").write_bytes("\xe9;1\n-;2\n".encode("latin-1"))
+    (here / "a.jsonl").write_text('{"user": "a", "price": 1.5}\n')
+    (here / "a.svm").write_text("1 3:0.5\n")
+    (here / "a.pairs").write_text("label:1\tslot1:17\n")
+    (here / "a.tfrecord").write_bytes(tfrecord([{"user": [b"a"], "price": [1.5]}]))
+    return here
+
+
+@pytest.mark.parametrize("older", LINES)
+def test_a_line_with_an_older_name_does_the_same(
+    older: str, inputs_of_lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(inputs_of_lines)
+
+    def done(line: str) -> tuple[int, str, bytes | None]:
+        found = CliRunner().invoke(cli.cli, line.split(), catch_exceptions=False)
+        report = Path("report.html")
+        page = report.read_bytes() if report.exists() else None
+        report.unlink(missing_ok=True)
+        return found.exit_code, found.output, page
+
+    code, said, page = done(older)
+    assert (code, said, page) == done(LINES[older])
+    assert code == int(" slow " in older), said
+    assert said
+    assert (page is None) == (not older.startswith("report"))
+
+
+def test_every_older_name_has_a_line_and_is_in_no_help() -> None:
+    assert all(any(f"{line} ".startswith(f"{name} ") for line in LINES) for name in OLDER)
+    for group in (cli.cli, *cli.cli.commands.values()):
+        path = [] if group is cli.cli else [str(group.name)]
+        names = group.commands if isinstance(group, click.Group) else ()
+        assert not OLDER.keys() & {" ".join([*path, name]) for name in names}
 
 
 @pytest.mark.parametrize(

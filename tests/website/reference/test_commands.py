@@ -10,7 +10,7 @@ COMMANDS = {context.command_path: context for context in contexts()}
 
 
 def test_groups_are_followed() -> None:
-    assert {"featstore extract", "featstore table profile", "featstore schema spec"} <= set(
+    assert {"featstore extract", "featstore table profile", "featstore spec schema"} <= set(
         COMMANDS
     )
 
