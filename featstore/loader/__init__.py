@@ -15,6 +15,7 @@
 | mixed_*.py | that of a loader of several tables, drawn by weight |
 | stage.py | `featstore stage`: fills a cache before a run |
 | train_check.py, config_schema.py | `featstore train check` and `featstore schema train` |
+| receipt_rows.py | `featstore dispatch receipt --rows`: which of given rows a run has seen |
 | device.py | batches copied to a device ahead of the loop |
 | lightning_feed.py, tensorflow_dataset.py | batches for other frameworks |
 | lightning_callback.py | warns of a Lightning checkpoint without a loader's state |
