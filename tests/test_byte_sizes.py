@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from featstore.base.byte_sizes import parse_bytes
+from featstore.base.errors import parse_bytes
 from featstore.base.errors import ConfigError
 
 
