@@ -1,5 +1,6 @@
 """Spans of OpenTelemetry, and what they cost without it."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,14 @@ import numpy as np
 import pytest
 
 import featstore
-from featstore.base import telemetry
 from featstore.base.errors import DataFileError
 from featstore.base.telemetry import span
 from featstore.files.retry import thread_pool
+from tests.conftest import Loopback
 from tests.parquet_files import put_parquet
 from tests.programs import run_python
 
+TRAINING = "featstore.training"
 SPEC = """
 spec: 1
 inputs: {user: string}
@@ -80,29 +82,33 @@ def test_an_extraction_has_a_span_with_one_for_each_day_and_unit(
 
 
 def test_epochs_and_downloads_of_a_loader_are_children_of_the_span_that_reads_it(
-    tmp_path: Path, exporter: Any
+    tmp_path: Path, exporter: Any, loopback: Loopback
 ) -> None:
-    for number in range(2):
-        put_parquet(tmp_path / "table" / f"{number}.parquet", {"a": np.arange(50)})
-    options = {"staging": {"directory": str(tmp_path / "cache"), "mode": "whole"}}
-    url = (tmp_path / "table").as_uri()
-    with span("training"), featstore.FeatureLoader(
-        url, slots=["a"], num_epochs=2, batch_size=10, **options
-    ) as loader:
+    put_parquet(tmp_path / "a.parquet", {"a": np.arange(50)})
+    loopback.files["/a.parquet"] = (tmp_path / "a.parquet").read_bytes()
+    staging = {"directory": str(tmp_path / "cache"), "mode": "whole"}
+    url = f"{loopback.url}/a.parquet"
+    with (
+        span("training"),
+        featstore.FeatureLoader(
+            url, slots=["a"], num_epochs=2, batch_size=10, staging=staging
+        ) as loader,
+    ):
         for _ in loader:
-            current = telemetry.sys.modules["opentelemetry.trace"].get_current_span()
-            assert current.name == "featstore.training"  # Not the epoch: the loop is the caller's.
+            # Not the epoch's: the loop is the caller's.
+            assert sys.modules["opentelemetry.trace"].get_current_span().name == TRAINING
     found = spans(exporter)
-    [training] = found["featstore.training"]
-    epochs = found["featstore.epoch"]
+    [training] = found[TRAINING]
+    epochs, [download] = found["featstore.epoch"], found["featstore.stage.download"]
     assert [(e.attributes["featstore.epoch"], e.attributes["featstore.rows"]) for e in epochs] == [
-        (0, 100),
-        (1, 100),
+        (0, 50),
+        (1, 50),
     ]
-    children = [*epochs, *found.get("featstore.stage.download", [])]
+    assert download.attributes["featstore.url"] == url
+    assert download.attributes["featstore.staged_bytes"] == len(loopback.files["/a.parquet"])
+    children = (*epochs, download)
     assert {each.parent.span_id for each in children} == {training.context.span_id}
-    # One for each file or epoch, none for a batch.
-    assert len(exporter.get_finished_spans()) <= 1 + 2 + 2
+    assert len(exporter.get_finished_spans()) == 4  # One for each file or epoch, none for a batch.
 
 
 def test_an_error_is_recorded_and_passes(exporter: Any) -> None:

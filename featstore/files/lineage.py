@@ -23,7 +23,7 @@ from featstore.base.redaction import redact, redact_text
 from featstore.files.looks import is_file_at
 
 _LOG = logging.getLogger(__name__)
-_WAIT_S = 5.0
+_WAIT_S = 2.0
 _CONFIG = "openlineage.yml"
 
 
