@@ -19,7 +19,7 @@
 | device.py | batches copied to a device ahead of the loop |
 | lightning_feed.py, tensorflow_dataset.py | batches for other frameworks |
 | lightning_callback.py | warns of a Lightning checkpoint without a loader's state |
-| prometheus.py | metrics for others, while a loader runs |
+| prometheus.py, open_telemetry.py | metrics for others, while a loader runs |
 
 Imports go down these lines. request/ and plan/ work without torch.
 """

@@ -87,7 +87,7 @@ def test_an_extraction_tells_what_it_read_and_wrote(tmp_path: Path, events: Even
 def test_a_run_that_fails_says_why_and_a_dry_one_nothing(tmp_path: Path, events: Events) -> None:
     extract(tmp_path)
     put_parquet(tmp_path / "raw.parquet", {"other": [1]})
-    days = {"days": "2026-11-01", "dry_run": True}
+    days: Any = {"days": "2026-11-01", "dry_run": True}
     featstore.extract(
         str(tmp_path / "spec.yaml"), str(tmp_path / "{dt}.parquet"), str(tmp_path / "table"), **days
     )
