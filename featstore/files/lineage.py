@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ class LineageDataset:
         num_rows, num_files, size_bytes: What was written of it; None if it is not known.
     """
 
-    url: str
+    url: str = field(repr=False)
     version: int | str | None = None
     num_rows: int | None = None
     num_files: int | None = None

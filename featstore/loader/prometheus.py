@@ -88,7 +88,7 @@ def _core() -> Any:
     return import_extra("prometheus_client.metrics_core", "featstore.loader.prometheus")
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """A number of a loader as a metric.
 
     Attributes:
@@ -106,7 +106,7 @@ class Sample(NamedTuple):
     value: float
 
 
-def samples(loader: str, stats: Stats, *, slots: bool) -> Iterator[Sample]:
+def samples(loader: str, stats: Stats, *, slots: bool) -> Iterator[MetricSample]:
     """The numbers of a loader's `stats()`, whose name is `loader`; of columns with `slots`."""
     worker = stats["worker"]
     labels = {"loader": loader} | {label: str(worker[label]) for label in _LABELS[1:]}
@@ -119,13 +119,15 @@ def samples(loader: str, stats: Stats, *, slots: bool) -> Iterator[Sample]:
         yield from _part("slot", numbers, labels | {"slot": slot})
 
 
-def _part(part: str, numbers: Mapping[str, float], labels: dict[str, str]) -> Iterator[Sample]:
+def _part(
+    part: str, numbers: Mapping[str, float], labels: dict[str, str]
+) -> Iterator[MetricSample]:
     """The numbers of a loader, or of a part of it: its queues, a stage or a slot."""
     for name, value in numbers.items():
         unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
         metric = "_".join(filter(None, ("featstore_loader", part, unit)))
         what = f"{part} {name} of FeatureLoader.stats()".lstrip()
-        yield Sample(metric, what, part == "queue", labels, value)
+        yield MetricSample(metric, what, part == "queue", labels, value)
 
 
 def _families(stats: Mapping[str, Stats], *, slots: bool) -> list["Metric"]:

@@ -243,7 +243,7 @@ class _Matches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rows:
+class _FoundRows:
     """The rows of the condition.
 
     Attributes:
@@ -257,11 +257,11 @@ class _Rows:
     gone: set[str] = field(default_factory=set)
 
 
-def _matching_rows(snapshot: Snapshot, job: Job, where: str) -> _Rows:
+def _matching_rows(snapshot: Snapshot, job: Job, where: str) -> _FoundRows:
     """The rows that match. Files that cannot have any are not opened."""
     any_slot = job.request.slots[0].slot.name
     condition = resolve(job.request.schema, slots=[any_slot], where=where)
-    found = _Rows()
+    found = _FoundRows()
     for path, listed in matching(snapshot, condition).items():
         file, _ = listed
         of_loader = job.files.get(path)
@@ -345,7 +345,7 @@ def _in_state(state: LoaderState) -> _Known:
     return known
 
 
-def _epoch_rows(name: str, job: Job, epoch: int, rows: _Rows, known: _Known) -> EpochRows:
+def _epoch_rows(name: str, job: Job, epoch: int, rows: _FoundRows, known: _Known) -> EpochRows:
     """What became of the rows in an epoch."""
     plan = job.plan(epoch)
     order = RowOrder(seed=job.seed, epoch=epoch, shuffle=job.shuffle)
