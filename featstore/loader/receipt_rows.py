@@ -5,7 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from featstore.base.errors import ConfigError, DispatchError, SelectionError, TableNotFoundError
+from featstore.base.errors import (
+    ConfigError,
+    DataFileError,
+    DispatchError,
+    SelectionError,
+    StaleGroupError,
+    TableNotFoundError,
+)
 from featstore.base.redaction import redact
 from featstore.dispatch.epochs import EpochNote
 from featstore.loader.description import described
@@ -68,12 +75,14 @@ def _read_by(
 ) -> Read:
     """The table's version that the run has read, by the hash of its plan, and what it has read."""
     loaders = {note.loader for note in notes}
+    failed: Exception | None = None
     begun_s = min((note.started_unix_s for note in notes), default=math.inf)
     for snapshot in _versions(str(config["table"]), begun_s) if notes or state else ():
         try:
             job = described(**{**config, "table": snapshot}).job
-        except SelectionError:
-            continue  # A version that has not all of the columns yet, or no such partition.
+        except (SelectionError, StaleGroupError, DataFileError) as error:
+            failed = error  # A version without all columns, or with files that are gone.
+            continue
         if job.key in loaders if state is None else job.table == state.table:
             return snapshot, job
     of_state = "" if state is None else ", of the table's version that the state names"
@@ -81,6 +90,7 @@ def _read_by(
         f"run {run_id!r}: expected epochs of a loader of {redact(config_url)}{of_state}, found "
         f"{len(notes)} of other loaders: is it the run's config (its selection, `where`, seed and "
         "split size), and does the table's log still have the version that it read?"
+        + (f" A version that cannot be read: {failed}" if failed else "")
     )
 
 

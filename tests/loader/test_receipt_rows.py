@@ -192,6 +192,19 @@ def test_the_version_that_the_run_has_read_is_found_and_files_that_are_gone_are_
         assert "40 rows, which of them is not known" in str(found)
 
 
+def test_a_version_whose_splits_are_in_files_that_are_gone_is_named(tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    deltalake.write_deltalake(table, rows_table(0, 40))
+    run = Run(tmp_path, table, dispatch={"split_rows": 16})
+    with run.loader() as loader:
+        rows_of(loader)
+    assert run.ask("row = 7").num_rows == 1
+    [path] = deltalake.DeltaTable(table).file_uris()
+    Path(path).unlink()
+    with pytest.raises(DispatchError, match=rf"cannot be read: .*{Path(path).name}"):
+        run.ask("row = 7")
+
+
 def test_the_command_names_files_rows_and_workers(tmp_path: Path, table_url: str) -> None:
     run = Run(tmp_path, table_url, where="row != 72")
     with run.loader() as loader:
