@@ -2,7 +2,8 @@
 delete, register with a catalog.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -10,6 +11,7 @@ from typing import Any, TypeVar, overload
 from featstore.base.closing import noted_on_failure
 from featstore.base.errors import ConfigError, InputError, require_seconds
 from featstore.base.redaction import redact
+from featstore.base.telemetry import span
 from featstore.explore.preview import preview as preview
 from featstore.extraction.days import DaysReport, extract_days
 from featstore.extraction.deletion import DeletionReport
@@ -24,6 +26,7 @@ from featstore.extraction.spark.runners import (
     extract_dataframe,
 )
 from featstore.extraction.units.unit import Progress, ignore_progress
+from featstore.files.lineage import LineageDataset, LineageRun
 from featstore.files.retry import RetryPolicy, retrying
 from featstore.ingest.import_job import SAMPLE_ROWS, ImportReport, import_job
 from featstore.ingest.import_run import OnSchema, run_import
@@ -37,6 +40,7 @@ from featstore.table.iceberg_mirror import register as register
 from featstore.table.iceberg_mirror import update_mirrors
 from featstore.table.layout import LABELS
 
+_DATAFRAME = "DataFrame"  # In place of the URL of an input.
 Report = TypeVar("Report", bound=ExtractReport | DaysReport | CompactReport | DeletionReport)
 
 
@@ -177,23 +181,53 @@ def extract(
         def grouped(one: ExtractJob) -> ExtractReport:
             return _extract_group(GroupJob(job=one, name=str(group), key=key), spark, progress)
 
-        if dataframe is not None:
-            report = extract_dataframe(job, dataframe, events=frames, progress=progress)
-        elif group is not None and days is None:
-            report = grouped(job)
-        elif days is None:
-            report = extract_files(job, runner=runner, progress=progress)
-        else:
-            report = extract_days(
-                job,
-                days,
-                allow_missing=allow_missing,
-                dry_run=dry_run,
-                runner=runner,
-                progress=progress,
-                extract_group=None if group is None else grouped,
-            )
+        with _watched(job, dry_run) as done:
+            if dataframe is not None:
+                report = extract_dataframe(job, dataframe, events=frames, progress=progress)
+            elif group is not None and days is None:
+                report = grouped(job)
+            elif days is None:
+                report = extract_files(job, runner=runner, progress=progress)
+            else:
+                report = extract_days(
+                    job,
+                    days,
+                    allow_missing=allow_missing,
+                    dry_run=dry_run,
+                    runner=runner,
+                    progress=progress,
+                    extract_group=None if group is None else grouped,
+                )
+            done(report)
         return report if dry_run else _shown(report)
+
+
+@contextmanager
+def _watched(
+    job: ExtractJob, is_dry: bool
+) -> Iterator[Callable[[ExtractReport | DaysReport], None]]:
+    """A span around an extraction and, unless nothing is to be done, OpenLineage events. Yields
+    what is to be told of its report.
+    """
+    urls = [url for url in (job.input_url, *job.events.values()) if url != _DATAFRAME]
+    table = LineageDataset(url=job.table_url)
+    run = LineageRun("featstore.extract", map(LineageDataset.of, urls), [table], is_on=not is_dry)
+    with span("extract", table=redact(job.table_url), run_id=job.run_id) as note, run:
+
+        def done(report: ExtractReport | DaysReport) -> None:
+            made = [report] if isinstance(report, ExtractReport) else report.extracted
+            num_rows = sum(each.num_rows for each in made)
+            note(rows=num_rows, commits=sum(each.committed for each in made))
+            written = LineageDataset(
+                url=job.table_url,
+                version=max((each.version for each in made), default=None),
+                num_rows=num_rows,
+                num_files=sum(each.num_files for each in made),
+                size_bytes=sum(each.size_bytes for each in made),
+            )
+            run.note({"run_id": job.run_id, **report.as_dict()}, outputs=[written])
+
+        yield done
 
 
 def _job(
@@ -208,7 +242,7 @@ def _job(
 ) -> ExtractJob:
     return ExtractJob(
         spec=spec if isinstance(spec, Spec) else load_spec(spec),
-        input_url="DataFrame" if input_url is None else str(input_url),
+        input_url=_DATAFRAME if input_url is None else str(input_url),
         table_url=str(table_url),
         partition=partition or {},
         partition_from_path=partition_from_path,

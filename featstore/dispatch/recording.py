@@ -191,12 +191,18 @@ def recording_in(
     )
 
 
+def plan_in(store: Store, keys: EpochKeys) -> tuple[str, int | None]:
+    """The digest of an epoch's plan, and the rows of a window as of `Plan`."""
+    plan, *others = (store.get_or_none(keys.plan) or "").split("+")
+    return plan, int(others[1]) if len(others) > 1 else None
+
+
 def read_recording(store: Store, keys: EpochKeys) -> Recording:
     """The order of an epoch, from its current leases: the acknowledged rows of each worker, in the
     order of its claims.
     """
     size = EpochSize.decode(store.get_or_none(keys.size) or "")
-    plan, *others = (store.get_or_none(keys.plan) or "").split("+")
+    plan, window_rows = plan_in(store, keys)
     by_worker = defaultdict[tuple[int, str], list[tuple[int, SplitRange]]](list)
     for index, entries in read_splits(store, keys, range(size.num_splits)):
         for entry in entries:
@@ -215,5 +221,5 @@ def read_recording(store: Store, keys: EpochKeys) -> Recording:
             RecordedWorker(name=name, index=index, ranges=tuple(one for _, one in ranges))
             for (index, name), ranges in ordered
         ),
-        window_rows=int(others[1]) if len(others) > 1 else None,
+        window_rows=window_rows,
     )

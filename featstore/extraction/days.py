@@ -15,6 +15,7 @@ from typing import Any
 
 from featstore.base.errors import EmptyInputError, InputError
 from featstore.base.redaction import redact
+from featstore.base.telemetry import span
 from featstore.extraction.event_logs import EventLogs
 from featstore.extraction.job import ExtractJob, ExtractReport, check_events, extract_files
 from featstore.extraction.replaced import Holding, KnownHoldings
@@ -153,8 +154,13 @@ class DaysReport:
     dry_run: bool = False
 
     @property
+    def extracted(self) -> list[ExtractReport]:
+        """The reports of the days that were extracted."""
+        return [day.report for day in self.days if day.report is not None]
+
+    @property
     def num_extracted(self) -> int:
-        return sum(day.report is not None and day.report.committed for day in self.days)
+        return sum(report.committed for report in self.extracted)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
@@ -451,7 +457,8 @@ def _extract_day(
         rejects=None if rejects is None else _filled(rejects, day.partition),
     )
     try:
-        return replace(plan, report=extract(of_day))
+        with span("extract.day", partition=str(day)):
+            return replace(plan, report=extract(of_day))
     except EmptyInputError:
         if not allow_missing:
             raise

@@ -10,6 +10,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from featstore.base.host import num_cores
+from featstore.base.telemetry import span
 from featstore.extraction.units.blocks import Blocks
 from featstore.extraction.units.buckets import (
     Bucket,
@@ -46,7 +47,8 @@ class LocalRunner:
         counting = _Counting(progress, len(units))
 
         def write(unit: Unit, on_rows: OnRows) -> list[UnitReport]:
-            return run_unit(task, unit, on_rows=on_rows)
+            with span("extract.unit", unit=unit.index, rows_read=unit.num_rows):
+                return run_unit(task, unit, on_rows=on_rows)
 
         with kept_memory():
             return self._run(units, write, counting.rows, counting.file)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -101,10 +101,13 @@ def retrying(policy: RetryPolicy) -> Iterator[None]:
 
 
 def thread_pool(num_threads: int, name: str = "") -> ThreadPoolExecutor:
-    """A pool of threads that have the caller's policy."""
-    return ThreadPoolExecutor(
-        num_threads, name, initializer=_current.set, initargs=(current_policy(),)
-    )
+    """A pool of threads that have the caller's context: its policy, and its span of a trace."""
+    return ThreadPoolExecutor(num_threads, name, initializer=_adopt, initargs=(copy_context(),))
+
+
+def _adopt(context: Context) -> None:
+    for variable, value in context.items():
+        variable.set(value)
 
 
 @dataclass(kw_only=True)

@@ -8,6 +8,8 @@ from tabulate import tabulate
 
 from featstore.base.errors import InputError, JoinError
 from featstore.base.redaction import redact
+from featstore.base.telemetry import span
+from featstore.files.lineage import LineageDataset, LineageRun
 from featstore.files.storage import join as join_url
 from featstore.ingest.join_options import Label, LabelJoin, Lookup
 from featstore.ingest.join_output import JoinOutput
@@ -99,14 +101,23 @@ def run_join(
         and (earlier["join_digest"], earlier["input_digest"]) == digests
     ):
         return JoinReport(url=output_url(join), written=False, document=earlier)
-    with output.removing_on_failure():
-        figures = write()
-        check(figures, join)
-        num_files, size_bytes = output.size()
-        made = document(
-            join, figures, input_digest=input_digest, num_files=num_files, size_bytes=size_bytes
+    read = [LineageDataset.of(source.url) for source in join.sources if source.url]
+    lineage = LineageRun("featstore.join_labels", read, [LineageDataset.of(output_url(join))])
+    with span("join_labels", output=redact(output_url(join))) as note, lineage:
+        with output.removing_on_failure():
+            figures = write()
+            check(figures, join)
+            num_files, size_bytes = output.size()
+            made = document(
+                join, figures, input_digest=input_digest, num_files=num_files, size_bytes=size_bytes
+            )
+            output.publish(to_json(made), report_text(made))
+        num_rows = figures.written.num_rows
+        note(rows=num_rows)
+        written = LineageDataset(
+            url=output_url(join), num_rows=num_rows, num_files=num_files, size_bytes=size_bytes
         )
-        output.publish(to_json(made), report_text(made))
+        lineage.note(made, outputs=[written])
     return JoinReport(url=output_url(join), written=True, document=made)
 
 

@@ -15,10 +15,11 @@
 | mixed_*.py | that of a loader of several tables, drawn by weight |
 | stage.py | `featstore stage`: fills a cache before a run |
 | train_check.py, config_schema.py | `featstore train check` and `featstore train schema` |
+| receipt_rows.py | `featstore dispatch receipt --rows`: which of given rows a run has seen |
 | device.py | batches copied to a device ahead of the loop |
 | lightning_feed.py, tensorflow_dataset.py | batches for other frameworks |
 | lightning_callback.py | warns of a Lightning checkpoint without a loader's state |
-| prometheus.py | metrics for others, while a loader runs |
+| prometheus.py, open_telemetry.py | metrics for others, while a loader runs |
 
 Imports go down these lines. request/ and plan/ work without torch.
 """

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from featstore.base.byte_sizes import parse_bytes
-from featstore.base.errors import ConfigError, require_boolean, require_integer
+from featstore.base.errors import ConfigError, parse_bytes, require_boolean, require_integer
 from featstore.base.redaction import redact
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.loader.batches.bad_files import SKIP, checked
@@ -80,6 +79,7 @@ class LoaderDescription:
     Attributes:
         job: What is read and how.
         url: The table.
+        version: Its version; None if it has none.
         dispatch: Where workers meet.
         staging: How files come to the local disk; None if none is staged.
         on_stats: What is called with metrics.
@@ -88,6 +88,7 @@ class LoaderDescription:
 
     job: Job
     url: str = field(repr=False)
+    version: int | str | None = None
     dispatch: Dispatch
     staging: Staging | None
     on_stats: OnStats | None
@@ -165,6 +166,7 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
         return LoaderDescription(
             job=job,
             url=snapshot.url,
+            version=snapshot.version,
             dispatch=dispatch,
             staging=staging,
             on_stats=given.get("on_stats"),

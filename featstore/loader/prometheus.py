@@ -7,9 +7,9 @@ with the label `stage`, numbers of a column `featstore_loader_slot_..._total` wi
 Numbers of `queues`, which rise and fall, are gauges: `featstore_loader_queue_...`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from featstore.base.errors import import_extra
 from featstore.loader.feature_loader import FeatureLoader
@@ -88,38 +88,57 @@ def _core() -> Any:
     return import_extra("prometheus_client.metrics_core", "featstore.loader.prometheus")
 
 
-def _families(stats: Mapping[str, Stats], *, slots: bool) -> list["Metric"]:
-    """The metrics of several loaders by name. Those of one metric are one family."""
-    families: dict[str, Any] = {}
-    for loader, numbers in stats.items():
-        worker = numbers["worker"]
-        of_loader = [loader, *(str(worker[label]) for label in _LABELS[1:])]
-        own = {name: value for name, value in numbers.items() if not isinstance(value, Mapping)}
-        _add(families, "", own, of_loader)
-        _add(families, "queue", numbers["queues"], of_loader)
-        for stage, own in numbers["stages"].items():
-            _add(families, "stage", own, of_loader, stage)
-        for slot, own in numbers["slots"].items() if slots else ():
-            _add(families, "slot", own, of_loader, slot)
-    return list(families.values())
+class MetricSample(NamedTuple):
+    """A number of a loader as a metric.
+
+    Attributes:
+        metric: The metric's name, without `_total`.
+        what: What it is.
+        is_gauge: Whether it may fall; otherwise it is a counter.
+        labels: Its labels by name.
+        value: The number.
+    """
+
+    metric: str
+    what: str
+    is_gauge: bool
+    labels: dict[str, str]
+    value: float
 
 
-def _add(
-    families: dict[str, Any],
-    part: str,
-    numbers: Mapping[str, float],
-    of_loader: list[str],
-    *of: str,
-) -> None:
-    """Adds a loader's numbers, or those of a part of it: its queues, a stage or a slot."""
-    core, parts = _core(), (part,) if part else ()
+def samples(loader: str, stats: Stats, *, slots: bool) -> Iterator[MetricSample]:
+    """The numbers of a loader's `stats()`, whose name is `loader`; of columns with `slots`."""
+    worker = stats["worker"]
+    labels = {"loader": loader} | {label: str(worker[label]) for label in _LABELS[1:]}
+    own = {name: value for name, value in stats.items() if not isinstance(value, Mapping)}
+    yield from _part("", own, labels)
+    yield from _part("queue", stats["queues"], labels)
+    for stage, numbers in stats["stages"].items():
+        yield from _part("stage", numbers, labels | {"stage": stage})
+    for slot, numbers in stats["slots"].items() if slots else ():
+        yield from _part("slot", numbers, labels | {"slot": slot})
+
+
+def _part(
+    part: str, numbers: Mapping[str, float], labels: dict[str, str]
+) -> Iterator[MetricSample]:
+    """The numbers of a loader, or of a part of it: its queues, a stage or a slot."""
     for name, value in numbers.items():
         unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
-        metric = "_".join(("featstore_loader", *parts, unit))
-        if metric not in families:
-            what = f"{part} {name}" if part else name
-            family = core.GaugeMetricFamily if part == "queue" else core.CounterMetricFamily
-            families[metric] = family(
-                metric, f"{what} of FeatureLoader.stats()", labels=(*_LABELS, *parts[: len(of)])
-            )
-        families[metric].add_metric([*of_loader, *of], value)
+        metric = "_".join(filter(None, ("featstore_loader", part, unit)))
+        what = f"{part} {name} of FeatureLoader.stats()".lstrip()
+        yield MetricSample(metric, what, part == "queue", labels, value)
+
+
+def _families(stats: Mapping[str, Stats], *, slots: bool) -> list["Metric"]:
+    """The metrics of several loaders by name. Those of one metric are one family."""
+    core, families = _core(), dict[str, Any]()
+    for loader, numbers in stats.items():
+        for sample in samples(loader, numbers, slots=slots):
+            if sample.metric not in families:
+                family = core.GaugeMetricFamily if sample.is_gauge else core.CounterMetricFamily
+                families[sample.metric] = family(
+                    sample.metric, sample.what, labels=tuple(sample.labels)
+                )
+            families[sample.metric].add_metric([*sample.labels.values()], sample.value)
+    return list(families.values())

@@ -16,6 +16,7 @@ from featstore.decoded.decoding import DecodedFiles
 from featstore.decoded.file_sources import staging_source
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
+from featstore.files.lineage import LineageDataset
 from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.stats import NOTHING_WAITS, OnStats, StatsCalls, batch_fill
 from featstore.loader.description import LoaderDescription
@@ -114,6 +115,7 @@ class TableSource(Life[Iteration]):
     def __init__(self, description: LoaderDescription, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__(description.on_stats)
         self.job, self._staging = description.job, description.staging
+        self._table = LineageDataset(url=description.url, version=description.version)
         if description.pool is not None:
             description.pool.load()  # Before workers are forked, which then share it.
         self.num_epochs = self.job.num_epochs
@@ -157,6 +159,7 @@ class TableSource(Life[Iteration]):
         start = self._start(meeting.number, meeting.first_epoch, worker)
         resources = self._resources_here()
         self.iteration = Iteration(self.job, meeting, start, resources)
+        self.iteration.tell_lineage(self._table)
         return self.iteration
 
     def num_batches(self) -> int:

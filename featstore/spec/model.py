@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 
-from featstore.base.byte_sizes import parse_bytes
+from featstore.base.errors import parse_bytes
 from featstore.base.json_schema import any_of
 from featstore.base.processes import cached_property
 from featstore.ops.kinds import (

@@ -19,6 +19,7 @@ from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import BudgetError, DataFileError, ReplacedError, StagingError
 from featstore.base.intervals import Span, coalesce, covers, missing, num_bytes, united
 from featstore.base.redaction import redact, redact_text, without_user
+from featstore.base.telemetry import span
 from featstore.files import storage
 from featstore.files.retry import RetryPolicy
 from featstore.files.transfer import ReadSpan, read_span
@@ -322,10 +323,14 @@ class Fetcher:
         entry, connection = (waiting.stop, download), self._connection(waiting)
         self._under_way.append(entry)
         try:
-            with closing(
-                Filling(item.url, item.size_bytes, download.path, connection, item.listed_tag)
-            ) as filling:
+            with (
+                span("stage.download", url=redact(item.url), file_bytes=item.size_bytes) as note,
+                closing(
+                    Filling(item.url, item.size_bytes, download.path, connection, item.listed_tag)
+                ) as filling,
+            ):
                 pin = self._fill_until_sound(item, download, filling, base, waiting)
+                note(staged_bytes=num_bytes(filling.held))
             if pin is None:
                 self._counts.add(num_direct=1)
             return pin

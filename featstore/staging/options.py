@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from featstore.base.byte_sizes import parse_bytes
 from featstore.base.errors import (
     ConfigError,
     nearest,
+    parse_bytes,
     require_boolean,
     require_integer,
     require_seconds,

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -136,7 +137,10 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
         self._is_starving = self._is_taken = self._is_drawn = False
         self._num_running = _NUM_THREADS
         self._threads = [
-            threading.Thread(target=self._run, name="featstore-stager", daemon=True)
+            # In the caller's context: its spans of a trace are children of the caller's.
+            threading.Thread(
+                target=copy_context().run, args=(self._run,), name="featstore-stager", daemon=True
+            )
             for _ in range(_NUM_THREADS)
         ]
         for thread in self._threads:

@@ -23,8 +23,7 @@ from typing import Any
 
 import click
 
-from featstore.base.byte_sizes import parse_bytes
-from featstore.base.errors import ConfigError
+from featstore.base.errors import ConfigError, parse_bytes
 from featstore.extraction.spark.runners import spark_session
 from featstore.ingest.join import join_labels
 from featstore.ingest.join_inputs import check_found

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from featstore.base.errors import DispatchError
-from featstore.dispatch.receipt import read_receipt, receipts
+from featstore.dispatch import lease as leases
+from featstore.dispatch.epochs import LeaseEntry
+from featstore.dispatch.lease import Lease
+from featstore.dispatch.plan import Extent
+from featstore.dispatch.receipt import Fate, maybe_repeated, read_receipt, receipts, stretches
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.address import StoreAddress, bind
 from featstore.tools.cli import cli
@@ -164,3 +170,79 @@ def test_the_command_prints_the_receipt_and_fails_if_rows_are_missing(
     assert all(worker.complete(claim) for claim in claims)
     done = CliRunner().invoke(cli, ["dispatch", "receipt", url, "--run-id", "run", "--epoch", "0"])
     assert (done.exit_code, "missing     0" in done.output) == (0, True), done.output
+
+
+@given(
+    st.integers(0, 20),
+    st.lists(st.tuples(st.sampled_from(["read", "die", "give back"]), *[st.integers(0, 15)] * 2)),
+)
+def test_each_row_of_a_split_has_one_fate_and_what_came_twice_is_among_what_may_have(
+    start: int, steps: list[tuple[str, int, int]]
+) -> None:
+    """A worker's loop has what it reserved; it acknowledges a part of it, and goes."""
+    extent = Extent(split="s", start_row=start, end=40)
+    record = leases.claim(extent, worker="w", nonce="0")
+    had, perhaps = list[int](), set[int]()
+    for number, (ending, num_reserved, num_acknowledged) in enumerate(steps):
+        record = leases.reserve(record, record.rows + num_reserved)
+        through = min(record.reserved, record.rows + num_acknowledged)
+        had += range(record.rows, through if ending == "give back" else record.reserved)
+        record = leases.advance(record, through)
+        perhaps = {*range(record.rows, record.reserved)}
+        if ending != "read":
+            record = leases.release(record) if ending == "give back" else record
+            record = leases.claim_again(record, worker="w", nonce=f"{number + 1}")
+            perhaps = set()
+        else:
+            had = [row for row in had if row not in perhaps]
+    fates = _fates([LeaseEntry(first=0, end=40, record=record)], 45)
+    assert fates == [
+        *[Fate.BEFORE] * start,
+        *[Fate.DELIVERED] * (record.rows - start),
+        *[Fate.PERHAPS] * len(perhaps),
+        *[Fate.MISSING] * (40 - record.rows - len(perhaps)),
+        *[Fate.BEFORE] * 5,
+    ]
+    twice = {row for row in had if had.count(row) > 1}
+    maybe = {
+        row
+        for a, b in maybe_repeated([LeaseEntry(first=0, end=40, record=record)])
+        for row in range(a, b)
+    }
+    assert twice <= maybe
+    assert not maybe or record.repeated
+
+
+def _fates(entries: list[LeaseEntry], num_rows: int) -> list[Fate]:
+    found, row = list[Fate](), 0
+    for each in stretches(entries, num_rows, unclaimed=Fate.MISSING):
+        assert each.first == row < each.end
+        found += [each.fate] * (each.end - each.first)
+        row = each.end
+    assert row == num_rows
+    return found
+
+
+def test_parts_and_what_nobody_claimed_have_their_rows_beside_those_of_the_split() -> None:
+    of_split = leases.claim(
+        Extent(split="s", start_row=0, end=10, cuts=(4, 8)), worker="a", nonce=""
+    )
+    of_split = leases.finish(leases.reserve(of_split, 4))
+    part: Lease = leases.claim(Extent(split="s", start_row=6, end=8), worker="b", nonce="")
+    entries = [
+        LeaseEntry(first=0, end=10, record=of_split),
+        LeaseEntry(first=8, end=10, record=None),
+        LeaseEntry(first=4, end=8, record=part),
+    ]
+    fates = [Fate.DELIVERED] * 4 + [Fate.BEFORE] * 2 + [Fate.MISSING] * 4
+    assert _fates(entries, 10) == fates
+    assert _fates([], 3) == [Fate.MISSING] * 3
+
+
+def test_rows_after_a_takeover_are_those_that_may_have_come_twice() -> None:
+    record = leases.claim(Extent(split="s", start_row=0, end=100), worker="dead", nonce="")
+    record = leases.advance(leases.reserve(record, 60), 40)
+    late = leases.claim_again(record, worker="late", nonce="")
+    for acknowledged in (40, 70):
+        after = leases.advance(leases.reserve(late, acknowledged), acknowledged)
+        assert maybe_repeated([LeaseEntry(first=0, end=100, record=after)]) == ((40, 60),)

@@ -1,5 +1,7 @@
 """Metrics for Prometheus, while a loader runs."""
 
+import json
+import re
 import sys
 import threading
 import urllib.request
@@ -23,6 +25,7 @@ from featstore.loader.prometheus import LoaderCollector, TextFile
 from tests.parquet_files import put_parquet
 from tests.programs import run_on_host
 
+ROOT = Path(__file__).parents[2]
 NUM_ROWS, NUM_FILES = 5_000, 4
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -216,3 +219,26 @@ def test_without_the_library_the_extra_is_named(url: str, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "prometheus_client.metrics_core", None)
     with pytest.raises(MissingDependencyError, match=r"featstore-pipeline\[prometheus\]"):
         TextFile(".")
+
+
+def test_every_metric_that_the_dashboard_asks_for_is_one_of_a_loader(
+    url: str, registry: CollectorRegistry
+) -> None:
+    dashboard = json.loads((ROOT / "docs" / "loader_grafana.json").read_text())
+    variables = dashboard["templating"]["list"]
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries += [each["query"]["query"] for each in variables if each["type"] == "query"]
+    with FeatureLoader(url, slots=["a"]) as loader:
+        registry.register(LoaderCollector({"train": loader}))
+        found = _samples(prometheus_client.generate_latest(registry).decode())
+    labels: dict[str, set[tuple[str, str]]] = {}
+    for name, pairs in found:
+        labels.setdefault(name, set()).update(pairs)
+    assert len(queries) > 10
+    for query in queries:
+        asked = re.findall(r"featstore_\w+", query)
+        assert asked, query
+        assert set(asked) <= labels.keys(), query
+        # A stage that does not exist, or has no such number, would be an empty panel.
+        wanted = set(re.findall(r'(stage)="(\w+)"', query))
+        assert all(wanted <= labels[name] for name in asked), query

@@ -97,6 +97,7 @@ class BatchIterator:
             made = iteration.batch(rows)
             if made is None:
                 iteration.finish()
+                iteration.complete_lineage()
                 self._owner.tell_stats(is_last=True)
                 raise StopIteration
             self._owner.tell_stats(is_last=False)
@@ -108,6 +109,8 @@ class BatchIterator:
             return made.batch
         except BaseException as error:
             was_closed = iteration.delivery.is_closed
+            if not isinstance(error, StopIteration):
+                iteration.lineage.end("ABORT" if was_closed else "FAIL", error)
             # A loop that is behind still gets the batches from before the error.
             iteration.delivery.wait()
             self._close()

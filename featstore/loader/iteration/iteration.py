@@ -7,11 +7,14 @@ from functools import partial
 from typing import Any
 
 from featstore.base.errors import ConfigError, DispatchError, StateError
+from featstore.base.telemetry import span
 from featstore.dispatch.orders import WorkerInfo
 from featstore.dispatch.plan import Done
+from featstore.dispatch.receipt import read_receipt
 from featstore.dispatch.recording import Recording, recording_in
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import Claim
+from featstore.files.lineage import LineageDataset, LineageRun
 from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
 from featstore.loader.batches.stats import NOTHING_WAITS, EpochTimes, padding_note, verdict
@@ -55,6 +58,7 @@ class Iteration:
         follows: Whether the table is followed.
         pauses: Whether `slices` yields None between two epochs.
         is_between_epochs: Whether it has just done so.
+        lineage: Sends OpenLineage events, after `tell_lineage`.
 
     Raises:
         ConfigError: A table is followed in a DataLoader worker.
@@ -114,6 +118,7 @@ class Iteration:
         # The epoch, the batches before it, and the clocks at its begin.
         self._begun: tuple[int, int, EpochTimes] | None = None
         self._steps_before = self._num_steps()
+        self.lineage, self._num_rows_before = LineageRun("", (), is_on=False), stats.counts["rows"]
         if self._in_step and job.ordering.is_dynamic:
             self._warn_of_uneven_shares()
 
@@ -159,28 +164,33 @@ class Iteration:
         end = self.meeting.first_epoch + self._job.num_epochs
         finds_all_done = self.meeting.is_repeated and self._job.ordering.is_dynamic
         for epoch in self._epochs(end):
-            self._begun = epoch, self._stats.counts["batches"], self._times()
-            if self._job.ordering.is_dynamic:
-                with DynamicEpoch(
-                    self._job,
-                    self.meeting,
-                    epoch,
-                    worker=self._worker,
-                    in_step=self._in_step,
-                    delivery=self.delivery,
-                    reports=self._reports,
-                    stats=self._stats,
-                    is_staged=self._is_staged if self._source.stages else None,
-                    done=self.delivery.state.done,
-                ) as dynamic:
-                    for claims in dynamic.rounds():
-                        yield from self._source.slices(self._job, epoch, claims)
-                    if self._in_step and self.steps is None:
-                        dynamic.note_left_open()
-                self._quarantined += [f"epoch {epoch}: {split}" for split in dynamic.quarantined]
-                finds_all_done &= dynamic.found_all_done
-            else:
-                yield from self._in_order(epoch)
+            num_rows = self._stats.counts["rows"]
+            with span("epoch", is_current=False, epoch=epoch, worker=self._worker) as note:
+                self._begun = epoch, self._stats.counts["batches"], self._times()
+                if self._job.ordering.is_dynamic:
+                    with DynamicEpoch(
+                        self._job,
+                        self.meeting,
+                        epoch,
+                        worker=self._worker,
+                        in_step=self._in_step,
+                        delivery=self.delivery,
+                        reports=self._reports,
+                        stats=self._stats,
+                        is_staged=self._is_staged if self._source.stages else None,
+                        done=self.delivery.state.done,
+                    ) as dynamic:
+                        for claims in dynamic.rounds():
+                            yield from self._source.slices(self._job, epoch, claims)
+                        if self._in_step and self.steps is None:
+                            dynamic.note_left_open()
+                    self._quarantined += [
+                        f"epoch {epoch}: {split}" for split in dynamic.quarantined
+                    ]
+                    finds_all_done &= dynamic.found_all_done
+                else:
+                    yield from self._in_order(epoch)
+                note(rows=self._stats.counts["rows"] - num_rows)
             if self.delivery.is_closed:
                 return
             self._judge()
@@ -193,6 +203,43 @@ class Iteration:
             report_all_done(self.meeting, end, ends_finished=self._job.ends_finished)
         self._has_ended = True
         report_quarantined(self._quarantined, self._job.terms, skips=self._job.on_bad_file == SKIP)
+
+    def tell_lineage(self, table: LineageDataset) -> None:
+        """Sends OpenLineage events of this worker's iteration, if they are configured."""
+        self.lineage = LineageRun("featstore.train", [table])
+
+    def complete_lineage(self) -> None:
+        """Tells what this worker delivered. The first one adds the receipts of the epochs, in which
+        other workers may still be.
+        """
+        if not self.lineage.is_on:
+            return
+        meeting, state = self.meeting, self.delivery.state
+        epochs = range(meeting.first_epoch, meeting.first_epoch + self._job.num_epochs)
+        report: dict[str, Any] = {
+            "run_id": meeting.run_id,
+            "keys": meeting.prefix,
+            "worker": self._worker,
+            "index": meeting.worker.index,
+            "num_workers": meeting.worker.num_workers,
+            "epochs": list(epochs),
+            "rows": self._stats.counts["rows"] - self._num_rows_before,
+            "plan": state.plan,
+            "request": state.request,
+        }
+        if self._job.ordering.is_dynamic and meeting.worker.index == 0 and not self.follows:
+            try:
+                report["receipts"] = {str(epoch): self._receipt(epoch) for epoch in epochs}
+            except DispatchError as error:  # The epochs are over, and need the store no more.
+                _LOG.warning("OpenLineage: no receipts: %s", error)
+        self.lineage.note(report)
+        self.lineage.end("COMPLETE")
+
+    def _receipt(self, epoch: int) -> dict[str, Any]:
+        """The totals of the epoch's receipt."""
+        with closing(self.meeting.address.open()) as store:
+            found = read_receipt(store, EpochKeys(self.meeting.prefix, epoch)).as_dict()
+        return {key: value for key, value in found.items() if key != "splits"}
 
     def batch(self, rows: BatchSlice | None) -> MadeBatch | None:
         """The next batch, to be added to the delivery.
@@ -253,6 +300,7 @@ class Iteration:
             if self.steps is not None:
                 parts.callback(self.steps.leave)
             parts.callback(self._source.close)
+            parts.callback(self.lineage.end, "ABORT")
             if self._row_bar is not None:
                 parts.callback(self._row_bar.close)
             parts.callback(self._reports.close)

@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from featstore.base.byte_sizes import parse_bytes
-from featstore.base.errors import DataFileError
+from featstore.base.errors import DataFileError, parse_bytes
 from featstore.dispatch.options import Dispatch
 from featstore.dispatch.orders import MiniEpoch, rank_splits
 from featstore.dispatch.plan import Plan, Split, SplitList, SplitSize, splits_of

@@ -279,6 +279,8 @@ def status(store: str, watch: bool, every_s: float, last: int, as_json: bool) ->
         "featstore dispatch receipt --store sqlite:///runs/ctr.db --run-id ctr-7",
         "featstore dispatch receipt --store sqlite:///runs/ctr.db --run-id ctr-7 --epoch 0 "
         "--save order.json",
+        "featstore dispatch receipt --store sqlite:///runs/ctr.db --run-id ctr-7 "
+        "--config train.yaml --rows \"user_id = 'u4711'\"",
     ]
 )
 @subjects(STORE)
@@ -291,13 +293,40 @@ def status(store: str, watch: bool, every_s: float, last: int, as_json: bool) ->
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the epoch's order to this file, for `order: replay`.",
 )
+@click.option(
+    "--rows",
+    metavar="SQL",
+    help="Instead, what became of the rows that match, by file and row number; needs --config.",
+)
+@click.option("--config", metavar="URL", help="Of --rows: the training config of the run.")
+@click.option(
+    "--state",
+    metavar="URL",
+    help="Of --rows: count what the model of a checkpoint has seen, by the merged state as JSON.",
+)
 @json_option
-def receipt(store: str, run_id: str, epoch: int | None, save: Path | None, as_json: bool) -> None:
+def receipt(
+    store: str,
+    run_id: str,
+    epoch: int | None,
+    save: Path | None,
+    rows: str | None,
+    config: str | None,
+    state: str | None,
+    as_json: bool,
+) -> None:
     """Print the rows delivered, delivered twice and missing, by split and worker.
 
     Twice at most were those delivered that a worker had reserved, and had not acknowledged when it
     lost its lease. The exit code is 1 if rows are missing.
     """
+    if (rows is None) != (config is None) or (rows is None and state is not None):
+        raise click.UsageError("--rows and --config go together, and --state with both.")
+    if rows is not None:
+        of_rows = load("featstore.loader.receipt_rows").receipt_rows
+        found = of_rows(config, rows, store=store, run_id=run_id, epoch=epoch, state=state)
+        show(found, as_json=as_json)
+        return
     receipts = load("featstore.dispatch.receipt").receipts(store, run_id, epoch)
     if save is not None:
         recorded = load("featstore.dispatch.recording").recorded(store, run_id, epoch)

@@ -1,9 +1,10 @@
+"""Readers of options: what they take, and the errors that name the option."""
+
 from typing import Any
 
 import pytest
 
-from featstore.base.byte_sizes import parse_bytes
-from featstore.base.errors import ConfigError
+from featstore.base.errors import ConfigError, parse_bytes
 
 
 @pytest.mark.parametrize(
