@@ -6,7 +6,7 @@ import click
 
 from featstore.tools.cli.command import CommandGroup, json_option, load
 from featstore.tools.cli.output import show
-from featstore.tools.programs import input_option, key_values, several
+from featstore.tools.programs import input_option, key_values, partition_option, several
 
 
 @click.group(
@@ -15,6 +15,8 @@ from featstore.tools.programs import input_option, key_values, several
     examples=[
         "featstore import tfrecord --input s3://logs/examples --output raw",
         "featstore import csv --input clicks.csv.gz --output raw --dry-run",
+        "featstore import csv --input day.csv --output delta+s3://lake/log "
+        "--partition dt=2026-11-01",
     ],
 )
 def import_() -> None:
@@ -29,9 +31,11 @@ _options = several(  # of all formats
         "--output",
         "output_url",
         required=True,
-        metavar="DIRECTORY",
-        help="The directory to write; it appears when it is complete.",
+        metavar="URL",
+        help="The directory to write, which appears when it is complete; or delta+URL of a Delta "
+        "table, whose partitions are replaced by one commit.",
     ),
+    partition_option("A partition value of all rows, KEY=VALUE/ below a directory; repeatable."),
     click.option(
         "--column",
         "columns",
