@@ -169,9 +169,8 @@ class RawTable:
         self._digests = digest, input_digest
         if self._base is None or input_digest is None:
             return None
-        for commit in delta.history(self.url):
-            made = commit.metadata
-            if made is None or (made.spec_hash, made.input_digest) != self._digests:
+        for commit, made in delta.with_origins(delta.history(self.url)):
+            if (made.spec_hash, made.input_digest) != self._digests:
                 continue
             if made.data_digest == files_digest(self._base.in_partitions(made.partitions)):
                 return self._address(commit.version), made.report
@@ -393,7 +392,7 @@ def write_rows(
             for batch in batches:
                 arrays = [_as_stored(batch.column(c.name), c.type) for c in stored]
                 rows = pa.record_batch(arrays, schema=stored)
-                for values, part in _by_values(rows, target.partition_by):
+                for values, part in _by_values(rows, target.partition_by) if len(rows) else ():
                     written.add(values, part)
             written.finish()
         digest = digest_of_rows(_ids(target, stored, written.files))
@@ -483,7 +482,7 @@ def _by_values(
         code = code * len(encoded.dictionary) + np.asarray(encoded.indices)
     order = np.argsort(code, kind="stable")
     cuts = np.flatnonzero(np.diff(code[order])) + 1
-    for taken in np.split(order, cuts) if len(order) else ():
+    for taken in np.split(order, cuts):
         part = rows.take(pa.array(taken))
         yield tuple(part.column(name)[0].as_py() for name in names), part
 

@@ -27,11 +27,13 @@ from featstore.base.errors import (
     JoinError,
     StoreError,
 )
+from featstore.extraction.rewriting import compact
 from featstore.ingest import table_output
 from featstore.ingest.join import join_labels
 from featstore.ingest.join_local import join_labels_locally
 from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource
 from featstore.ingest.table_output import RawTable, RowTarget, table_schema, write_rows
+from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.open import open_input
 from featstore.table.vacuum import vacuum
@@ -131,7 +133,9 @@ def test_a_join_is_one_version_which_an_extraction_reads(
             "keep": ["rid"], "slots": [{"slot": 1, "name": "id", "op": "hash", "of": "rid"}]}  # fmt: skip
     for url, rids in ((report.url, ["r1", "r2", "r3"]), (join.output_url, ["r8", "r9"])):
         features = tmp_path / f"features{len(rids)}"
-        featstore.extract(spec, url, str(features), partition_from_path=["dt"], spark=None)
+        featstore.extract(
+            load_spec(spec), url, str(features), partition_from_path=["dt"], spark=None
+        )
         found = featstore.open_table(str(features)).to_arrow().to_pydict()
         assert sorted(found["rid"]) == rids
 
@@ -146,6 +150,16 @@ def test_an_equal_join_commits_nothing_and_tells_the_report(join: LabelJoin) -> 
     other = local(replace(join, partition={"dt": "2026-11-02"}))
     assert other.url.endswith("?version=1")
     assert not local(join).written  # that of another day leaves this one as it is
+
+
+def test_a_compacted_day_is_known_to_be_that_of_an_equal_join(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    local(join)
+    path = tmp_path / "joined"
+    assert compact(str(path), field_ids=True).version == 1
+    again = local(join)
+    assert (again.written, again.url) == (False, f"{join.output_url}?version=1")
 
 
 def test_a_run_replaces_what_it_writes_and_leaves_the_other_days(
@@ -337,7 +351,9 @@ def test_a_table_with_slots_is_no_output(join: LabelJoin, tmp_path: Path) -> Non
     spec = {"spec": 1, "inputs": {"rid": "string"},
             "slots": [{"slot": 1, "name": "id", "op": "hash", "of": "rid"}]}  # fmt: skip
     features = str(tmp_path / "features")
-    featstore.extract(spec, join.output_url, features, partition_from_path=["dt"], spark=None)
+    featstore.extract(
+        load_spec(spec), join.output_url, features, partition_from_path=["dt"], spark=None
+    )
     with pytest.raises(InputError, match="a Delta table of raw rows to write to, found one of an"):
         local(replace(join, output_url=f"delta+{features}"))
 
@@ -415,7 +431,7 @@ def test_rows_of_many_partitions_keep_their_order_and_are_bounded_in_open_files(
     rows = [
         batch(k=[n * m % 5 for n in range(7)], n=list(range(7 * m, 7 * m + 7))) for m in range(9)
     ]
-    written = write_rows(target, rows[0].schema, rows)
+    written = write_rows(target, rows[0].schema, [rows[0].slice(7), *rows])
     found: dict[str, list[int]] = {}
     for file in sorted(written.files, key=lambda file: file.path):
         assert file.size_bytes == (tmp_path / file.path).stat().st_size

@@ -400,6 +400,6 @@ def test_a_join_is_one_commit_which_an_extraction_reads(store: Store, tmp_path: 
         "slots": [{"slot": 101, "name": "user", "op": "hash", "of": "id"}],
     }
     url, features = f"{join.output_url}?version=0&dt=1", str(tmp_path / "features")
-    featstore.extract(spec, url, features, partition={"dt": "1"}, spark=None)
+    featstore.extract(load_spec(spec), url, features, partition={"dt": "1"}, spark=None)
     found = featstore.open_table(features).to_arrow().to_pydict()
     assert (found["id"], found["click"]) == (["a", "b"], [0, 1])
