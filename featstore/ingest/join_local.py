@@ -149,7 +149,7 @@ def join_labels_locally(
     logs = {source: open_log(source) for source in join.sources}
     limit_bytes = memory_bytes or host_memory_bytes() // _MEMORY_SHARE
 
-    def written(output: _Rows) -> Figures:
+    def written(output: _RowOutput) -> Figures:
         with (
             tempfile.TemporaryDirectory(prefix="featstore-join-", dir=spill) as place,
             _as_errors(duckdb, limit_bytes, place),
@@ -175,7 +175,7 @@ def join_labels_locally(
     return run_join(join, directory, input_digest, lambda: written(rows))
 
 
-class _Rows(Protocol):
+class _RowOutput(Protocol):
     """Where the rows go, until they are published."""
 
     def check(self, schema: pa.Schema) -> object:
@@ -260,7 +260,7 @@ class _LocalJoin:
         names += [name for part in (*join.labels, *join.lookups) for name in part.key]
         self._columns = {name: f"c{i}" for i, name in enumerate(dict.fromkeys(names))}
 
-    def run(self, output: _Rows) -> Figures:
+    def run(self, output: _RowOutput) -> Figures:
         """Writes the rows and returns the figures."""
         output.check(schema := self._schema())
         impressions = self._read_impressions()
