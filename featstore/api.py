@@ -275,12 +275,14 @@ def import_raw(
     columns: Mapping[str, str] | None = None,
     max_malformed: int = 0,
     sample_rows: int = SAMPLE_ROWS,
+    partition: Mapping[str, str] | None = None,
     num_workers: int = 1,
     progress: Progress = ignore_progress,
     on_schema: OnSchema = lambda schema: None,
     **options: Any,
 ) -> ImportReport:
-    """Imports files of another format to a directory of raw Parquet, the input of an extraction.
+    """Imports files of another format to a directory of raw Parquet, or a Delta table, the input of
+    an extraction.
 
     Columns and their types are inferred from the first rows of some of the files. Each file becomes
     one Parquet file with its rows in order, below the same `key=value/` directories. The directory
@@ -292,11 +294,14 @@ def import_raw(
             `label:1,slot1:17,tags:a,tags:b`) or `tfrecord`.
         input_url: A file, a directory (all of its files, at any depth) or a glob, on any storage;
             plain, or compressed with gzip or zstd.
-        output_url: The directory to write, on the local disk.
+        output_url: The directory to write, on the local disk; or `delta+URL` of a Delta table on
+            any storage, of which one commit replaces the partitions of these rows.
         columns: Types by column, such as `{"item": "string"}`, where the inferred one is wrong.
         max_malformed: How many rows may be left out because they cannot be read.
         sample_rows: The number of rows of a file from which columns are inferred. Columns that
             appear only later are left out, and counted.
+        partition: The values of partition keys that hold for all rows; the directories of the
+            files may have further keys. A directory gets `key=value/` for each.
         num_workers: The number of processes. With several, the script must be importable: its own
             work is under `if __name__ == "__main__"`.
         progress: Called as `progress(num_files, num_files_total, num_rows)`.
@@ -320,6 +325,7 @@ def import_raw(
         columns=columns,
         max_malformed=max_malformed,
         sample_rows=sample_rows,
+        partition=partition,
         **options,
     )
     return run_import(job, num_workers=num_workers, progress=progress, on_schema=on_schema)

@@ -50,7 +50,6 @@ from featstore.extraction.units.unit import (
 )
 from featstore.extraction.units.unit_statistics import merge_partition
 from featstore.extraction.units.unit_values import merge_partition_values
-from featstore.extraction.written import WrittenFiles
 from featstore.files.listings import list_own
 from featstore.files.looks import is_directory_at
 from featstore.files.storage import join, lies_within, local_path
@@ -73,7 +72,7 @@ from featstore.table.layout import (
 )
 from featstore.table.metadata import CommitMetadata, to_json
 from featstore.table.open import OpenedTables, open_for_writing
-from featstore.table.running import Mark, check_not_removed, marked
+from featstore.table.running import Mark, WrittenFiles, check_not_removed, marked
 from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
 CommitFunction = Callable[[str, delta.Change], int]

@@ -19,7 +19,6 @@ from featstore.base.host import num_cores
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.units.writer import open_data_file
-from featstore.extraction.written import WrittenFiles
 from featstore.files.retry import thread_pool
 from featstore.files.storage import join, open_read, open_write, source_of
 from featstore.reading.aligned import RowsReader, aligned_reader
@@ -42,7 +41,7 @@ from featstore.table.layout import (
 from featstore.table.metadata import KEY, CommitMetadata, FileMetadata, to_json
 from featstore.table.open import open_existing
 from featstore.table.parquet_dir import without_ids
-from featstore.table.running import check_not_removed, marked
+from featstore.table.running import WrittenFiles, check_not_removed, marked
 from featstore.table.snapshot import (
     DataFile,
     FileList,

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from featstore.base.errors import StoreError, import_extra
 from featstore.base.redaction import redact, redact_text
@@ -45,16 +45,26 @@ class LineageDataset:
 
     @classmethod
     def of(cls, url: str) -> "LineageDataset":
-        """One of which only the URL is known."""
-        return cls(url=url)
+        """One of which only the URL is known, and the version that it names."""
+        return cls(url=url, version=_place_of(url)[1])
 
     @property
     def names(self) -> tuple[str, str]:
         """Namespace and name, as OpenLineage's naming of file systems and stores says."""
-        parts = urlsplit(redact(self.url).removeprefix("delta+").removeprefix("iceberg+"))
+        place, _ = _place_of(redact(self.url))
+        parts = urlsplit(place)
         if parts.scheme in ("", "file"):
-            return "file", parts.path if parts.scheme else str(Path(self.url).absolute())
+            return "file", parts.path if parts.scheme else str(Path(place).absolute())
         return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/") or "/"
+
+
+def _place_of(url: str) -> tuple[str, str | None]:
+    """Where a table of a `delta+` or `iceberg+` URL lies, and the version in it; or the URL."""
+    for lake in ("delta+", "iceberg+"):
+        if url.startswith(lake):
+            place, _, options = url.removeprefix(lake).partition("?")
+            return place, dict(parse_qsl(options)).get("version")
+    return url, None
 
 
 class LineageRun:

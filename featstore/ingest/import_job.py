@@ -16,6 +16,8 @@ from featstore.formats.json_lines import JsonFormat
 from featstore.formats.libsvm import LibsvmFormat
 from featstore.formats.pairs import PairsFormat
 from featstore.formats.parsed import RowFormat, input_type, is_undecided, name_of, type_of
+from featstore.ingest.table_output import table_url
+from featstore.table.layout import check_partition_value
 
 FORMATS: Mapping[str, Any] = {
     "csv": CsvFormat,
@@ -36,7 +38,10 @@ class ImportJob:
 
     Attributes:
         input_url: A file, a directory (all of its files, at any depth) or a glob, on any storage.
-        output_url: A directory on the local disk, or on one that is mounted there.
+        output_url: A directory on the local disk, or on one that is mounted there; or `delta+URL`
+            of a Delta table, on any storage.
+        partition: The values of partition keys that hold for all rows. A directory gets
+            `key=value/` for each.
         columns: Types of columns; the others are inferred.
         max_malformed: How many rows may be left out because they cannot be read.
         sample_rows: How many rows of a file columns are inferred from.
@@ -52,17 +57,21 @@ class ImportJob:
     columns: Mapping[str, pa.DataType] = field(default_factory=dict)
     max_malformed: int = 0
     sample_rows: int = SAMPLE_ROWS
+    partition: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_integer("max_malformed", self.max_malformed, minimum=0)
         require_integer("sample_rows", self.sample_rows)
-        if local_path(self.output_url) is None:
+        for key, value in self.partition.items():
+            check_partition_value(key, value, "partition")
+        table = table_url(self.output_url)
+        if table is None and local_path(self.output_url) is None:
             raise InputError(
                 f"{redact(self.output_url)}: the output is published by renaming a directory, "
                 f"which {scheme(self.output_url)}:// cannot do in one step; expected a path on a "
-                f"disk: import there, then copy the finished directory"
+                f"disk, or delta+URL of a Delta table, which is published by a commit"
             )
-        if lies_within(self.output_url, self.input_url):
+        if lies_within(table or self.output_url, self.input_url):
             raise InputError(
                 f"the output {redact(self.output_url)} lies within the input "
                 f"{redact(self.input_url)}; use separate directories"
@@ -77,6 +86,7 @@ class ImportJob:
             "format": asdict(self.format),  # type: ignore[call-overload]
             "input_digest": input_digest,
             "schema": schema.to_string(),
+            **({"partition": dict(self.partition)} if self.partition else {}),
         }
 
 
@@ -88,6 +98,7 @@ def import_job(
     columns: Mapping[str, str] | None = None,
     max_malformed: int = 0,
     sample_rows: int = SAMPLE_ROWS,
+    partition: Mapping[str, str] | None = None,
     **options: Any,
 ) -> ImportJob:
     """The job of these arguments, which are those of `featstore.api.import_raw`.
@@ -118,6 +129,7 @@ def import_job(
         columns={name: type_of(kind, name) for name, kind in (columns or {}).items()},
         max_malformed=max_malformed,
         sample_rows=sample_rows,
+        partition=dict(partition or {}),
     )
 
 

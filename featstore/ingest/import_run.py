@@ -17,14 +17,15 @@ import pyarrow as pa
 from featstore.base.errors import InputError, WorkerError, all_nearest, require_integer
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, list_files, listing_digest
-from featstore.files.storage import local_path
+from featstore.files.storage import join, local_path
 from featstore.formats.byte_source import errors_of, open_bytes
-from featstore.formats.parsed import given
+from featstore.formats.parsed import given, unmarked
 from featstore.ingest.conversion import ConvertedFile, OnRows, convert, too_many
 from featstore.ingest.import_job import ImportJob, ImportReport, ImportSchema
-from featstore.ingest.import_target import ImportTarget
+from featstore.ingest.import_target import ImportTarget, TableTarget, digest_of
+from featstore.ingest.table_output import RawTable, table_url
 from featstore.table.iceberg import is_iceberg
-from featstore.table.layout import parse_partition
+from featstore.table.layout import parse_partition, partition_path
 
 SAMPLE_FILES = 8
 Progress = Callable[[int, int, int], None]
@@ -58,9 +59,7 @@ def run_import(
     files = _list(job)
     schema = infer_schema(job, files)
     on_schema(ImportSchema.of(schema))
-    target = ImportTarget(
-        Path(str(local_path(job.output_url))), job.identity(listing_digest(files), schema)
-    )
+    target = _target(job, files, schema)
     totals = target.earlier()
     imported = totals is None
     if totals is None:
@@ -71,13 +70,32 @@ def run_import(
             totals = run.totals()
             target.publish(totals)
     return ImportReport(
-        output_url=job.output_url,
+        output_url=target.address,
         schema=ImportSchema.of(schema),
         imported=imported,
         input_bytes=sum(file.size_bytes for file in files),
         seconds=time.monotonic() - started_s,
         **dict(totals) | {"examples": tuple(totals["examples"])},
     )
+
+
+def _target(
+    job: ImportJob, files: Sequence[FileEntry], schema: pa.Schema
+) -> ImportTarget | TableTarget:
+    identity = job.identity(input_digest := listing_digest(files), schema)
+    if (url := table_url(job.output_url)) is None:
+        directory = join(job.output_url, partition_path(job.partition))
+        return ImportTarget(Path(str(local_path(directory))), identity)
+    keys = [list(parse_partition(file.name)) for file in files]
+    for file, found in zip(files, keys, strict=True):
+        if found != keys[0]:
+            raise InputError(
+                f"{redact(file.url)}: expected a directory for each of the partition keys "
+                f"{', '.join(keys[0]) or '(none)'}, as of {redact(files[0].url)}, found "
+                f"{', '.join(found) or 'none'}; a table has the same keys for all of its files"
+            )
+    table = RawTable(url, "the import", partition=job.partition, from_path=keys[0])
+    return TableTarget(table, unmarked(schema), digest_of(identity), input_digest)
 
 
 def infer_schema(job: ImportJob, files: Sequence[FileEntry]) -> pa.Schema:
@@ -170,7 +188,7 @@ class _Run:
         self,
         job: ImportJob,
         schema: pa.Schema,
-        target: ImportTarget,
+        target: ImportTarget | TableTarget,
         sources: Mapping[str, FileEntry],
         progress: Progress,
     ) -> None:

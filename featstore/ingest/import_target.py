@@ -10,17 +10,23 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from featstore.base.closing import cleaned_up_on_failure, noted_on_failure
 from featstore.base.errors import InputError
 from featstore.files.listings import list_own
 from featstore.files.looks import exists, is_directory_at, names_in
 from featstore.files.private_directory import try_lock, unlock
-from featstore.files.storage import open_write
+from featstore.files.storage import delete, join, open_write
 from featstore.ingest.conversion import ConvertedFile
+from featstore.ingest.table_output import RawTable
+from featstore.table.layout import data_file_name, parse_partition, partition_path
+from featstore.table.snapshot import DataFile
 
 REPORT = "_import.json"
 _LOCK = "_lock"
@@ -37,8 +43,7 @@ class ImportTarget:
 
     def __init__(self, output: Path, identity: Mapping[str, object]) -> None:
         self._output = output.absolute()
-        text = json.dumps(identity, sort_keys=True)
-        self.digest = hashlib.sha256(text.encode()).hexdigest()
+        self.address, self.digest = str(output), digest_of(identity)
         self._hidden = self._output.with_name(f"{_HIDDEN}{self.digest[:16]}")
 
     def earlier(self) -> Mapping[str, Any] | None:
@@ -145,6 +150,70 @@ class ImportTarget:
         if not any(path.suffix == ".json" for path in self._files()):
             with contextlib.suppress(FileNotFoundError):  # it was published
                 shutil.rmtree(self._hidden)
+
+
+def digest_of(identity: Mapping[str, object]) -> str:
+    """The digest of what decides over the output of an import."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+class TableTarget:
+    """A Delta table that an import writes to, with the methods of `ImportTarget`. An import that
+    ended early begins anew: its files are left to a vacuum. Not thread-safe.
+
+    Args:
+        table: The table, with the run.
+        schema: The columns of the files.
+        digest: What decides over the rows, besides the input.
+        input_digest: Identifies the input.
+    """
+
+    def __init__(self, table: RawTable, schema: pa.Schema, digest: str, input_digest: str) -> None:
+        self.address, self._table, self._schema = "", table, table.check(schema)
+        self._digests = digest, input_digest
+        self._files: dict[str, DataFile] = {}
+
+    def earlier(self) -> Mapping[str, Any] | None:
+        """The totals of an equal import whose rows are in the table; None if there is none."""
+        found = self._table.equal(*self._digests)
+        if found is None:
+            return None
+        self.address, totals = found
+        return totals
+
+    def writing(self) -> AbstractContextManager[None]:
+        """As of `RawTable`."""
+        return self._table.writing()
+
+    def path(self, part: str) -> str:
+        """The URL of the data file of a part, such as `dt=2026-11-01/part-00000.parquet`."""
+        found = parse_partition(part).items()
+        texts = {key: self._table.canonical(key, value) for key, value in found}
+        partition = {**self._table.partition, **texts}
+        name = data_file_name(self._table.tag, len(self._files), 0)
+        path = "/".join(filter(None, [partition_path(partition), name]))
+        url = join(self._table.url, path)
+        self._files[url] = DataFile(
+            path=path, url=url, size_bytes=0, num_rows=0, partition=partition
+        )
+        return url
+
+    def finished(self, path: str) -> ConvertedFile | None:
+        """None: no file of an earlier start is used."""
+        return None
+
+    def finish(self, path: str, converted: ConvertedFile) -> None:
+        """Takes a data file that is written."""
+        size_bytes, num_rows = converted.size_bytes, converted.num_rows
+        self._files[path] = replace(self._files[path], size_bytes=size_bytes, num_rows=num_rows)
+
+    def publish(self, totals: Mapping[str, Any]) -> None:
+        """Commits the rows with their totals. Errors as of `RawTable.commit`."""
+        for file in self._files.values():
+            if not file.num_rows:
+                delete(file.url)
+        files = [file for file in self._files.values() if file.num_rows]
+        self.address = self._table.commit(self._schema, files, totals)
 
 
 def _note(path: str) -> Path:

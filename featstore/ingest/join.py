@@ -6,13 +6,18 @@ compared with the ids that were joined, before a rename publishes the rows.
 
 import contextlib
 import itertools
+import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import InputError, not_once
+from featstore.extraction.spark.runners import check_workers, run_checked
 from featstore.extraction.spark.spark_errors import refused_by_spark
 from featstore.files.storage import looking_by, spark_url
 from featstore.ingest import join_query as query
@@ -33,12 +38,22 @@ from featstore.ingest.join_report import (
     Digest,
     Figures,
     JoinReport,
+    Output,
     digest,
     mismatch,
     output_url,
     run_join,
 )
 from featstore.ingest.session_files import SessionFiles
+from featstore.ingest.table_output import (
+    CommitFunction,
+    JoinedTable,
+    RowTarget,
+    WrittenRows,
+    joined_table,
+    write_rows,
+)
+from featstore.table import delta
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -63,7 +78,11 @@ def write_parquet(rows: "DataFrame", url: str, partition_by: tuple[str, ...]) ->
 
 
 def join_labels(
-    join: LabelJoin, spark: "SparkSession", *, write: WriteFunction = write_parquet
+    join: LabelJoin,
+    spark: "SparkSession",
+    *,
+    write: WriteFunction = write_parquet,
+    commit: CommitFunction = delta.commit,
 ) -> JoinReport:
     """Runs the join and publishes its rows, unless an equal join did so before.
 
@@ -74,26 +93,36 @@ def join_labels(
     Args:
         spark: The session to run on; its settings are restored afterwards.
         write: Writes rows to a URL; a parameter so that tests can inject faults.
+        commit: Commits rows to a table; likewise.
 
     Raises:
         InputError: The logs do not fit the join, or a file changed while it was read (not detected
             for queries and tables).
         JoinError: Rows were lost or duplicated.
-        CommitConflictError: Another join published to the same directory at the same time.
+        CommitConflictError: Another join published to the same directory, or the same partition of
+            a table, at the same time.
     """
     check_apart(join)
     with looking_by(SessionFiles(spark)):
-        return _join_labels(join, spark, write)
+        return _join_labels(join, spark, write, commit)
 
 
-def _join_labels(join: LabelJoin, spark: "SparkSession", write: WriteFunction) -> JoinReport:
-    url = output_url(join)
-    output, logs = JoinOutput(HadoopFiles(spark, url), url), list_logs(join)
+def _join_labels(
+    join: LabelJoin, spark: "SparkSession", write: WriteFunction, commit: CommitFunction
+) -> JoinReport:
+    table, logs = joined_table(join, commit), list_logs(join)
+    output: Output
+    if table is None:
+        url = output_url(join)
+        output = directory = JoinOutput(HadoopFiles(spark, url), url)
+        put = partial(_to_directory, directory.rows_url, write)
+    else:
+        output, put = table, partial(_to_table, table)
 
     def written() -> Figures:
         check_columns(logs)
         with _settings(spark):
-            figures = _run(_JoinPlan(join, spark), output.rows_url, write)
+            figures = _run(_JoinPlan(join, spark), put)
         # Files are checked after the last read and before anything is published.
         check_logs(logs)
         return figures
@@ -117,16 +146,25 @@ def _settings(spark: "SparkSession") -> Iterator[None]:
     restore()
 
 
-def _run(plan: "_JoinPlan", url: str, write: WriteFunction) -> Figures:
+def _to_directory(url: str, write: WriteFunction, plan: "_JoinPlan") -> Digest:
+    """Writes the rows, and reads their ids back."""
+    write(plan.rows, url, plan.join.partition_by)
+    files = plan.spark.read.schema(plan.rows.schema).parquet(url)
+    return digest(_collect(files, query.digest_metrics(plan.join.impressions.row_id)))
+
+
+def _to_table(table: JoinedTable, plan: "_JoinPlan") -> Digest:
+    table.add(write_frame(table.target, plan.rows))
+    return table.digest()
+
+
+def _run(plan: "_JoinPlan", put: "Callable[[_JoinPlan], Digest]") -> Figures:
     """Writes the rows, reads their ids back and returns the figures.
 
     If the figures do not agree, they are counted again in separate jobs: Spark may count a row
     twice if it recomputes it, for instance after an executor is lost.
     """
-    write(plan.rows, url, plan.join.partition_by)
-    row_id = plan.join.impressions.row_id
-    files = plan.spark.read.schema(plan.rows.schema).parquet(url)
-    written = digest(_collect(files, query.digest_metrics(row_id)))
+    written = put(plan)
     figures = plan.figures(written, _observed)
     if mismatch(figures) is None:
         return figures
@@ -438,6 +476,28 @@ def _arrays(rows: "DataFrame", i: int, label: Label) -> "DataFrame":
     return first.groupBy(*keys).agg(
         _expression(f"sort_array(collect_list({query.event(label)}))").alias(f"__events{i}")
     )
+
+
+def write_frame(target: RowTarget, rows: "DataFrame") -> list[WrittenRows]:
+    """As `write_rows`, for the rows of a query: each task of Spark writes those it has."""
+    context = rows.sparkSession.sparkContext
+    check_workers(context)
+    if target.partition_by:  # As Spark's own writer does, so that a task has one file open.
+        rows = rows.sortWithinPartitions(*(f"`{name}`" for name in target.partition_by))
+    found = rows.mapInArrow(partial(_write_task, target), "written binary")
+    # Unpickling is safe here: the bytes come from our own tasks.
+    return [pickle.loads(row["written"]) for row in run_checked(context, found.collect)]
+
+
+def _write_task(target: RowTarget, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs on a worker of Spark."""
+    from pyspark import TaskContext
+
+    unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
+    for first in batches:
+        rows = (batch for part in ((first,), batches) for batch in part)
+        written = write_rows(target, first.schema, rows, unit, attempt)
+        yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(written)]})
 
 
 def _types(frame: "DataFrame", source: LogSource) -> dict[str, str]:

@@ -132,14 +132,19 @@ def check_apart(join: LabelJoin) -> None:
 
     The join would otherwise read, or replace, its own data.
     """
-    output_url = join.output_url
+    output_url = _place(join.output_url)
     for source in join.sources:
-        url = source.url
+        url = None if source.url is None else _place(source.url)
         if url is not None and (lies_within(output_url, url) or lies_within(url, output_url)):
             raise InputError(
                 f"the output {redact(output_url)} and the log {source} lie within each other; "
                 f"use separate directories"
             )
+
+
+def _place(url: str) -> str:
+    """The directory that a URL names, which may be that of a Delta table."""
+    return url.removeprefix(DELTA_INPUT).partition("?")[0] if url.startswith(DELTA_INPUT) else url
 
 
 def list_logs(join: LabelJoin) -> dict[LogSource, list[FileEntry]]:

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -57,11 +57,14 @@ from featstore.ingest.join_report import (
     Digest,
     Figures,
     JoinReport,
+    digest_of_rows,
     output_url,
     run_join,
 )
-from featstore.ops.arrays import microseconds, values_of
+from featstore.ingest.table_output import CommitFunction, joined_table
+from featstore.ops.arrays import microseconds
 from featstore.ops.hashing import row_hash, sign, value_hash
+from featstore.table import delta
 
 WriteFunction = Callable[[pa.RecordBatchReader, str, tuple[str, ...]], None]
 _US = 1_000_000
@@ -73,8 +76,15 @@ _THREAD_BYTES = 128_000_000  # that each thread of duckdb should have
 
 
 def write_parquet(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str, ...]) -> None:
-    """Writes the rows to a new directory, in their order, and syncs the files."""
+    """Writes the rows to a new directory, in their order, and syncs the files.
+
+    Empty text names no directory: it becomes null there, as in a join on Spark.
+    """
     Path(url).mkdir(parents=True)
+    texts = [name for name in partition_by if pa.types.is_string(rows.schema.field(name).type)]
+    if texts:
+        named = (_without_empty(batch, texts) for batch in rows)
+        rows = pa.RecordBatchReader.from_batches(rows.schema, named)
     keys = pa.schema([rows.schema.field(name) for name in partition_by])
     pds.write_dataset(
         rows,
@@ -97,12 +107,23 @@ def write_parquet(rows: pa.RecordBatchReader, url: str, partition_by: tuple[str,
             os.fsync(written.fileno())
 
 
+def _without_empty(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    for name in names:
+        column = batch.column(name)
+        named = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+        batch = batch.set_column(
+            batch.schema.get_field_index(name), batch.schema.field(name), named
+        )
+    return batch
+
+
 def join_labels_locally(
     join: LabelJoin,
     *,
     memory_bytes: int | None = None,
     spill: str | None = None,
     write: WriteFunction = write_parquet,
+    commit: CommitFunction = delta.commit,
 ) -> JoinReport:
     """Runs the join without Spark and publishes its rows, as `featstore.ingest.join.join_labels`
     does on Spark: the same rows, ties and report, in the order of the impressions.
@@ -112,21 +133,23 @@ def join_labels_locally(
             of raw rows come on top.
         spill: The directory for what does not fit; by default that of temporary files.
         write: Writes rows to a path; a parameter so that tests can inject faults.
+        commit: Commits rows to a table; likewise.
 
     Raises:
         InputError: The logs do not fit the join, have what only Spark reads, or a file changed.
         JoinError: Rows were lost or duplicated.
-        CommitConflictError: Another join published to the same directory at the same time.
+        CommitConflictError: Another join published to the same directory, or the same partition of
+            a table, at the same time.
         ConfigError: The memory is too little.
         MissingDependencyError: duckdb is not installed.
     """
     check_apart(join)
     duckdb = import_extra("duckdb", "a join without Spark")
-    output = JoinOutput(LocalFiles(), output_url(join))
+    table = joined_table(join, commit)
     logs = {source: open_log(source) for source in join.sources}
     limit_bytes = memory_bytes or host_memory_bytes() // _MEMORY_SHARE
 
-    def written() -> Figures:
+    def written(output: _RowOutput) -> Figures:
         with (
             tempfile.TemporaryDirectory(prefix="featstore-join-", dir=spill) as place,
             _as_errors(duckdb, limit_bytes, place),
@@ -139,14 +162,57 @@ def join_labels_locally(
                 }
             ) as connection,
         ):
-            figures = _LocalJoin(join, logs, connection).run(output.rows_url, write)
+            figures = _LocalJoin(join, logs, connection).run(output)
         for log in logs.values():
             log.check()
         return figures
 
-    return run_join(
-        join, output, digest_of(logs[source].digest for source in join.sources), written
-    )
+    input_digest = digest_of(logs[source].digest for source in join.sources)
+    if table is not None:
+        return run_join(join, table, input_digest, lambda: written(table))
+    directory = JoinOutput(LocalFiles(), output_url(join))
+    rows = _DirectoryRows(join, directory.rows_url, write)
+    return run_join(join, directory, input_digest, lambda: written(rows))
+
+
+class _RowOutput(Protocol):
+    """Where the rows go, until they are published."""
+
+    def check(self, schema: pa.Schema) -> object:
+        """InputError if rows of this schema cannot be written."""
+
+    def write(self, rows: pa.RecordBatchReader) -> None: ...
+
+    def digest(self) -> Digest:
+        """The ids of the rows, read back."""
+
+
+class _DirectoryRows:
+    def __init__(self, join: LabelJoin, url: str, write: WriteFunction) -> None:
+        self._join, self._url, self._write = join, url, write
+        self._schema = pa.schema([])
+
+    def check(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        for name in self._join.partition_by:
+            found = schema.field(name).type
+            if not re.fullmatch(_NAMING, spark_type(found)):
+                raise InputError(
+                    f"{self._join.impressions.source}: {name!r} is {found}, by which the engine "
+                    f"`local` spreads no rows over directories; expected text, numbers, booleans, "
+                    f"dates or timestamps, or use the engine `spark`"
+                )
+
+    def write(self, rows: pa.RecordBatchReader) -> None:
+        self._write(rows, self._url, self._join.partition_by)
+
+    def digest(self) -> Digest:
+        schema = self._schema
+        keys = pa.schema([schema.field(name) for name in self._join.partition_by])
+        hive = pds.partitioning(keys, flavor="hive")
+        files = pds.dataset(self._url, schema, format="parquet", partitioning=hive)
+        row_id = list(self._join.impressions.row_id)
+        return digest_of_rows(batch.columns for batch in files.to_batches(columns=row_id))
 
 
 @contextmanager
@@ -186,7 +252,6 @@ class _LocalJoin:
         self._log, self._is_ended = logs[join.impressions.source], False
         types = _types(self._log)
         check_impressions(join, types)
-        _check_directories(join, self._log.schema)
         for label in join.labels:
             check_label(label, types, _types(logs[label.source]))
         for lookup in join.lookups:
@@ -195,8 +260,9 @@ class _LocalJoin:
         names += [name for part in (*join.labels, *join.lookups) for name in part.key]
         self._columns = {name: f"c{i}" for i, name in enumerate(dict.fromkeys(names))}
 
-    def run(self, url: str, write: WriteFunction) -> Figures:
+    def run(self, output: _RowOutput) -> Figures:
         """Writes the rows and returns the figures."""
+        output.check(schema := self._schema())
         impressions = self._read_impressions()
         distinct = self._counts("impression", _digest_metrics())
         dimensions = [self._look_up(j, lookup) for j, lookup in enumerate(self._join.lookups)]
@@ -206,11 +272,10 @@ class _LocalJoin:
         joined = self._counts("joined", self._joined_metrics())
         for i in range(len(self._join.labels)):
             joined[f"label{i}_delays"] = self._delays(i)
-        schema = self._schema()
         rows = pa.RecordBatchReader.from_batches(schema, self._rows(schema))
         with thread_pool(1) as thread:  # Python handles no signal in Arrow
             try:
-                thread.submit(write, rows, url, self._join.partition_by).result()
+                thread.submit(output.write, rows).result()
             except BaseException:
                 self._is_ended = True
                 raise
@@ -220,7 +285,7 @@ class _LocalJoin:
             events=events,
             dimensions=dimensions,
             joined=joined,
-            written=self._written(url, schema),
+            written=output.digest(),
         )
 
     def _read_impressions(self) -> Counts:
@@ -497,21 +562,6 @@ class _LocalJoin:
             ]
             yield pa.record_batch([*taken.columns, *arrays], schema=schema)
 
-    def _written(self, url: str, schema: pa.Schema) -> Digest:
-        """The ids of the rows in the files."""
-        keys = pa.schema([schema.field(name) for name in self._join.partition_by])
-        files = pds.dataset(
-            url, schema, format="parquet", partitioning=pds.partitioning(keys, flavor="hive")
-        )
-        num_rows = key_xor = key_sum = 0
-        row_id = self._join.impressions.row_id
-        for batch in files.to_batches(columns=list(row_id)):
-            hashes = values_of(_hashed(self._join.impressions.source, batch.columns))
-            num_rows += batch.num_rows
-            key_xor ^= int(np.bitwise_xor.reduce(hashes))
-            key_sum += int((hashes.view(np.uint64) >> np.uint64(34)).sum())
-        return Digest(num_rows=num_rows, key_xor=key_xor, key_sum=key_sum)
-
     def _ripe_us(self, label: Label) -> int:
         return self._join.cut_off_us - label.ripe_after_s * _US
 
@@ -592,17 +642,6 @@ def _digest_metrics(
 
 def _count(condition: str) -> str:
     return f"count(*) filter (where {condition})"
-
-
-def _check_directories(join: LabelJoin, schema: pa.Schema) -> None:
-    for name in join.partition_by:
-        found = schema.field(name).type
-        if not re.fullmatch(_NAMING, spark_type(found)):
-            raise InputError(
-                f"{join.impressions.source}: {name!r} is {found}, by which the engine `local` "
-                f"spreads no rows over directories; expected text, numbers, booleans, dates or "
-                f"timestamps, or use the engine `spark`"
-            )
 
 
 def _types(log: JoinLog) -> dict[str, str]:

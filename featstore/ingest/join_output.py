@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +20,7 @@ from featstore.base.redaction import redact, redact_text
 from featstore.files.listings import list_own
 from featstore.files.looks import exists, is_directory_at
 from featstore.files.storage import join, local_path, open_write, scheme, spark_url
+from featstore.table.metadata import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +66,7 @@ class JoinOutput:
     """
 
     def __init__(self, files: OutputFiles, url: str) -> None:
-        self._files, self._url = files, files.url(url).rstrip("/")
+        self._files, self._address, self._url = files, url, files.url(url).rstrip("/")
         self._hidden_url = join(self._url.rpartition("/")[0], f"{_HIDDEN}{uuid.uuid4().hex}")
         self.rows_url, self._replaced_url = (
             join(self._hidden_url, "rows"),
@@ -90,7 +92,15 @@ class JoinOutput:
             "missing or is not one); it is left as it is: choose another directory, or remove it"
         )
 
-    def removing_on_failure(self) -> AbstractContextManager[None]:
+    def equal(self, digest: str, input_digest: str | None) -> tuple[str, Mapping[str, Any]] | None:
+        """As of `join_report.Output`. InputError as of `earlier`."""
+        found = self.earlier()
+        if found is None or input_digest is None:
+            return None
+        is_equal = (found["join_digest"], found["input_digest"]) == (digest, input_digest)
+        return (self._address, found) if is_equal else None
+
+    def writing(self) -> AbstractContextManager[None]:
         """Removes what was written if the block fails, but not the only earlier output."""
         return cleaned_up_on_failure(self._remove_hidden)
 
@@ -99,8 +109,8 @@ class JoinOutput:
         sizes = self._files.sizes(self.rows_url)
         return len(sizes), sum(sizes)
 
-    def publish(self, report_json: str, report_text: str) -> None:
-        """Adds the report and makes everything visible with one rename.
+    def publish(self, document: Mapping[str, Any], text: str) -> str:
+        """Adds the report and makes everything visible with one rename; returns the output's URL.
 
         The output of an earlier join is replaced. For a moment between the two renames of a
         replacement there is no directory, but never half of one.
@@ -108,8 +118,8 @@ class JoinOutput:
         Raises:
             CommitConflictError: Another join published in that moment; its rows stay.
         """
-        self._files.write(join(self.rows_url, REPORT_JSON), report_json.encode())
-        self._files.write(join(self.rows_url, REPORT_TEXT), report_text.encode())
+        self._files.write(join(self.rows_url, REPORT_JSON), to_json(document).encode())
+        self._files.write(join(self.rows_url, REPORT_TEXT), text.encode())
         if self.earlier() is not None:
             self._rename(self._url, self._replaced_url)
         with cleaned_up_on_failure(self._put_back):
@@ -119,6 +129,7 @@ class JoinOutput:
             f"{redact(self._hidden_url)} can be removed."
         ):
             self._files.delete(self._hidden_url)
+        return self._address
 
     def _put_back(self) -> None:
         """Puts an earlier output back, since the new rows could not be moved."""

@@ -1,9 +1,12 @@
 """The report of a join: its figures, their check, and the report as JSON and text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
+import numpy as np
+import pyarrow as pa
 from tabulate import tabulate
 
 from featstore.base.errors import InputError, JoinError
@@ -12,10 +15,10 @@ from featstore.base.telemetry import span
 from featstore.files.lineage import LineageDataset, LineageRun
 from featstore.files.storage import join as join_url
 from featstore.ingest.join_options import Label, LabelJoin, Lookup
-from featstore.ingest.join_output import JoinOutput
 from featstore.ingest.join_query import DELAY_BOUNDARIES_S, NUM_BUCKETS
+from featstore.ops.arrays import values_of
+from featstore.ops.hashing import row_hash
 from featstore.table.layout import partition_path
-from featstore.table.metadata import to_json
 
 FORMAT = 1
 Counts = Mapping[str, Any]  # integers, and histograms as lists of (x, y)
@@ -31,6 +34,16 @@ class Digest:
 
     def __str__(self) -> str:
         return f"{self.key_xor & (2**64 - 1):016x}{self.key_sum:016x}"
+
+    @classmethod
+    def of(cls, parts: "Iterable[Digest]") -> "Digest":
+        """That of all rows of several sets, which have none in common."""
+        num_rows = key_xor = key_sum = 0
+        for part in parts:
+            num_rows += part.num_rows
+            key_xor ^= part.key_xor
+            key_sum += part.key_sum
+        return cls(num_rows=num_rows, key_xor=key_xor, key_sum=key_sum)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +90,29 @@ class JoinReport:
         return f"{done} {size}, {redact(self.url)}\n\n{report_text(self.document)}"
 
 
+class Output(Protocol):
+    """Where the rows of a join are published: a directory, or a table."""
+
+    def equal(self, digest: str, input_digest: str | None) -> tuple[str, Mapping[str, Any]] | None:
+        """The address and the report of an equal join that published there; None if there is none.
+
+        Raises:
+            InputError: What is there was not written by a join.
+        """
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Around the writing and publishing: what is written is removed if the block fails."""
+
+    def size(self) -> tuple[int, int]:
+        """The number of files and bytes that are written but not yet published."""
+
+    def publish(self, document: Mapping[str, Any], text: str) -> str:
+        """Makes rows and report visible in one step; returns their address."""
+
+
 def run_join(
     join: LabelJoin,
-    output: JoinOutput,
+    output: Output,
     input_digest: str | None,
     write: Callable[[], Figures],
 ) -> JoinReport:
@@ -87,42 +120,38 @@ def run_join(
 
     Args:
         input_digest: Identifies the input; None if that is not possible.
-        write: Writes the rows to `output.rows_url`.
+        write: Writes the rows.
 
     Raises:
         JoinError: Rows were lost or duplicated.
         InputError: As of `check`, or the output is not that of a join.
         CommitConflictError: Another join published to the same directory at the same time.
     """
-    earlier, digests = output.earlier(), (join.digest, input_digest)
-    if (
-        earlier is not None
-        and input_digest is not None
-        and (earlier["join_digest"], earlier["input_digest"]) == digests
-    ):
-        return JoinReport(url=output_url(join), written=False, document=earlier)
+    if (earlier := output.equal(join.digest, input_digest)) is not None:
+        url, found = earlier
+        return JoinReport(url=url, written=False, document=found)
     read = [LineageDataset.of(source.url) for source in join.sources if source.url]
-    lineage = LineageRun("featstore.join_labels", read, [LineageDataset.of(output_url(join))])
-    with span("join_labels", output=redact(output_url(join))) as note, lineage:
-        with output.removing_on_failure():
+    lineage = LineageRun("featstore.join_labels", read, [LineageDataset.of(join.output_url)])
+    with span("join_labels", output=redact(join.output_url)) as note, lineage:
+        with output.writing():
             figures = write()
             check(figures, join)
             num_files, size_bytes = output.size()
             made = document(
                 join, figures, input_digest=input_digest, num_files=num_files, size_bytes=size_bytes
             )
-            output.publish(to_json(made), report_text(made))
+            url = output.publish(made, report_text(made))
         num_rows = figures.written.num_rows
         note(rows=num_rows)
-        written = LineageDataset(
-            url=output_url(join), num_rows=num_rows, num_files=num_files, size_bytes=size_bytes
+        written = replace(
+            LineageDataset.of(url), num_rows=num_rows, num_files=num_files, size_bytes=size_bytes
         )
         lineage.note(made, outputs=[written])
-    return JoinReport(url=output_url(join), written=True, document=made)
+    return JoinReport(url=url, written=True, document=made)
 
 
 def output_url(join: LabelJoin) -> str:
-    """The directory that a join publishes."""
+    """The directory that a join publishes, unless it writes to a table."""
     return join_url(join.output_url, partition_path(join.partition))
 
 
@@ -131,6 +160,20 @@ def digest(counts: Counts, prefix: str = "key", num_rows: str = "num_rows") -> D
     return Digest(
         num_rows=counts[num_rows], key_xor=counts[f"{prefix}_xor"], key_sum=counts[f"{prefix}_sum"]
     )
+
+
+def digest_of_rows(batches: Iterable[Sequence[pa.Array]]) -> Digest:
+    """The digest of rows by the columns of their ids."""
+
+    def of_batch(columns: Sequence[pa.Array]) -> Digest:
+        hashes = values_of(row_hash(columns))
+        return Digest(
+            num_rows=len(hashes),
+            key_xor=int(np.bitwise_xor.reduce(hashes)),
+            key_sum=int((hashes.view(np.uint64) >> np.uint64(34)).sum()),
+        )
+
+    return Digest.of(map(of_batch, batches))
 
 
 def mismatch(figures: Figures) -> str | None:

@@ -336,9 +336,11 @@ def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
         return
     existing = _slot_schema(table)
     stored = as_stored(change.schema)
-    if not change.schema.foreign:  # Rewritten files hold what the table's writers put there.
+    own = change.schema.foreign
+    if not own or not own.items() <= existing.foreign.items():  # Else types are the table's.
         check_foreign(existing, stored, redact(url))
     merged = merge_schemas(existing, stored, redact(url))
+    merged = replace(merged, foreign={**own, **existing.foreign})
     schema = table.schema() if merged == existing else _evolved(table.schema(), existing, merged)
     filters = overwrite_filters(change.partitions, _data_files(url, table, {}).places)
     with _writable_table(url, table) as writable:
@@ -381,7 +383,7 @@ def as_stored(schema: SlotSchema) -> SlotSchema:
     """The schema as it is read back from a Delta table, which replaces types that Delta lacks by
     the nearest ones.
     """
-    stored = pa.schema(_delta_schema(schema).to_arrow())
+    stored = pa.schema(_delta_schema(replace(schema, foreign={})).to_arrow())
     return SlotSchema.from_arrow(stored, [key.name for key in schema.partition_keys])
 
 
@@ -708,4 +710,6 @@ def _fields(schema: Schema) -> list[dict[str, Any]]:
 
 
 def _delta_schema(schema: SlotSchema) -> Schema:
-    return Schema.from_arrow(schema.to_arrow(nullable=True, partition_keys=True))
+    """The schema for a table's log. Columns of other writers have no role in it."""
+    fields = schema.to_arrow(nullable=True, partition_keys=True)
+    return Schema.from_arrow(pa.schema([schema.foreign.get(of.name, of) for of in fields]))

@@ -85,12 +85,12 @@ class GroupOrigin:
 class CommitMetadata:
     """Metadata of a commit, under the key `featstore` of the commit.
 
-    `num_rows_skipped`, `num_raw_files`, `crc32s`, `origins`, `folded`, `checks`, `warnings` and
-    `events` are not stored if empty or 0, `groups` if None.
+    `num_rows_skipped`, `num_raw_files`, `crc32s`, `origins`, `folded`, `checks`, `warnings`,
+    `events` and `report` are not stored if empty or 0, `groups` if None.
 
     Attributes:
         run_id: The run that made the commit.
-        spec_hash: The hash of the run's spec.
+        spec_hash: The hash of the run's spec; of a join or an import, of its options.
         spec_version: The version of the spec's semantics.
         input_digest: Identifies the raw input. None if that is impossible (a DataFrame): such a run
             is never recognised as equal to an earlier one.
@@ -112,6 +112,7 @@ class CommitMetadata:
             `CheckResult.as_dict` gives them.
         events: By history: `files`, 8 bytes for each file of its log, in base64; and `as_of`, the
             first and last time of rows with a key, in microseconds, or None.
+        report: Of a join or an import that wrote the rows: its report.
     """
 
     run_id: str
@@ -133,6 +134,7 @@ class CommitMetadata:
     warnings: tuple[Mapping[str, Any], ...] = ()
     num_raw_files: tuple[int, ...] = ()
     events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object that the commit stores."""
@@ -152,7 +154,7 @@ class CommitMetadata:
         }
         optional = (
             *("num_rows_skipped", "num_raw_files", "crc32s", "origins", "folded"),
-            *("checks", "warnings", "events"),
+            *("checks", "warnings", "events", "report"),
         )
         left_out = {key for key in optional if not mapping[key]}
         left_out |= {key for key in ("groups",) if mapping[key] is None}

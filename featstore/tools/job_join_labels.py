@@ -39,6 +39,7 @@ from featstore.ingest.join_options import (
 )
 from featstore.ingest.join_output import check_output
 from featstore.ingest.join_report import output_url
+from featstore.ingest.table_output import joined_table
 from featstore.tools.programs import join_options, run_program, start, unwound_by_signals
 
 
@@ -72,7 +73,8 @@ def run(
             Spark starts, which takes seconds.
     """
     join = label_join(options)
-    check_output(output_url(join))
+    if joined_table(join) is None:
+        check_output(output_url(join))
     if engine == "local":
         memory_bytes = None if memory is None else parse_bytes(memory, "--memory")
         with unwound_by_signals():

@@ -180,14 +180,15 @@ join_options = several(
         "output_url",
         required=True,
         metavar="URL",
-        help="The directory that the rows become.",
+        help="The directory that the rows become; or delta+URL of a Delta table, whose partitions "
+        "are replaced by one commit.",
     ),
-    partition_option("Write to the directory KEY=VALUE/ below the output; repeatable."),
+    partition_option("A partition value of all rows, KEY=VALUE/ below a directory; repeatable."),
     click.option(
         "--partition-by",
         multiple=True,
         metavar="COLUMN",
-        help="Spread the rows over directories by this column; repeatable.",
+        help="Spread the rows over directories, or partitions, by this column; repeatable.",
     ),
     click.option(
         "--negative-rate",

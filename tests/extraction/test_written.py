@@ -8,13 +8,12 @@ from typing import Any, NoReturn
 import pytest
 
 from featstore.base.errors import CommitConflictError, InputError, StoreError
-from featstore.extraction import written
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.units.unit import run_unit
 from featstore.files.listings import list_own
 from featstore.files.storage import delete
 from featstore.spec.model import Spec
-from featstore.table import delta
+from featstore.table import delta, running
 from featstore.table.vacuum import vacuum
 
 
@@ -53,7 +52,7 @@ def test_what_cannot_be_removed_is_told_and_the_rest_is_removed(
             raise StoreError(f"{url}: the store refuses")
         delete(url)
 
-    monkeypatch.setattr(written, "delete", refusing)
+    monkeypatch.setattr(running, "delete", refusing)
     with caplog.at_level(logging.WARNING), pytest.raises(InputError, match="the last row"):
         extract_files(job, runner=failing_runner)
     assert [str(path) for path in data_files(job)] == refused
@@ -71,7 +70,7 @@ def test_a_listing_that_fails_is_told_and_hides_no_error(
     def blind(url: str, **_: Any) -> NoReturn:
         raise PermissionError(13, "Permission denied", url)
 
-    monkeypatch.setattr(written, "list_own", blind)
+    monkeypatch.setattr(running, "list_own", blind)
     with caplog.at_level(logging.WARNING), pytest.raises(InputError, match="the last row"):
         extract_files(job, runner=failing_runner)
     assert [f"{job.table_url}/dt=1:" in caplog.text, "_stats" in caplog.text] == [True, True]
@@ -85,7 +84,7 @@ def test_a_bug_in_the_clean_up_is_a_note_of_the_first_error(
         assert list_own(url, **options)
         raise TypeError("a bug")
 
-    monkeypatch.setattr(written, "list_own", broken)
+    monkeypatch.setattr(running, "list_own", broken)
     with pytest.raises(InputError, match="the last row") as raised:
         extract_files(job, runner=failing_runner)
     assert raised.value.__notes__ == ["The clean-up after it failed too: TypeError('a bug')"]

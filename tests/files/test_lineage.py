@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,15 @@ def test_a_join_tells_its_logs_and_its_report(tmp_path: Path, events: Events) ->
     assert output["name"] == str(tmp_path / "out")
     assert output["outputFacets"]["outputStatistics"]["rowCount"] == 2
     assert complete["run"]["facets"]["featstore"]["report"]["output"]["num_rows"] == 2
+
+
+def test_a_join_into_a_table_tells_its_version(tmp_path: Path, events: Events) -> None:
+    put_parquet(tmp_path / "i/a.parquet", {"rid": [1, 2], "ts": times(0, 10)})
+    put_parquet(tmp_path / "c/a.parquet", {"rid": [2], "at": times(20)})
+    join_labels_locally(replace(join_of(tmp_path), output_url=f"delta+{tmp_path / 'out'}"))
+    [output] = events()[-1]["outputs"]
+    assert (output["namespace"], output["name"]) == ("file", str(tmp_path / "out"))
+    assert output["facets"]["version"]["datasetVersion"] == "0"
 
 
 @pytest.mark.parametrize("variables", [{}, {"OPENLINEAGE_NAMESPACE": "ads"}, "disabled", "empty"])

@@ -355,6 +355,15 @@ def test_rows_are_spread_over_more_directories_than_arrow_writes_by_default(
     assert report.document["output"]["num_files"] == num_rows
 
 
+def test_empty_text_names_no_directory(tmp_path: Path) -> None:
+    """As Spark's writer, which takes it for null."""
+    rows = pa.table({"k": ["a", "", None], "n": [1, 2, 3]})
+    write_parquet(rows.to_reader(), str(tmp_path / "rows"), ("k",))
+    found = {path.parent.name: pq.ParquetFile(path).read()["n"].to_pylist()
+             for path in (tmp_path / "rows").rglob("*.parquet")}  # fmt: skip
+    assert found == {"k=a": [1], "k=__HIVE_DEFAULT_PARTITION__": [2, 3]}
+
+
 @pytest.mark.slow
 def test_a_log_beyond_the_memory_limit_goes_to_disk(tmp_path: Path) -> None:
     """Ids alone take more than the limit. What was spilled is seen while rows are written."""

@@ -211,7 +211,7 @@ def test_a_writer_that_dies_leaves_nothing_visible(engine: Engine, join: LabelJo
 
 def test_of_two_first_writers_one_is_told(engine: Engine, join: LabelJoin) -> None:
     def overtaken(url: str) -> None:
-        other.publish("{}", "")
+        other.publish({}, "")
 
     other = engine.output(f"{join.output_url}/dt=2026-11-01")
     Path(other.rows_url.removeprefix("file://")).mkdir(parents=True)

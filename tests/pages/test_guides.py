@@ -19,7 +19,7 @@ PAGES = {
     "docs/howto/add_slots.md": 6,
     "docs/howto/backfill.md": 4,
     ALL_DAYS: 4,
-    "docs/howto/join_labels.md": 1,
+    "docs/howto/join_labels.md": 2,
     "docs/howto/online_serving.md": 3,
     "docs/howto/shuffling.md": 2,
     "docs/howto/tuning_staging.md": 3,

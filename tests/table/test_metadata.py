@@ -50,6 +50,14 @@ def test_logs_of_events_are_written_only_where_there_are_any() -> None:
     assert CommitMetadata.from_mapping(told.to_mapping(), "version 3") == told
 
 
+def test_reports_are_written_only_where_there_are_any() -> None:
+    joined = replace(COMMIT, report={"format": 1, "output": {"num_rows": 300}})
+    assert "report" not in COMMIT.to_mapping()
+    mapping = json.loads(to_json(joined.to_mapping()))
+    assert mapping["report"] == {"format": 1, "output": {"num_rows": 300}}
+    assert CommitMetadata.from_mapping(mapping, "version 3") == joined
+
+
 def test_numbers_of_raw_files_are_written_only_where_they_are_known() -> None:
     known = replace(COMMIT, num_raw_files=(3, 1))
     assert "num_raw_files" not in COMMIT.to_mapping()

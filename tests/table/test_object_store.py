@@ -2,6 +2,7 @@
 is refused.
 """
 
+import datetime
 import json
 import re
 import shutil
@@ -23,6 +24,8 @@ from featstore.extraction.local import LocalRunner
 from featstore.files import storage
 from featstore.files.storage import check_store
 from featstore.ingest.hive_locations import locations, make_locations
+from featstore.ingest.join_local import join_labels_locally
+from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.delta import open_delta
@@ -365,3 +368,38 @@ def test_a_run_on_s3_has_its_mark_while_it_works_and_none_after_it(
     extract_files(job, commit=preceded(delta.commit, look))
     assert [len(marks) for marks in seen] == [1]
     assert not [path for path in below(store) if path.startswith("_runs/")]
+
+
+def test_a_join_is_one_commit_which_an_extraction_reads(store: Store, tmp_path: Path) -> None:
+    times = pa.array([0, 1_000_000], pa.timestamp("us", "UTC"))
+    put_parquet(tmp_path / "shown" / "a.parquet", {"id": ["a", "b"], "at": times})
+    put_parquet(tmp_path / "clicks" / "a.parquet", {"id": ["b"], "at": times.slice(1)})
+    shown, clicks = (LogSource(url=str(tmp_path / name)) for name in ("shown", "clicks"))
+    label = Label(name="click", source=clicks, key=("id",), event_time="at", window_s=60)
+    join = LabelJoin(
+        impressions=Impressions(source=shown, row_id=("id",), event_time="at"),
+        labels=(label,),
+        cut_off=datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC),
+        output_url="delta+s3://tables/joined",
+        partition={"dt": "1"},
+    )
+
+    def overtaken(url: str, change: delta.Change) -> int:
+        assert not [path for path in store.paths if "_delta_log" in path]
+        assert join_labels_locally(join).url == "delta+s3://tables/joined?version=0"
+        return delta.commit(url, change)
+
+    with pytest.raises(CommitConflictError, match="another writer committed dt=1"):
+        join_labels_locally(join, commit=overtaken)
+    data, log = sorted(path for path in store.paths if path.startswith("joined/"))[::-1]
+    assert (data.rpartition("/")[0], log) == ("joined/dt=1", f"joined/_delta_log/{0:020}.json")
+    assert not join_labels_locally(join).written
+    spec = SPEC | {
+        "inputs": {"id": "string", "click": "int"},
+        "labels": {"click": "click"},
+        "slots": [{"slot": 101, "name": "user", "op": "hash", "of": "id"}],
+    }
+    url, features = f"{join.output_url}?version=0&dt=1", str(tmp_path / "features")
+    featstore.extract(load_spec(spec), url, features, partition={"dt": "1"}, spark=None)
+    found = featstore.open_table(features).to_arrow().to_pydict()
+    assert (found["id"], found["click"]) == (["a", "b"], [0, 1])

@@ -6,7 +6,7 @@ import click
 
 from featstore.tools.cli.command import Command, json_option, load
 from featstore.tools.cli.output import show
-from featstore.tools.programs import input_option, key_values
+from featstore.tools.programs import input_option, key_values, partition_option
 
 
 @click.command(
@@ -22,6 +22,8 @@ from featstore.tools.programs import input_option, key_values
         "featstore import --format json --input 'events/*.jsonl' --output raw --column user=string",
         "featstore import --format libsvm --input train.svm --output raw",
         "featstore import --format pairs --input 'log/*.txt' --output raw --column slot7=string",
+        "featstore import --format csv --input day.csv --output delta+s3://lake/log "
+        "--partition dt=2026-11-01",
     ],
 )
 @click.option(
@@ -37,9 +39,11 @@ from featstore.tools.programs import input_option, key_values
     "--output",
     "output_url",
     required=True,
-    metavar="DIRECTORY",
-    help="The directory to write; it appears when it is complete.",
+    metavar="URL",
+    help="The directory to write, which appears when it is complete; or delta+URL of a Delta "
+    "table, whose partitions are replaced by one commit.",
 )
+@partition_option("A partition value of all rows, KEY=VALUE/ below a directory; repeatable.")
 @click.option(
     "--column",
     "columns",
