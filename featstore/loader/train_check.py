@@ -30,7 +30,7 @@ from featstore.statistics.values_file import find_names
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.column_arrays import CANDIDATE, CANDIDATE_LENGTHS
-from featstore.tensors.columns import Column, Jagged
+from featstore.tensors.columns import Column, Jagged, SharedJagged
 
 _OFFSET_BYTES = 8
 _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
@@ -407,6 +407,8 @@ def _head(job: Job, files: Sequence[DataFile], num_rows: int) -> dict[str, list[
 
 
 def _as_list(column: Column) -> list[Any]:
+    if isinstance(column, SharedJagged):
+        column = column.expand()
     return [row.tolist() for row in column] if isinstance(column, Jagged) else column.tolist()
 
 
