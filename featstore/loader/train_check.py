@@ -337,7 +337,8 @@ def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
     for item in request.slots:
         most = [each.most_events for each in request.histories if each.history.name == item.history]
         source = times.get(item.slot.name, item.slot)
-        yield _slot_column(item, sizes.bytes_per_row(source.name), sizes, *most)
+        column = _slot_column(item, sizes.bytes_per_row(source.name), sizes, *most)
+        yield replace(column, batch="unique") if item.slot.name in request.unique_slots else column
     others = [("label", label.field) for label in request.labels]
     others += [("weight", request.weight.field)] if request.weight is not None else []
     others += [("extra", extra) for extra in request.extras]

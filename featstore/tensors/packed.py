@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,9 +124,12 @@ class _Cuts(NamedTuple):
     columns: list[tuple[Key, list[tuple[int, int, tuple[int, ...]]]]]
 
 
+_POSITION = attrgetter("buffer", "first")
+
+
 class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
     """For each column, the places of its values and, if it is jagged, its offsets, or its ranges
-    (num_rows, 3). Tensors of one dtype lie in a buffer in this order. Batches that are laid out alike share one object.
+    (num_rows, 3). Batches that are laid out alike share one object.
     """
 
     _in_one: "tuple[Sequence[int], _Layout] | None" = None
@@ -154,25 +158,21 @@ class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
     def cuts(self) -> _Cuts:
         """How `PackedColumns.made` splits the buffers."""
         numbers, parts, ends = dict[tuple[int, torch.dtype], int](), list[list[int]](), list[int]()
-        columns, known = [], dict[TensorPlace, tuple[int, int, tuple[int, ...]]]()
-        for key, places in self.items():
-            of_column = []
-            for place in places:
-                if place in known:  # offsets that columns share
-                    of_column.append(known[place])
-                    continue
-                buffer, dtype, first, shape = place
-                number = numbers.setdefault((buffer, dtype), len(numbers))
-                if number == len(parts):
-                    parts.append([])
-                    ends.append(0)
-                if first > ends[number]:
-                    parts[number].append(first - ends[number])
-                known[place] = number, len(parts[number]), shape
-                of_column.append(known[place])
-                parts[number].append(count := prod(shape))
-                ends[number] = first + count
-            columns.append((key, of_column))
+        known = dict[TensorPlace, tuple[int, int, tuple[int, ...]]]()
+        for place in sorted(chain.from_iterable(self.values()), key=_POSITION):
+            if place in known:  # offsets or ranges that columns share
+                continue
+            buffer, dtype, first, shape = place
+            number = numbers.setdefault((buffer, dtype), len(numbers))
+            if number == len(parts):
+                parts.append([])
+                ends.append(0)
+            if first > ends[number]:
+                parts[number].append(first - ends[number])
+            known[place] = number, len(parts[number]), shape
+            parts[number].append(count := prod(shape))
+            ends[number] = first + count
+        columns = [(key, [known[place] for place in places]) for key, places in self.items()]
         buffers = [(*of, ends[number], parts[number]) for of, number in numbers.items()]
         return _Cuts(buffers, columns)
 

@@ -1,0 +1,50 @@
+"""Lists that rows of a batch share: their union, and what becomes of it in batches that move."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from featstore.tensors.columns import SharedJagged
+from featstore.tensors.shared_lists import unite
+
+RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=30)
+
+
+@given(RANGES)
+def test_a_union_has_each_value_once_and_rows_have_theirs(given_ranges: list[tuple[int, int]]) -> None:
+    # Values are their own numbers; each row's piece is all of them.
+    begins = np.array([begin for begin, _ in given_ranges], np.int64)
+    lengths = np.array([length for _, length in given_ranges], np.int64)
+    ranges = np.stack([begins, begins + lengths, begins], axis=1).reshape(-1, 3)
+    order, added = unite(ranges)
+    ends = (begins + lengths)[order]
+    values = [v for end, num in zip(ends, added, strict=True) for v in range(end - num, end)]
+    rows = [list(range(begin, begin + length)) for begin, length in given_ranges]
+    assert [values[begin:end] for begin, end, _ in ranges.tolist()] == rows
+    assert sorted(values) == sorted({value for row in rows for value in row})
+    seen = list(dict.fromkeys(value for row in rows for value in row))
+    firsts = [values.index(value) for value in seen]
+    # Unions come in the order of their first rows; within one, values may precede the first row's.
+    assert not seen or min(firsts[: max(1, len(rows[0]))]) <= 15 * len(rows)
+
+
+def test_expanded_values_are_those_of_the_rows_and_carry_gradients() -> None:
+    column = SharedJagged(
+        torch.tensor([7, 8, 9]), torch.tensor([[0, 2, 0], [1, 1, 1], [1, 3, 1]])
+    )
+    assert column.lengths().tolist() == [2, 0, 2]
+    assert [row.tolist() for row in column.expand()] == [[7, 8], [], [8, 9]]
+    embedded = torch.eye(3, requires_grad=True)
+    lists = column.expand(embedded)
+    assert lists.values.shape == (4, 3)
+    lists.values.sum().backward()
+    assert embedded.grad is not None
+    assert embedded.grad[:, 0].tolist() == [1, 2, 1]
+
+
+def test_values_of_another_column_are_refused() -> None:
+    column = SharedJagged(torch.arange(3), torch.tensor([[0, 3, 0]]))
+    with pytest.raises(ValueError, match=r"one for each of the 3 values, found 4: compute them of"):
+        column.expand(torch.zeros(4, 2))
