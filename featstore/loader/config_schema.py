@@ -23,7 +23,7 @@ from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.request.candidates import Candidates
 from featstore.loader.request.options import SLOT_KEYS, SlotRequest
-from featstore.loader.request.request import LABEL_KEYS, LabelRequest, Negatives, HistoryOptions
+from featstore.loader.request.request import LABEL_KEYS, HistoryOptions, LabelRequest, Negatives
 from featstore.loader.request.train_config import ENTRY_KEYS, KEYS, MIX_KEYS, STOPS
 from featstore.staging.options import Staging
 

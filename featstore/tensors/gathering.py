@@ -25,8 +25,8 @@ from featstore.tensors.packed import (
     PackedColumns,
     TensorPlace,
     TensorPlaces,
-    split,
     array_of,
+    split,
     tensor_of,
     torch_dtype,
 )

@@ -385,9 +385,7 @@ class TensorColumns:
 
     @property
     def _is_on_cpu(self) -> bool:
-        return all(
-            tensors_of(column)[0].device.type == "cpu" for column in self.columns.values()
-        )
+        return all(tensors_of(column)[0].device.type == "cpu" for column in self.columns.values())
 
 
 class UnpackedColumns(Mapping[Key, BatchValues]):

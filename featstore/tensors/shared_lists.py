@@ -115,7 +115,9 @@ def unite(ranges: Array) -> tuple[Array, Array]:
     before = np.concatenate([begins[:1], reached[:-1]])
     is_first = begins >= before
     unions: Array = np.cumsum(is_first) - is_first[:1]
-    first_rows = np.minimum.reduceat(order, np.flatnonzero(is_first)) if len(order) else order
+    with_values = np.where(ends > begins, order, len(order))
+    heads = np.flatnonzero(is_first)
+    first_rows = np.minimum.reduceat(with_values, heads) if len(order) else order
     by_first_row = np.argsort(first_rows[unions], kind="stable")
     order, ends, reached = order[by_first_row], ends[by_first_row], reached[by_first_row]
     added = np.maximum(0, ends - np.maximum(begins, before)[by_first_row])

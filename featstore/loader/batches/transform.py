@@ -23,7 +23,7 @@ from featstore.tensors.column_arrays import (
     SLOT,
     WEIGHT,
 )
-from featstore.tensors.columns import Column, Jagged, SharedJagged, tensors_of
+from featstore.tensors.columns import Column, tensors_of
 from featstore.tensors.packed import TensorColumns, array_of
 
 # Takes a batch, and returns it, another batch, or slots by name that are added to it or replace its
