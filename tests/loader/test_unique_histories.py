@@ -152,7 +152,8 @@ def test_worker_processes_and_arrays_have_the_same_lists(table: tuple[str, FatRo
 
 def test_rows_of_a_transform_and_of_a_cap_have_their_lists(table: tuple[str, FatRows]) -> None:
     def first_rows(batch: Batch) -> Batch:
-        return batch[: max(1, len(batch) // 2)]
+        found: Batch = batch[: max(1, len(batch) // 2)]
+        return found
 
     options = {"transform": first_rows, "batch": {"max_values": 150, "of": "clicks_item"}}
     with make(table[0], **options) as other, make(table[0], **options, **UNIQUE) as loader:

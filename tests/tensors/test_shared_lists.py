@@ -47,7 +47,7 @@ def test_expanded_values_are_those_of_the_rows_and_carry_gradients() -> None:
     embedded = torch.eye(3, requires_grad=True)
     lists = column.expand(embedded)
     assert lists.values.shape == (4, 3)
-    lists.values.sum().backward()
+    lists.values.sum().backward()  # type: ignore[no-untyped-call]
     assert embedded.grad is not None
     assert embedded.grad[:, 0].tolist() == [1, 2, 1]
 
