@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from featstore.staging import Staging as Staging
     from featstore.tensors.batch import Batch as Batch
     from featstore.tensors.columns import Jagged as Jagged
-    from featstore.tensors.columns import SharedJagged as SharedJagged
 
 # The public names and the modules that define them. Static checkers see the imports above.
 _HOMES = {
@@ -43,7 +42,6 @@ _HOMES = {
     "RandomOrder": "featstore.samples.random_order",
     "SampleDataset": "featstore.samples.sample_dataset",
     "SampleStore": "featstore.samples.sample_store",
-    "SharedJagged": "featstore.tensors.columns",
     "Shuffle": "featstore.loader.plan.shuffle",
     "Staging": "featstore.staging",
     "Table": "featstore.explore.table",
