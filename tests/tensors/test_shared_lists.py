@@ -6,7 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from featstore.reading.buffers import BatchValues, SharedLists
+from featstore.reading.gather import buffers_of, places_of
+from featstore.tensors.buffer_pool import BufferPool
+from featstore.tensors.column_arrays import LABEL, SLOT, Key
 from featstore.tensors.columns import SharedJagged
+from featstore.tensors.gathering import gather_batches
 from featstore.tensors.shared_lists import unite
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=30)
@@ -38,6 +43,31 @@ def laid_out(rows: list[list[int]]) -> list[int]:
             first = min([number, *(each[0] for each in own)])
             unions.append((first, set(row).union(*(each[1] for each in own))))
     return [value for _, union in sorted(unions) for value in sorted(union)]
+
+
+def test_rows_of_what_was_gathered_are_gathered_again() -> None:
+    """As where other workers have taken rows of a block."""
+    ranges = np.array([[0, 3, 40], [2, 5, 42], [7, 9, 90], [1, 4, 41]], np.int64)
+    columns: dict[Key, BatchValues] = {
+        (SLOT, "id"): SharedLists(np.arange(10, 20), ranges),
+        (SLOT, "price"): SharedLists(np.arange(10, dtype=np.float32), ranges.copy()),
+        (LABEL, "y"): np.arange(4, dtype=np.float32),
+    }
+    rows = np.array([2, 3, 0, 1])
+    places = places_of(rows, [4], np.array([0, 3, 4]))
+    parts = gather_batches([buffers_of(columns, 4)], places, BufferPool(), BufferPool())
+    for packed, own in zip(parts, ([2, 3, 0], [1]), strict=True):
+        made = packed.made()
+        assert list(made) == list(columns)
+        ids, prices, labels = made.values()
+        assert isinstance(ids, SharedJagged)
+        assert isinstance(prices, SharedJagged)
+        assert isinstance(labels, torch.Tensor)
+        assert labels.tolist() == own
+        assert ids.values.tolist() == ([17, 18, 10, 11, 12, 13] if len(own) == 3 else [12, 13, 14])
+        expected = [list(range(*ranges[row, :2])) for row in own]
+        assert [row.tolist() for row in prices.expand()] == expected
+        assert [[each - 10 for each in row.tolist()] for row in ids.expand()] == expected
 
 
 def test_expanded_values_are_those_of_the_rows_and_carry_gradients() -> None:
