@@ -60,6 +60,13 @@ class Size(NamedTuple):
 NUM_USERS, NUM_EVENTS, NUM_ROWS, ROWS_OF_USER = 20_000, 20_000_000, 336_304, 22
 WHOLE = Size(1, 24_000_000, 7)
 SMALL = Size(10, 5_000_000, 3)
+# A row group of each of two files is mixed, twelve files, or all rows.
+ORDERS: Mapping[str, Mapping[str, Any]] = {
+    "in_order": {},
+    "two_files": {"shuffle": {"window_rows": 1, "interleave": 2}},
+    "mixed": {"shuffle": True},
+    "global": {"shuffle": {"window_rows": NUM_ROWS, "interleave": 64}},
+}
 # Of each run of a reader; of fat rows several epochs.
 READ_VALUES = 30_000_000
 
@@ -151,6 +158,7 @@ def _of_length(log: Log, some: Log, root: Path, length: int, size: Size) -> dict
         "equal": _child("equal", *tables),
         **_child("reading", *tables, *epochs, str(size.rounds)),
         "peak_bytes": _child("peak", tables[1])["peak_bytes"],
+        "unique": _child("unique", tables[1], epochs[1], str(size.rounds)),
     }
     print(length, found, flush=True)
     return found
@@ -303,10 +311,12 @@ def _history_bytes(table: Path) -> int:
     return num_bytes
 
 
-def _read(table: str, budget: str = BUDGET, **how: Any) -> Iterator[featstore.Batch]:
+def _read(
+    table: str, budget: str = BUDGET, slots: Sequence[str] = LISTS, **how: Any
+) -> Iterator[featstore.Batch]:
     loader = featstore.FeatureLoader(
         table,
-        slots=list(LISTS),
+        slots=list(slots),
         labels=["click"],
         batch_size=BATCH_SIZE,
         decode_threads=1,
@@ -369,6 +379,37 @@ def _reading(fat: str, once: str, fat_epochs: str, once_epochs: str, rounds: str
     return found
 
 
+def _unique(table: str, epochs: str, rounds: str) -> dict[str, Any]:
+    """With and without `unique`, in turn: the events that batches hold for each row, and CPU
+    microseconds of a row with ids alone; by order of rows.
+    """
+    found = dict[str, Any]()
+    for name, how in ORDERS.items():
+        runs: dict[str, list[tuple[float, float]]] = {"each": [], "unique": []}
+        for number in range(int(rounds) + 1):
+            for form, of_form in runs.items():
+                unique = {"clicks": {"unique": form == "unique"}}
+                run = _run(table, slots=LISTS[:2], histories=unique, num_epochs=int(epochs), **how)
+                of_form += [run] if number else []
+        found[name] = {
+            form: {
+                "events": round(of_form[0][0], 1),
+                "us": round(statistics.median(us for _, us in of_form), 2),
+            }
+            for form, of_form in runs.items()
+        }
+    return found
+
+
+def _run(table: str, **how: Any) -> tuple[float, float]:
+    """Events and CPU microseconds of a row."""
+    num_rows, num_events, started = 0, 0, time.process_time()
+    for batch in _read(table, **how):
+        num_rows += len(batch)
+        num_events += len(batch[LISTS[0]].values)
+    return num_events / num_rows, (time.process_time() - started) / num_rows * 1e6
+
+
 def _us_of_row(table: str, **how: Any) -> float:
     num_rows, started = 0, time.process_time()
     for batch in _read(table, **how):
@@ -392,6 +433,7 @@ _CHILDREN: Mapping[str, Callable[..., dict[str, Any]]] = {
     "equal": _equality,
     "reading": _reading,
     "peak": _peak,
+    "unique": _unique,
 }
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONPATH", os.pathsep.join(sys.path))

@@ -33,7 +33,7 @@ from featstore.loader.speeds import Bench, Epoch, Speed, cores_needed
 from featstore.loader.table_source import TableSource
 from featstore.staging.stager import Stager
 from featstore.tensors.batch import Batch
-from featstore.tensors.columns import Jagged
+from featstore.tensors.columns import tensors_of
 
 # Bytes of the selected columns in an epoch, as stored, for each core up to the most threads of a
 # loader. One core takes some 0.3 to 1.5 seconds for them.
@@ -268,6 +268,5 @@ def epochs_in_turn(
 
 def _batch_bytes(batch: Batch) -> int:
     columns = batch.made().values()
-    parts = [[of.values, of.offsets] if isinstance(of, Jagged) else [of] for of in columns]
-    tensors = sum(tensor.nbytes for each in parts for tensor in each)
+    tensors = sum(tensor.nbytes for of in columns for tensor in tensors_of(of))
     return tensors + int(batch.extras.nbytes)

@@ -23,14 +23,14 @@ from featstore.loader.plan.ordering import Ordering
 from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.request.candidates import Candidates
 from featstore.loader.request.options import SLOT_KEYS, SlotRequest
-from featstore.loader.request.request import LABEL_KEYS, LabelRequest, Negatives, ShorterHistory
+from featstore.loader.request.request import LABEL_KEYS, HistoryOptions, LabelRequest, Negatives
 from featstore.loader.request.train_config import ENTRY_KEYS, KEYS, MIX_KEYS, STOPS
 from featstore.staging.options import Staging
 
 # What a config gives as a mapping of fields (`as_options`).
 OPTIONS = (
     *(BatchCap, Candidates, Dispatch, Follow, Negatives, Ordering, OnStats),
-    *(ShorterHistory, Shuffle, Staging),
+    *(HistoryOptions, Shuffle, Staging),
 )
 _REQUIRED = ("table", "slots")
 
@@ -91,8 +91,8 @@ def _named(keys: tuple[str, ...], request: type) -> Schema:
 
 
 def _histories() -> Schema:
-    """Mappings of the fields of `ShorterHistory`, by the names of histories."""
-    return {"type": "object", "additionalProperties": or_null(of_options(ShorterHistory))}
+    """Mappings of the fields of `HistoryOptions`, by the names of histories."""
+    return {"type": "object", "additionalProperties": or_null(of_options(HistoryOptions))}
 
 
 _OWN = {"slots": _slots, "labels": _labels, "histories": _histories}

@@ -86,8 +86,9 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             the host's cores, and one in a worker of a DataLoader.
         negatives: Keeps a share of the rows whose label is 0, `{label, rate, seed, column}`, and
             raises their weight to match.
-        histories: Shorter histories than were extracted, by name: `{clicks: {max_len: 500, window:
-            30d}}`. Slots of them are selected in `slots`.
+        histories: How histories are delivered, by name: `{clicks: {max_len: 500, window: 30d,
+            unique: true}}`: shorter than extracted, and each event of a batch once. Slots of them
+            are selected in `slots`.
         candidates: Items that are drawn for each row from a table of them, `{pool, per_row, id,
             by, slots, where, version}`: `batch.candidates` and `batch.log_q`.
         transform: A function over each batch, called in another thread, or its name

@@ -29,8 +29,13 @@ def tensorflow_dataset(batches: Iterable[NumpyBatch], request: Request) -> Any:
 
     Raises:
         MissingDependencyError: tensorflow is not installed.
-        ConfigError: A slot is bfloat16, which numpy does not have.
+        ConfigError: A slot is bfloat16, which numpy does not have, or rows share its lists.
     """
+    if request.unique_slots:
+        raise ConfigError(
+            f"to_tf(): slot {request.unique_slots[0]!r}: expected a list of its own in each row, "
+            "found a history with unique: true: leave `unique` out"
+        )
     for item in request.slots:
         if item.batch_dtype == "bfloat16":
             raise ConfigError(

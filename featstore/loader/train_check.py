@@ -30,7 +30,7 @@ from featstore.statistics.values_file import find_names
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.column_arrays import CANDIDATE, CANDIDATE_LENGTHS
-from featstore.tensors.columns import Column, Jagged
+from featstore.tensors.columns import Column, Jagged, SharedJagged
 
 _OFFSET_BYTES = 8
 _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
@@ -337,7 +337,8 @@ def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
     for item in request.slots:
         most = [each.most_events for each in request.histories if each.history.name == item.history]
         source = times.get(item.slot.name, item.slot)
-        yield _slot_column(item, sizes.bytes_per_row(source.name), sizes, *most)
+        column = _slot_column(item, sizes.bytes_per_row(source.name), sizes, *most)
+        yield replace(column, batch="unique") if item.slot.name in request.unique_slots else column
     others = [("label", label.field) for label in request.labels]
     others += [("weight", request.weight.field)] if request.weight is not None else []
     others += [("extra", extra) for extra in request.extras]
@@ -407,6 +408,8 @@ def _head(job: Job, files: Sequence[DataFile], num_rows: int) -> dict[str, list[
 
 
 def _as_list(column: Column) -> list[Any]:
+    if isinstance(column, SharedJagged):
+        column = column.expand()
     return [row.tolist() for row in column] if isinstance(column, Jagged) else column.tolist()
 
 

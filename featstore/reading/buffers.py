@@ -46,13 +46,16 @@ Values = Array | Ragged
 
 @dataclass(frozen=True, slots=True)
 class SharedLists:
-    """Lists that are ranges of values, which rows share. Gathered, they are `Ragged`.
+    """Lists that are ranges of values, which rows share. Gathered, they are `Ragged`, unless
+    batches share them, too.
 
     Attributes:
         values: (num_values,).
         ranges: int64 (num_rows, 2): where each list begins and ends in `values`. Of ages (num_rows,
             4), also the time of the row, and the unit, both in microseconds: `values` are int64
-            times then, and each becomes (time of the row - value) / unit as float32.
+            times then, and each becomes (time of the row - value) / unit as float32. Of lists that
+            batches share (num_rows, 3), also the number of the first value among all that were
+            read, by which equal values are found.
     """
 
     values: Array
@@ -64,13 +67,21 @@ class SharedLists:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the values once they are gathered."""
-        return self.values.dtype if self.ranges.shape[1] == 2 else np.dtype(np.float32)
+        return self.values.dtype if self.ranges.shape[1] < 4 else np.dtype(np.float32)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether batches share them, too."""
+        return bool(self.ranges.shape[1] == 3)
 
     @property
     def lengths(self) -> Array:
         """int64 (num_rows,)."""
         lengths: Array = self.ranges[:, 1] - self.ranges[:, 0]
         return lengths
+
+
+BatchValues = Values | SharedLists
 
 
 def rows_left(deleted: Array | None, first: int, end: int) -> Array:

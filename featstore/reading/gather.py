@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from featstore.native import kernels
-from featstore.reading.buffers import Array, Ragged, SharedLists, Values
+from featstore.reading.buffers import Array, BatchValues, Ragged, SharedLists
 
 # Memory is what they wait for, which few of them use up. As many as decode at most.
 _MOST_THREADS = 16
@@ -196,12 +196,14 @@ class ColumnKind(NamedTuple):
         dtype: The dtype of its values.
         row_shape: The shape of a row that is no list.
         is_list: Whether rows are lists.
+        is_shared: Whether they are lists that batches share.
     """
 
     key: Any
     dtype: np.dtype[Any]
     row_shape: tuple[int, ...]
     is_list: bool
+    is_shared: bool = False
 
     @property
     def of_row(self) -> int:
@@ -209,10 +211,10 @@ class ColumnKind(NamedTuple):
         return 0 if self.is_list else prod(self.row_shape)
 
 
-def kind_of(key: Any, values: Values | SharedLists) -> ColumnKind:
+def kind_of(key: Any, values: BatchValues) -> ColumnKind:
     """The kind of a column with these values."""
     if isinstance(values, SharedLists):
-        return ColumnKind(key, values.dtype, (), True)
+        return ColumnKind(key, values.dtype, (), True, values.is_shared)
     if isinstance(values, Ragged):
         return ColumnKind(key, values.values.dtype, (), True)
     return ColumnKind(key, values.dtype, values.shape[1:], False)
@@ -237,7 +239,7 @@ class ColumnBuffers(NamedTuple):
     num_rows: int
 
 
-def buffers_of(columns: Mapping[Any, Values | SharedLists], num_rows: int) -> ColumnBuffers:
+def buffers_of(columns: Mapping[Any, BatchValues], num_rows: int) -> ColumnBuffers:
     """Columns that are arrays of any memory, which is copied only where it is not contiguous."""
     buffers, numbers = list[Any](), list[tuple[int, ...]]()
     for values in columns.values():
@@ -248,7 +250,7 @@ def buffers_of(columns: Mapping[Any, Values | SharedLists], num_rows: int) -> Co
 
 
 def add_column(
-    values: Values | SharedLists, num_rows: int, buffers: list[Any], numbers: list[tuple[int, ...]]
+    values: BatchValues, num_rows: int, buffers: list[Any], numbers: list[tuple[int, ...]]
 ) -> None:
     """Appends a column's memory to buffers, and where it lies to numbers; see `ColumnBuffers`."""
     number = len(buffers)

@@ -42,6 +42,7 @@ class SelectedHistory:
         max_len: The most events of a row, the newest ones; None: as many as were extracted.
         window_us: No event is longer before its row; None: as was extracted.
         is_whole: The times are read in any case.
+        unique: Whether a batch has each event once, however many of its rows see it.
     """
 
     history: StoredHistory
@@ -50,6 +51,7 @@ class SelectedHistory:
     max_len: int | None = None
     window_us: int | None = None
     is_whole: bool = False
+    unique: bool = False
 
     @property
     def most_events(self) -> int:

@@ -14,7 +14,7 @@ from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import LabelRequest, Request
 from featstore.loader.request.sequences import aligned
 from featstore.ops.arrays import array_of as arrow_of
-from featstore.reading.buffers import Array, Ragged, Values
+from featstore.reading.buffers import Array, Ragged, SharedLists, Values
 from featstore.reading.gather import Places, buffers_of, max_pieces, row_bits_of
 from featstore.reading.reader import Rows
 from featstore.tensors.batch import Batch
@@ -149,14 +149,14 @@ class DecodedRows:
         if not self._shaped and not self._filled and not sequences:
             return found
         columns = dict(found.made())
-        changed = aligned(sequences, lambda slot: values_of(columns[SLOT, slot.name]))
+        changed = aligned(sequences, lambda slot: _values_of(columns[SLOT, slot.name]))
         if not self._shaped and not self._filled and not changed:
             return found
         columns |= {(SLOT, name): column_from(lists) for name, lists in changed.items()}
         for key, item in self._shaped.items():
-            columns[key] = column_from(shaped(values_of(columns[key]), item))
+            columns[key] = column_from(shaped(_values_of(columns[key]), item))
         for key, fill in self._filled.items():
-            values = values_of(columns[key])
+            values = _values_of(columns[key])
             assert not isinstance(values, Ragged)
             columns[key] = column_from(np.where(np.isnan(values), fill, values))
         return TensorColumns(columns)
@@ -211,3 +211,10 @@ def _only(rows: Rows, request: Request) -> Rows:
         arrow=rows.table.select(names),
         columns=rows.columns,
     )
+
+
+def _values_of(column: Column) -> Values:
+    """As `values_of`; samples have no histories, whose lists rows share."""
+    values = values_of(column)
+    assert not isinstance(values, SharedLists)
+    return values

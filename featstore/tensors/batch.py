@@ -22,7 +22,16 @@ from featstore.tensors.column_arrays import (
     WEIGHT,
     Key,
 )
-from featstore.tensors.columns import Column, Columns, Device, Jagged, sliced, with_shared_offsets
+from featstore.tensors.columns import (
+    Column,
+    Columns,
+    Device,
+    Jagged,
+    SharedJagged,
+    sliced,
+    tensors_of,
+    with_shared_offsets,
+)
 from featstore.tensors.gathering import joined
 from featstore.tensors.packed import TensorColumns, of_rows, values_of
 
@@ -31,8 +40,9 @@ Bag = tuple[torch.Tensor, torch.Tensor]
 
 
 class Batch:
-    """A batch of B rows: `batch["slot"]` is a tensor `(B,)` or `(B, width)`, or a `Jagged`, ids
-    as int64 and floats as float32, unless the slot was requested otherwise.
+    """A batch of B rows: `batch["slot"]` is a tensor `(B,)` or `(B, width)`, or a `Jagged`, or,
+    of a history with `unique`, a `SharedJagged`; ids as int64 and floats as float32, unless the
+    slot was requested otherwise.
 
     It has the methods of a mapping from the slots' names to their columns: `keys`, `values`,
     `items`, `get`, iteration over names, `dict(batch)` and `**batch`. `len(batch)` is B, the number
@@ -71,8 +81,8 @@ class Batch:
         return self._names(SLOT)
 
     def __getitem__(self, slot: str | slice) -> Any:
-        """The slot's Tensor or Jagged, or, of a slice such as `batch[:100]`, a batch of these rows:
-        views, with new offsets only.
+        """The slot's Tensor, Jagged or SharedJagged, or, of a slice such as `batch[:100]`, a batch
+        of these rows: views, with new offsets only.
 
         Raises:
             KeyError: There is no such slot; with the nearest names.
@@ -186,7 +196,7 @@ class Batch:
         """Id slots as a TorchRec KeyedJaggedTensor, with the slots' names as keys.
 
         A scalar is a bag of one id, a slot of fixed width or a padded list a bag of that many, and
-        a list a bag of its length. A missing value is the id 0.
+        a list a bag of its length; lists that rows share are expanded. A missing value is the id 0.
 
         Args:
             slots: Names of id slots; None is all of them.
@@ -304,7 +314,7 @@ class Batch:
     def _dense_column(self, name: str) -> torch.Tensor:
         """The slot's values: (B, width)."""
         column: Column = self[name]
-        if isinstance(column, Jagged):
+        if not isinstance(column, torch.Tensor):
             raise TypeError(
                 f"dense(): slot {name!r} is a list: select it with {{name: {name}, pad: 8}}, or "
                 f"take batch[{name!r}]"
@@ -384,10 +394,12 @@ def _form(batch: Batch) -> dict[str, str]:
     """What must be the same in batches that are concatenated, by what an error calls it."""
     found = {"padding": "rows of a padding batch" if batch.is_padding else "rows that count"}
     for (role, name), column in batch.made().items():
-        values = column.values if isinstance(column, Jagged) else column
+        values, *of_lists = tensors_of(column)
         shape = f"rows of shape {(*values.shape[1:],)}"
-        if isinstance(column, Jagged):
+        if of_lists:
             shape = f"lists of {shape}" if values.dim() > 1 else "lists"
+        if isinstance(column, SharedJagged):
+            shape = f"shared {shape}"
         if values.device.type != "cpu":
             raise ValueError(
                 f"concat(): expected batches on the CPU, found one on {values.device}: concatenate "
@@ -398,11 +410,12 @@ def _form(batch: Batch) -> dict[str, str]:
 
 
 def _is_ids(column: Column) -> bool:
-    values = column.values if isinstance(column, Jagged) else column
-    return not values.is_floating_point()
+    return not tensors_of(column)[0].is_floating_point()
 
 
 def _bag_of(column: Column) -> Bag:
+    if isinstance(column, SharedJagged):
+        column = column.expand()
     if isinstance(column, Jagged):
         values = column.values
         if values.device.type == "cpu":  # Elsewhere are those of the rows alone: they came packed.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from featstore.base.processes import cached_property
-from featstore.reading.buffers import Array, Ragged, Values
+from featstore.reading.buffers import Array, BatchValues, Ragged, SharedLists
 
 Key = tuple[str, str]
 SLOT, LABEL, WEIGHT = "slot", "label", "weight"
@@ -30,12 +30,14 @@ class Keys(tuple[Key, ...]):
         return {role: tuple(name for of, name in self if of == role) for role in _ROLES}
 
 
-def writable(values: Values) -> Values:
+def writable(values: BatchValues) -> BatchValues:
     """The same memory as arrays that claim to be writable. torch has no read-only tensors, and
     warns of read-only arrays.
     """
     if isinstance(values, Ragged):
         return Ragged(_as_writable(values.values), values.offsets)
+    if isinstance(values, SharedLists):
+        return SharedLists(_as_writable(values.values), values.ranges)
     return _as_writable(values)
 
 

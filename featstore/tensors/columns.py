@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from featstore.reading.buffers import Array, Values
+from featstore.reading.buffers import Array, BatchValues
 from featstore.tensors.column_arrays import Key, Keys
 
 Device = torch.device | str | int
@@ -63,12 +63,77 @@ class Jagged:
         return Jagged(self.values.clone(), self.offsets.clone())
 
 
-Column = torch.Tensor | Jagged
+@dataclass(frozen=True, eq=False, slots=True)
+class SharedJagged:
+    """A variable-length column whose rows share values: row i is
+    `values[ranges[i, 0]:ranges[i, 1]]`. Ranges overlap where rows have the same values.
+
+    Attributes:
+        values: int64 or float32 (num_values,), or the dtype that the slot was requested with.
+        ranges: int64 (num_rows, 3): where each row begins and ends, and a number that the first
+            value of its range has among all that this process has read.
+    """
+
+    values: torch.Tensor
+    ranges: torch.Tensor
+
+    def lengths(self) -> torch.Tensor:
+        """The length of each row: int64 (num_rows,)."""
+        return self.ranges[:, 1] - self.ranges[:, 0]
+
+    def __len__(self) -> int:
+        return len(self.ranges)
+
+    def expand(self, values: torch.Tensor | None = None) -> Jagged:
+        """The lists of all rows, one after the other, on the column's device.
+
+        Args:
+            values: What was computed of each value, such as its embedding: (num_values, ...). None:
+                the column's own values.
+
+        Raises:
+            ValueError: There are not as many as the column has.
+        """
+        if values is None:
+            values = self.values
+        if len(values) != len(self.values):
+            raise ValueError(
+                f"expand(): expected one for each of the {len(self.values)} values, found "
+                f"{len(values)}: compute them of this column's `values`"
+            )
+        lengths = self.lengths()
+        offsets = lengths.new_zeros(len(self) + 1)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        places = torch.repeat_interleave(self.ranges[:, 0] - offsets[:-1], lengths)
+        places += torch.arange(len(places), device=places.device)
+        return Jagged(values[places], offsets)
+
+    def to(self, device: Device, *, non_blocking: bool = False) -> "SharedJagged":
+        return SharedJagged(
+            self.values.to(device, non_blocking=non_blocking),
+            self.ranges.to(device, non_blocking=non_blocking),
+        )
+
+    def clone(self) -> "SharedJagged":
+        return SharedJagged(self.values.clone(), self.ranges.clone())
+
+
+Column = torch.Tensor | Jagged | SharedJagged
 
 
 def column_of(tensors: Sequence[torch.Tensor]) -> Column:
-    """A column from one tensor, or from the values and offsets of a jagged one."""
-    return tensors[0] if len(tensors) == 1 else Jagged(*tensors)
+    """A column from one tensor, or from the values and the offsets or ranges of its lists."""
+    if len(tensors) == 1:
+        return tensors[0]
+    values, of_rows = tensors
+    return Jagged(values, of_rows) if of_rows.dim() == 1 else SharedJagged(values, of_rows)
+
+
+def tensors_of(column: Column) -> tuple[torch.Tensor, ...]:
+    """The tensors of which `column_of` makes the column."""
+    if isinstance(column, Jagged):
+        return column.values, column.offsets
+    return (column.values, column.ranges) if isinstance(column, SharedJagged) else (column,)
 
 
 def first_equal(lists: Sequence[tuple[int, Array]]) -> list[int]:
@@ -107,10 +172,13 @@ def with_shared_offsets(columns: Mapping[Key, Column]) -> Mapping[Key, Column]:
 
 def sliced(columns: Mapping[Key, Column], begin: int, end: int) -> dict[Key, Column]:
     """Some rows of the columns: views, except for offsets, which begin with 0 again and are shared
-    as before.
+    as before. Values that rows share are all there.
     """
     known, found = dict[int, tuple[torch.Tensor, int, int]](), dict[Key, Column]()
     for key, column in columns.items():
+        if isinstance(column, SharedJagged):
+            found[key] = SharedJagged(column.values, column.ranges[begin:end])
+            continue
         if not isinstance(column, Jagged):
             found[key] = column[begin:end]
             continue
@@ -133,12 +201,7 @@ def each_tensor(
             known[id(tensor)] = function(tensor)
         return known[id(tensor)]
 
-    return {
-        key: Jagged(of(column.values), of(column.offsets))
-        if isinstance(column, Jagged)
-        else of(column)
-        for key, column in columns.items()
-    }
+    return {key: column_of([*map(of, tensors_of(column))]) for key, column in columns.items()}
 
 
 def shaped(flat: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -160,7 +223,7 @@ class Columns(Protocol):
     def whole(self) -> Any:
         """The columns as `PackedColumns`, if that is how they lie; otherwise None."""
 
-    def arrays(self) -> Mapping[Key, Values]:
+    def arrays(self) -> Mapping[Key, BatchValues]:
         """All columns on the CPU as contiguous arrays. Offsets may begin above 0; values begin with
         those of the first list.
         """

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from featstore.base.intervals import aligned
-from featstore.reading.buffers import Array, Ragged, Values
+from featstore.reading.buffers import Array, BatchValues, Ragged, SharedLists
 from featstore.reading.gather import (
     ColumnBuffers,
     ColumnKind,
@@ -25,10 +25,12 @@ from featstore.tensors.packed import (
     PackedColumns,
     TensorPlace,
     TensorPlaces,
+    array_of,
     split,
     tensor_of,
     torch_dtype,
 )
+from featstore.tensors.shared_lists import gather_values, ranges_key, shared_groups, with_ranges
 
 _OFFSETS = np.dtype(np.int64)
 _MOST_LAYOUTS = 16  # A loader has one of full batches, and one of what is left over.
@@ -127,22 +129,14 @@ class _BatchLayout:
 _layout_of = lru_cache(maxsize=_MOST_LAYOUTS)(_BatchLayout)
 
 
-def gather_batches(
+def _gathered(
     pieces: Sequence[ColumnBuffers],
     places: Places,
     pool: BufferPool,
     scratch: BufferPool,
-    num_threads: int = 1,
+    num_threads: int,
 ) -> list[PackedColumns]:
-    """The batches of some rows.
-
-    Args:
-        pieces: The pieces of the columns, which are of the same kinds; at least one.
-        places: The rows of each batch.
-        pool: Memory for the batches.
-        scratch: Memory for offsets, free again after the call.
-        num_threads: In how many threads.
-    """
+    """As `gather_batches`, of columns that batches do not share."""
     layout = _layout_of(pieces[0].kinds)
     gathering, part_rows = RowGathering(pieces, places, layout.outs), places.part_rows
     memory = scratch.take(8 * gathering.scratch_size)
@@ -166,7 +160,52 @@ def gather_batches(
     ]
 
 
-def joined(columns: Mapping[Key, Sequence[Values]], pool: BufferPool) -> PackedColumns:
+def gather_batches(
+    pieces: Sequence[ColumnBuffers],
+    places: Places,
+    pool: BufferPool,
+    scratch: BufferPool,
+    num_threads: int = 1,
+) -> list[PackedColumns]:
+    """The batches of some rows.
+
+    Args:
+        pieces: The pieces of the columns, which are of the same kinds; at least one.
+        places: The rows of each batch.
+        pool: Memory for the batches.
+        scratch: Memory for offsets, free again after the call.
+        num_threads: In how many threads.
+    """
+    groups, kinds = shared_groups(pieces), pieces[0].kinds
+    if not groups:
+        return _gathered(pieces, places, pool, scratch, num_threads)
+    of_rows = [with_ranges(piece, groups) for piece in pieces]
+    batches = _gathered(of_rows, places, pool, scratch, num_threads)
+    found = [({**of.places}, [*of.buffers]) for of in batches]
+    for number, group in enumerate(groups):
+        key = ranges_key(number)
+        ranges = [_array_at(buffers, of[key][0]) for of, buffers in found]
+        values = gather_values(pieces, group, places, ranges, pool, scratch, num_threads)
+        for column, tensors in zip(group, values, strict=True):
+            for (of, buffers), tensor in zip(found, tensors, strict=True):
+                place = TensorPlace(len(buffers), tensor.dtype, 0, tuple(tensor.shape))
+                of[kinds[column].key] = place, *of[key]
+                buffers.append(tensor)
+    return [
+        PackedColumns(
+            buffers=tuple(buffers), places=TensorPlaces((kind.key, of[kind.key]) for kind in kinds)
+        )
+        for of, buffers in found
+    ]
+
+
+def _array_at(buffers: Sequence[torch.Tensor], place: TensorPlace) -> Array:
+    """The memory of a tensor, in a buffer of its dtype."""
+    end = place.first + prod(place.shape)
+    return array_of(buffers[place.buffer])[place.first : end].reshape(place.shape)
+
+
+def joined(columns: Mapping[Key, Sequence[BatchValues]], pool: BufferPool) -> PackedColumns:
     """The concatenated columns, all in one piece of the pool's memory.
 
     Uses numpy: `torch.cat` wakes torch's threads, which then spin on the cores that decode.
@@ -192,11 +231,13 @@ class _Room:
         return self._memory[first : first + size].view(dtype).reshape(shape), place
 
 
-def _joined(parts: Sequence[Values], room: _Room) -> tuple[TensorPlace, ...]:
+def _joined(parts: Sequence[BatchValues], room: _Room) -> tuple[TensorPlace, ...]:
     lists = [part for part in parts if isinstance(part, Ragged)]
     if lists:
         return _joined_values([part.values for part in lists], room), _joined_offsets(lists, room)
-    return (_joined_values([part for part in parts if not isinstance(part, Ragged)], room),)
+    if shared := [part for part in parts if isinstance(part, SharedLists)]:
+        return _joined_values([part.values for part in shared], room), _joined_ranges(shared, room)
+    return (_joined_values([part for part in parts if isinstance(part, np.ndarray)], room),)
 
 
 def _joined_values(parts: Sequence[Array], room: _Room) -> TensorPlace:
@@ -213,10 +254,23 @@ def _joined_offsets(parts: Sequence[Ragged], room: _Room) -> TensorPlace:
     return place
 
 
-def _size_bytes(parts: Sequence[Values]) -> int:
+def _joined_ranges(parts: Sequence[SharedLists], room: _Room) -> TensorPlace:
+    """The ranges of the lists, whose values follow one another."""
+    out, place = room.take((sum(map(len, parts)), 3), np.dtype(np.int64))
+    np.concatenate([part.ranges for part in parts], out=out)
+    firsts = np.cumsum([0, *(len(part.values) for part in parts[:-1])])
+    out[:, :2] += np.repeat(firsts, [len(part) for part in parts])[:, None]
+    return place
+
+
+def _size_bytes(parts: Sequence[BatchValues]) -> int:
     lists = [part for part in parts if isinstance(part, Ragged)]
     if not lists:
-        return aligned(sum(part.nbytes for part in parts if not isinstance(part, Ragged)))
+        shared = [part for part in parts if isinstance(part, SharedLists)]
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        arrays += [part.values for part in shared]
+        ranges_bytes = sum(part.ranges.nbytes for part in shared)
+        return aligned(sum(array.nbytes for array in arrays)) + aligned(ranges_bytes)
     return aligned(sum(part.values.nbytes for part in lists)) + aligned(
         8 * (sum(map(len, lists)) + 1)
     )

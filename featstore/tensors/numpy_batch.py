@@ -11,7 +11,7 @@ import torch
 
 from featstore.reading.buffers import Array
 from featstore.tensors.batch import Batch
-from featstore.tensors.columns import Column, Jagged
+from featstore.tensors.columns import Column, Jagged, SharedJagged
 from featstore.tensors.packed import array_of
 
 
@@ -28,12 +28,28 @@ class JaggedArray(NamedTuple):
     offsets: Array
 
 
+class SharedJaggedArray(NamedTuple):
+    """A variable-length column whose rows share values, as of `SharedJagged`.
+
+    Attributes:
+        values: int64 or float32 (num_values,), or the dtype that the slot was requested with.
+        ranges: int64 (B, 3).
+    """
+
+    values: Array
+    ranges: Array
+
+
+NumpyColumn = Array | JaggedArray | SharedJaggedArray
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class NumpyBatch:
     """A batch of B rows as read-only arrays, which share the memory of the batch.
 
     Attributes:
-        slots: Each slot's array, (B,) or (B, width), or `JaggedArray`, by name.
+        slots: Each slot's array, (B,) or (B, width), `JaggedArray`, or, of a history with `unique`,
+            `SharedJaggedArray`, by name.
         labels: Each label as float32 (B,), by name.
         weight: float32 (B,); None if the loader was given no weight.
         candidates: Each slot of the rows' candidates, by name, as of `Batch`.
@@ -43,10 +59,10 @@ class NumpyBatch:
         is_padding: Whether this is a padding batch of `tail: pad`.
     """
 
-    slots: Mapping[str, Array | JaggedArray]
+    slots: Mapping[str, NumpyColumn]
     labels: Mapping[str, Array]
     weight: Array | None
-    candidates: Mapping[str, Array | JaggedArray]
+    candidates: Mapping[str, NumpyColumn]
     log_q: Array | None
     extras: pa.Table
     num_rows: int
@@ -71,9 +87,11 @@ def numpy_batch(batch: Batch) -> NumpyBatch:
     )
 
 
-def _column(name: str, column: Column) -> Array | JaggedArray:
+def _column(name: str, column: Column) -> NumpyColumn:
     if isinstance(column, Jagged):
         return JaggedArray(_array(name, column.values), _array(name, column.offsets))
+    if isinstance(column, SharedJagged):
+        return SharedJaggedArray(_array(name, column.values), _array(name, column.ranges))
     return _array(name, column)
 
 

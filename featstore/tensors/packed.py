@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,16 +26,18 @@ import torch
 from featstore.base.intervals import aligned
 from featstore.base.processes import cached_property
 from featstore.native import kernels
-from featstore.reading.buffers import Array, Ragged, Values
+from featstore.reading.buffers import Array, BatchValues, Ragged, SharedLists
 from featstore.tensors.column_arrays import Key, Keys, writable
 from featstore.tensors.columns import (
     Column,
     Columns,
     Jagged,
+    SharedJagged,
     column_of,
     each_tensor,
     first_equal,
     shaped,
+    tensors_of,
 )
 
 Allocate = Callable[[int], torch.Tensor]
@@ -101,6 +104,12 @@ class TensorPlace(NamedTuple):
         return TensorPlace(0, self.dtype, first, self.shape)
 
 
+def _num_rows(places: Sequence[TensorPlace]) -> int:
+    """The rows of a column that lies there."""
+    last = places[-1].shape
+    return last[0] - (len(places) == 2 and len(last) == 1)  # Offsets are one more.
+
+
 class _Cuts(NamedTuple):
     """How all tensors are made with one split for each buffer and dtype.
 
@@ -115,9 +124,12 @@ class _Cuts(NamedTuple):
     columns: list[tuple[Key, list[tuple[int, int, tuple[int, ...]]]]]
 
 
+_POSITION = attrgetter("buffer", "first")
+
+
 class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
-    """For each column, the places of its values and, if it is jagged, its offsets. Tensors of one
-    dtype lie in a buffer in this order. Batches that are laid out alike share one object.
+    """For each column, the places of its values and, if it is jagged, its offsets, or its ranges
+    (num_rows, 3). Batches that are laid out alike share one object.
     """
 
     _in_one: "tuple[Sequence[int], _Layout] | None" = None
@@ -134,36 +146,33 @@ class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
     def numbers(self) -> Array:
         """Where the columns lie, as of `ColumnBuffers`."""
         found = []
-        for values, *offsets in self.values():
+        for places in self.values():
+            values, *others = places
             first = values.first * values.dtype.itemsize
-            rows = offsets[0].shape[0] - 1 if offsets else values.shape[0]
-            at = [(of.buffer, of.first * 8, 8) for of in offsets] or [(0, 0, 0)]
-            found.append((values.buffer, first, prod(values.shape), *at[0], rows))
+            at = [(of.buffer, of.first * 8, 8 * prod(of.shape[1:])) for of in others]
+            rows = _num_rows(places)
+            found.append((values.buffer, first, prod(values.shape), *(at or [(0, 0, 0)])[0], rows))
         return np.array(found, np.int64).reshape(-1, 7)
 
     @cached_property
     def cuts(self) -> _Cuts:
         """How `PackedColumns.made` splits the buffers."""
         numbers, parts, ends = dict[tuple[int, torch.dtype], int](), list[list[int]](), list[int]()
-        columns, known = [], dict[TensorPlace, tuple[int, int, tuple[int, ...]]]()
-        for key, places in self.items():
-            of_column = []
-            for place in places:
-                if place in known:  # offsets that columns share
-                    of_column.append(known[place])
-                    continue
-                buffer, dtype, first, shape = place
-                number = numbers.setdefault((buffer, dtype), len(numbers))
-                if number == len(parts):
-                    parts.append([])
-                    ends.append(0)
-                if first > ends[number]:
-                    parts[number].append(first - ends[number])
-                known[place] = number, len(parts[number]), shape
-                of_column.append(known[place])
-                parts[number].append(count := prod(shape))
-                ends[number] = first + count
-            columns.append((key, of_column))
+        known = dict[TensorPlace, tuple[int, int, tuple[int, ...]]]()
+        for place in sorted(chain.from_iterable(self.values()), key=_POSITION):
+            if place in known:  # offsets or ranges that columns share
+                continue
+            buffer, dtype, first, shape = place
+            number = numbers.setdefault((buffer, dtype), len(numbers))
+            if number == len(parts):
+                parts.append([])
+                ends.append(0)
+            if first > ends[number]:
+                parts[number].append(first - ends[number])
+            known[place] = number, len(parts[number]), shape
+            parts[number].append(count := prod(shape))
+            ends[number] = first + count
+        columns = [(key, [known[place] for place in places]) for key, places in self.items()]
         buffers = [(*of, ends[number], parts[number]) for of, number in numbers.items()]
         return _Cuts(buffers, columns)
 
@@ -201,8 +210,8 @@ class PackedColumns:
     @property
     def num_rows(self) -> int:
         """Rows of each column; 0 if there are no columns."""
-        for *values, last in self.places.values():
-            return last.shape[0] - len(values)  # Offsets are one more than there are rows.
+        for places in self.places.values():
+            return _num_rows(places)
         return 0
 
     def made(self) -> dict[Key, Column]:
@@ -221,7 +230,7 @@ class PackedColumns:
     def whole(self) -> "PackedColumns":
         return self
 
-    def arrays(self) -> Mapping[Key, Values]:
+    def arrays(self) -> Mapping[Key, BatchValues]:
         return {key: values_of(column) for key, column in self.made().items()}
 
     def _flat(self, buffer: int, dtype: torch.dtype, end: int) -> torch.Tensor:
@@ -243,7 +252,11 @@ class PackedColumns:
 
     def _with_shared_offsets(self) -> TensorPlaces:
         """The places; columns on the CPU whose lists have the same lengths have one of offsets."""
-        lists = {key: places for key, places in self.places.items() if len(places) == 2}
+        lists = {
+            key: places
+            for key, places in self.places.items()
+            if len(places) == 2 and len(places[1].shape) == 1
+        }
         if len(lists) < 2 or self.buffers[0].device.type != "cpu":
             return self.places
         firsts = first_equal([(of[0].shape[0], self._offsets(of[1])) for of in lists.values()])
@@ -320,6 +333,11 @@ def pack(
             parts += (values.values, offsets)
             forms.append((key, values.values.dtype, values.values.shape, 0))
             forms.append((key, offsets.dtype, offsets.shape, offsets.itemsize))
+        elif isinstance(values, SharedLists):
+            has_lists = True
+            for array in (values.values, values.ranges):
+                parts.append(array)
+                forms.append((key, array.dtype, array.shape, 0))
         else:
             parts.append(values)
             forms.append((key, values.dtype, values.shape, 0))
@@ -350,7 +368,7 @@ class TensorColumns:
     def whole(self) -> None:
         return None
 
-    def arrays(self) -> Mapping[Key, Values]:
+    def arrays(self) -> Mapping[Key, BatchValues]:
         return {key: _contiguous(values_of(column)) for key, column in self.columns.items()}
 
     def packed(self) -> Columns:
@@ -367,13 +385,10 @@ class TensorColumns:
 
     @property
     def _is_on_cpu(self) -> bool:
-        return all(
-            (of.values if isinstance(of, Jagged) else of).device.type == "cpu"
-            for of in self.columns.values()
-        )
+        return all(tensors_of(column)[0].device.type == "cpu" for column in self.columns.values())
 
 
-class UnpackedColumns(Mapping[Key, Values]):
+class UnpackedColumns(Mapping[Key, BatchValues]):
     """Packed columns as arrays, which are made when the first is asked for. Batches that are moved
     whole never need them.
     """
@@ -391,7 +406,7 @@ class UnpackedColumns(Mapping[Key, Values]):
         with torch.inference_mode(False):
             return self.packed.made()
 
-    def __getitem__(self, key: Key) -> Values:
+    def __getitem__(self, key: Key) -> BatchValues:
         return values_of(self._made[key])
 
     def __iter__(self) -> Iterator[Key]:
@@ -401,14 +416,16 @@ class UnpackedColumns(Mapping[Key, Values]):
         return len(self.packed.keys)
 
 
-def values_of(column: Column) -> Values:
+def values_of(column: Column) -> BatchValues:
     """The memory of a column as arrays."""
     if isinstance(column, Jagged):
         return Ragged(array_of(column.values), array_of(column.offsets))
+    if isinstance(column, SharedJagged):
+        return SharedLists(array_of(column.values), array_of(column.ranges))
     return array_of(column)
 
 
-def of_rows(values: Values) -> Values:
+def of_rows(values: BatchValues) -> BatchValues:
     """The values of the rows alone: lists of which a transform has cut off rows have others before
     or after them.
     """
@@ -418,16 +435,20 @@ def of_rows(values: Values) -> Values:
     return values
 
 
-def _contiguous(values: Values) -> Values:
+def _contiguous(values: BatchValues) -> BatchValues:
     values = of_rows(values)
     if isinstance(values, Ragged):
         return Ragged(np.ascontiguousarray(values.values), np.ascontiguousarray(values.offsets))
+    if isinstance(values, SharedLists):
+        return SharedLists(np.ascontiguousarray(values.values), np.ascontiguousarray(values.ranges))
     return values if values.flags.c_contiguous else np.ascontiguousarray(values)
 
 
-def column_from(values: Values) -> Column:
+def column_from(values: BatchValues) -> Column:
     """Arrays as a column that shares their memory."""
     values = writable(values)
     if isinstance(values, Ragged):
         return Jagged(tensor_of(values.values), tensor_of(values.offsets))
+    if isinstance(values, SharedLists):
+        return SharedJagged(tensor_of(values.values), tensor_of(values.ranges))
     return tensor_of(values)

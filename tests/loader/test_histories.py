@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from featstore.base.errors import ConfigError, DataFileError, StateError
@@ -95,28 +93,6 @@ def test_every_row_has_its_own_history(
     assert sorted(rows) == expected
     if "shuffle" not in options and "order" in options:
         assert rows == expected
-
-
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data())
-def test_random_tables_give_their_rows(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    sizes = st.lists(st.integers(0, 50), min_size=1, max_size=3)
-    files = data.draw(st.lists(sizes, min_size=1, max_size=3))
-    root = tmp_path_factory.mktemp("random") / "table"
-    window = data.draw(st.none() | st.integers(1, 5_000))
-    history = replace(
-        HISTORY,
-        max_len=data.draw(st.integers(1, 70)),
-        window_us=None if window is None else window * US,
-        logged_at=data.draw(st.sampled_from([None, "arrived"])),
-    )
-    fat = make_table(root, data.draw(st.integers(0, 1 << 30)), files, history)
-    shuffle = data.draw(st.sampled_from([False, True, MIXED["shuffle"]]))
-    with make(root, batch_size=data.draw(st.integers(1, 60)), shuffle=shuffle) as loader:
-        rows = rows_checked(loader, fat)
-    assert sorted(rows) == list(range(sum(map(sum, files))))
 
 
 @pytest.mark.parametrize("options", [{}, MIXED, {"order": "static"}], ids=str)
@@ -225,7 +201,7 @@ def test_only_histories_may_be_selected(table: tuple[str, FatRows]) -> None:
         ({"batch": {"max_values": 1, "of": "clicks_item"}}, "found .* in a row of"),
         ({"histories": ["clicks"]}, "histories: expected {name: {max_len: ...}}, found"),
         ({"histories": {"click": {}}}, "histories: unknown key 'click'; did you mean 'clicks'"),
-        ({"histories": {"clicks": 5}}, "histories.clicks: expected keys of Short"),
+        ({"histories": {"clicks": 5}}, "histories.clicks: expected keys of HistoryOptions"),
         ({"histories": {"clicks": {"maxlen": 5}}}, "histories.clicks: unknown key 'maxlen'"),
         ({"histories": {"clicks": {"max_len": 0}}}, "histories: max_len: expected"),
         (

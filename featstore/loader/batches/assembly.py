@@ -29,7 +29,7 @@ from featstore.loader.request.decode import (
     block_extras,
 )
 from featstore.loader.request.request import Request
-from featstore.reading.buffers import Array
+from featstore.reading.buffers import Array, SharedLists
 from featstore.reading.gather import ColumnBuffers, Places, ShareRows, places_of
 from featstore.reading.reader import Rows
 from featstore.tensors.buffer_pool import BufferPools
@@ -113,6 +113,7 @@ class Assembler:
         self._windows: dict[Window, _Converted] = {}
         self._rest = DrawnRows()
         self._keys = Keys()
+        self._num_events = 0
         self._error: Exception | None = None  # Of rows after those of the last blocks.
 
     def blocks(self, mixture: Mixture) -> list[Block]:
@@ -221,7 +222,7 @@ class Assembler:
 
     def _convert(self, window: Window) -> _Converted:
         index, places = window.select()
-        rows = window.rows
+        rows = self._numbered(window.rows)
         if index is None:
             index = np.arange(rows.num_rows)
         if len(index) < rows.num_rows:
@@ -242,6 +243,19 @@ class Assembler:
             passes=passes,
             ascends=bool((index[1:] > index[:-1]).all()),
         )
+
+    def _numbered(self, rows: Rows) -> Rows:
+        """The rows; events that batches have once are numbered through all windows, so that equal
+        ones are known in rows that waited for a batch, too.
+        """
+        known, found = dict[int, Array](), dict[str, SharedLists]()
+        for name in self._request.unique_slots:
+            values, ranges = rows.histories[name].values, rows.histories[name].ranges
+            if id(ranges) not in known:
+                known[id(ranges)] = np.column_stack([ranges, ranges[:, 0] + self._num_events])
+                self._num_events += len(values)
+            found[name] = SharedLists(values, known[id(ranges)])
+        return replace(rows, histories={**rows.histories, **found}) if found else rows
 
     def _columns(self, rows: Rows) -> WindowColumns:
         stats = self._stats

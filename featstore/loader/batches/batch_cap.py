@@ -1,6 +1,5 @@
 """Caps the values of one list slot in a batch: batches of about equal cost, whose rows differ."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,8 +9,8 @@ from featstore.base.intervals import capped_cuts
 from featstore.loader.batches.blocks import Block
 from featstore.loader.request.decode import WindowColumns
 from featstore.ops.lists import offsets_from
-from featstore.reading.buffers import Array, Ragged, Values
-from featstore.tensors.column_arrays import SLOT, Key
+from featstore.reading.buffers import Array, Ragged, SharedLists
+from featstore.tensors.column_arrays import SLOT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +19,8 @@ class BatchCap:
     exceed it, or at `batch_size` rows.
 
     Attributes:
-        max_values: The most values of the slot in a batch, as they are delivered: after `max_len`.
+        max_values: The most values of the slot that the rows of a batch have, after `max_len`;
+            those that rows share count for each of them.
         of: A list slot that is selected without `pad`.
 
     Raises:
@@ -39,7 +39,7 @@ class BatchCap:
         """The values of the block's rows."""
         if not len(block):
             return 0
-        offsets = self._lists(block.columns).offsets
+        offsets = self._offsets(block)
         return int(offsets[block.end]) - int(offsets[block.begin])
 
     def batch_ends(self, block: Block, batch_size: int, begun: tuple[int, int]) -> Array:
@@ -51,7 +51,7 @@ class BatchCap:
             begun: The rows and values of the batch that is being made. It ends at the block's first
                 row if that does not fit.
         """
-        offsets = self._lists(block.columns).offsets[block.begin : block.end + 1]
+        offsets = self._offsets(block)[block.begin : block.end + 1]
         cuts = capped_cuts(offsets, self.max_values, batch_size, begun)
         if len(cuts) > 1 and cuts[-1] - cuts[-2] < batch_size - (begun[0] if len(cuts) == 2 else 0):
             cuts.pop()  # Further rows may fit.
@@ -84,7 +84,8 @@ class BatchCap:
                 f"{self.max_values}}}}}"
             )
 
-    def _lists(self, columns: Mapping[Key, Values]) -> Ragged:
-        values = columns[SLOT, self.of]
-        assert isinstance(values, Ragged)
-        return values
+    def _offsets(self, block: Block) -> Array:
+        """Where the lists of all rows begin and end, one after the other: (num_rows + 1,)."""
+        values = block.columns[SLOT, self.of]
+        assert isinstance(values, Ragged | SharedLists)
+        return values.offsets if isinstance(values, Ragged) else offsets_from(values.lengths)

@@ -12,11 +12,11 @@ import torch
 
 from featstore.loader.batches.progress import BlockSource, Segment
 from featstore.loader.request.decode import WindowColumns, size_bytes_of
-from featstore.reading.buffers import Array, Ragged, Values
+from featstore.reading.buffers import Array, BatchValues, Ragged, SharedLists
 from featstore.reading.gather import buffers_of, places_of, rebased
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key, Keys
-from featstore.tensors.columns import Column, Jagged
+from featstore.tensors.columns import Column, Jagged, SharedJagged
 from featstore.tensors.gathering import gather_batches, joined
 from featstore.tensors.packed import PackedColumns, UnpackedColumns, pack, split, tensor_of, untrack
 
@@ -68,7 +68,7 @@ class Block:
         number: The position of this block among `slices`.
     """
 
-    columns: Mapping[Key, Values]
+    columns: Mapping[Key, BatchValues]
     keys: Keys
     extras: pa.Table
     sources: tuple[BlockSource, ...]
@@ -85,7 +85,7 @@ class Block:
     @classmethod
     def of(
         cls,
-        columns: Mapping[Key, Values],
+        columns: Mapping[Key, BatchValues],
         sources: tuple[BlockSource, ...],
         *,
         num_rows: int,
@@ -286,11 +286,13 @@ class Block:
         size_bytes += sum(group.offsets_bytes for group in self.ahead or ())
         return size_bytes + int(self.extras.nbytes)
 
-    def get(self, key: Key) -> Values:
+    def get(self, key: Key) -> BatchValues:
         """A column's rows of this block. Offsets are those of the whole column, so the first one
         may be above 0.
         """
         values = self.columns[key]
+        if isinstance(values, SharedLists):
+            return SharedLists(values.values, values.ranges[self.begin : self.end])
         if not isinstance(values, Ragged):
             return values[self.begin : self.end]
         offsets = values.offsets[self.begin : self.end + 1]
@@ -355,11 +357,14 @@ class Slices:
         first, end, sizes = int(self._cuts[0]), int(self._cuts[-1]), np.diff(self._cuts).tolist()
         jagged = {key: values for key, values in columns.items() if isinstance(values, Ragged)}
         offsets = self._offsets([values.offsets for values in jagged.values()]) if jagged else ()
-        made: dict[Key, Sequence[Column]] = {
-            key: split(tensor_of(values[first:end]), sizes)
-            for key, values in columns.items()
-            if not isinstance(values, Ragged)
-        }
+        made = dict[Key, Sequence[Column]]()
+        for key, values in columns.items():
+            if isinstance(values, SharedLists):
+                shared = tensor_of(values.values)
+                ranges = split(tensor_of(values.ranges[first:end]), sizes)
+                made[key] = [SharedJagged(shared, of_slice) for of_slice in ranges]
+            elif not isinstance(values, Ragged):
+                made[key] = split(tensor_of(values[first:end]), sizes)
         for at, (key, values) in enumerate(jagged.items()):
             of_column = offsets[at * count : (at + 1) * count]
             of_values = self._values(values)
@@ -426,7 +431,7 @@ class BlockColumns:
     def whole(self) -> PackedColumns | None:
         return self.blocks[0].whole if len(self.blocks) == 1 else self._joined
 
-    def arrays(self) -> Mapping[Key, Values]:
+    def arrays(self) -> Mapping[Key, BatchValues]:
         [block] = self.blocks
         return {key: block.get(key) for key in block.keys}
 

@@ -23,7 +23,7 @@ from featstore.tensors.column_arrays import (
     SLOT,
     WEIGHT,
 )
-from featstore.tensors.columns import Column, Jagged
+from featstore.tensors.columns import Column, tensors_of
 from featstore.tensors.packed import TensorColumns, array_of
 
 # Takes a batch, and returns it, another batch, or slots by name that are added to it or replace its
@@ -126,8 +126,7 @@ def _require_column(name: Any, column: Any, num_rows: int) -> None:
     """TypeError or ValueError for a column that cannot be packed with the batch: it has to be a CPU
     tensor without gradient, of the batch's rows.
     """
-    tensors = (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
-    for tensor in tensors:
+    for tensor in tensors_of(column):
         if (
             not isinstance(tensor, torch.Tensor)
             or tensor.device.type != "cpu"
@@ -142,7 +141,7 @@ def _require_column(name: Any, column: Any, num_rows: int) -> None:
                 f"slot {name!r}: expected a CPU tensor without gradient, or a Jagged of such, "
                 f"found a {found}"
             )
-    found_rows = len(column) if isinstance(column, Jagged) or column.dim() else None
+    found_rows = len(column) if not isinstance(column, torch.Tensor) or column.dim() else None
     if found_rows != num_rows:
         raise ValueError(f"slot {name!r}: expected {num_rows} rows, found {found_rows}")
 
@@ -170,5 +169,7 @@ def write_check(batch: Batch) -> Callable[[], None]:
 
 
 def _checksum(column: Column) -> tuple[int, ...]:
-    tensors = (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
-    return tuple(zlib.crc32(np.ascontiguousarray(array_of(tensor)).tobytes()) for tensor in tensors)
+    return tuple(
+        zlib.crc32(np.ascontiguousarray(array_of(tensor)).tobytes())
+        for tensor in tensors_of(column)
+    )

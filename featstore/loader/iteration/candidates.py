@@ -28,7 +28,7 @@ from featstore.tensors.column_arrays import (
     WEIGHT,
     Key,
 )
-from featstore.tensors.columns import Column, Jagged
+from featstore.tensors.columns import Column, Jagged, tensors_of
 from featstore.tensors.gathering import gather_batches, joined
 from featstore.tensors.packed import TensorColumns, array_of, of_rows, values_of
 
@@ -143,7 +143,7 @@ class CandidatePool:
                 if isinstance(column, Jagged):
                     columns[key] = Jagged(column.values, column.offsets[::per_row].contiguous())
                     columns[CANDIDATE_LENGTHS, key[1]] = column.lengths().view(rows.shape)
-                else:
+                elif isinstance(column, torch.Tensor):  # No history, whose lists rows share.
                     columns[key] = column.view(*rows.shape, *column.shape[1:])
             columns[LOG_Q, "log_q"] = torch.from_numpy(log_q)
             return batch.with_columns(TensorColumns(columns))
@@ -158,5 +158,4 @@ def _array(columns: list[Column]) -> Array:
 
 
 def _num_bytes(column: Column) -> int:
-    tensors = (column.values, column.offsets) if isinstance(column, Jagged) else (column,)
-    return sum(tensor.nbytes for tensor in tensors)
+    return sum(tensor.nbytes for tensor in tensors_of(column))

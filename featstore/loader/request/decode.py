@@ -26,7 +26,15 @@ from featstore.loader.request.request import (
 from featstore.loader.request.sequences import aligned
 from featstore.native import kernels
 from featstore.ops import hashing
-from featstore.reading.buffers import Array, Ragged, SharedLists, Values, scalar_floats, truncate
+from featstore.reading.buffers import (
+    Array,
+    BatchValues,
+    Ragged,
+    SharedLists,
+    Values,
+    scalar_floats,
+    truncate,
+)
 from featstore.reading.gather import ColumnBuffers, ColumnKind, add_column, kind_of
 from featstore.reading.pages import DecodedColumns
 from featstore.reading.reader import Rows
@@ -103,7 +111,7 @@ class _Delivery(NamedTuple):
     converted: tuple[SlotRequest, ...]
 
 
-class WindowColumns(Mapping[Key, Values]):
+class WindowColumns(Mapping[Key, BatchValues]):
     """The columns of a window's rows as they are delivered. Those that are delivered as they were
     decoded are views, made when they are asked for.
 
@@ -124,7 +132,7 @@ class WindowColumns(Mapping[Key, Values]):
         self._decoded, self._delivery, self._made = decoded, delivery, made
         self._num_rows = num_rows
 
-    def __getitem__(self, key: Key) -> Values:
+    def __getitem__(self, key: Key) -> BatchValues:
         name = self._delivery.columns[key]
         return self._made[key] if name is None else self._decoded[name].values
 
@@ -136,8 +144,7 @@ class WindowColumns(Mapping[Key, Values]):
 
     def lengths(self, key: Key) -> Array:
         """The lengths of a column's lists: int64 (num_rows,)."""
-        values = self._made.get(key)
-        found = values if isinstance(values, SharedLists) else self[key]
+        found = self[key]
         assert isinstance(found, SharedLists | Ragged)
         lengths: Array = found.lengths if isinstance(found, SharedLists) else np.diff(found.offsets)
         return lengths
@@ -170,8 +177,10 @@ class WindowColumns(Mapping[Key, Values]):
         return ColumnBuffers(tuple(kinds), tuple(buffers), numbers, self._num_rows)
 
 
-def size_bytes_of(values: Values) -> int:
+def size_bytes_of(values: BatchValues) -> int:
     """The memory of a column."""
+    if isinstance(values, SharedLists):
+        return values.values.nbytes + values.ranges.nbytes
     if isinstance(values, Ragged):
         return values.values.nbytes + values.offsets.nbytes
     return values.nbytes

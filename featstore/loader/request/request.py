@@ -110,21 +110,26 @@ class Negatives:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShorterHistory:
-    """How a history is shortened.
+class HistoryOptions:
+    """How a history is delivered.
 
     Attributes:
         max_len: The most events of a row, the newest ones.
         window: No event is longer before its row: text such as `12h` or `30d`.
+        unique: Whether a batch has each event once, however many of its rows see it.
 
     Raises:
-        ConfigError: `max_len` is not an integer of 1 or more, or `window` is no time.
+        ConfigError: `max_len` is not an integer of 1 or more, `window` is no time, or `unique` is
+            no boolean.
     """
 
     max_len: int | None = None
     window: str | None = None
+    unique: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.unique, bool):
+            raise ConfigError(f"histories: unique: expected true or false, found {self.unique!r}")
         if self.max_len is not None:
             require_integer("histories: max_len", self.max_len)
         _ = self.window_us
@@ -141,7 +146,7 @@ class ShorterHistory:
             ) from None
 
 
-HistoriesOption = Mapping[str, ShorterHistory | Mapping[str, Any]]
+HistoriesOption = Mapping[str, HistoryOptions | Mapping[str, Any]]
 
 
 def position_hashes(path: str, first_row: int, num_rows: int) -> tuple[pa.Array, pa.Array]:
@@ -200,6 +205,12 @@ class Request:
     def is_gathered(self) -> bool:
         """Whether rows are gathered even in the file's order, since they share what they have."""
         return bool(self.histories)
+
+    @cached_property
+    def unique_slots(self) -> tuple[str, ...]:
+        """The slots of histories of which a batch has each event once: ages differ by row."""
+        own = [slot.name for each in self.histories if each.unique for slot in each.history.lists]
+        return tuple(item.slot.name for item in self.slots if item.slot.name in own)
 
     @property
     def numbers(self) -> tuple[LabelRequest, ...]:
@@ -354,7 +365,7 @@ def resolve(
         each.name: [item.slot.name for item in chosen if item.history == each.name]
         for each in stored
     }
-    shortened = _shortened(histories, of_history)
+    options = _history_options(histories, of_history)
     numbers = tuple(_label(schema, item) for item in as_list("labels", labels))
     if not chosen:
         raise ConfigError(
@@ -371,7 +382,7 @@ def resolve(
         where=None if where is None else parse_where(where, _types(schema)),
         negatives=_checked_negatives(schema, negatives, [label.name for label in numbers]),
         histories=tuple(
-            _selected_history(schema, each, of_history[each.name], shortened.get(each.name))
+            _selected_history(schema, each, of_history[each.name], options.get(each.name))
             for each in stored
             if of_history[each.name]
         ),
@@ -379,9 +390,9 @@ def resolve(
     )
 
 
-def _shortened(
+def _history_options(
     option: HistoriesOption | None, known: Mapping[str, Sequence[str]]
-) -> Mapping[str, ShorterHistory]:
+) -> Mapping[str, HistoryOptions]:
     """The option `histories`. ConfigError if a history is not in the table, or not selected.
 
     Args:
@@ -393,7 +404,7 @@ def _shortened(
     found = {}
     for name, given in (option or {}).items():
         require_known("histories", [name], known)
-        found[name] = as_options(ShorterHistory, given, f"histories.{name}") or ShorterHistory()
+        found[name] = as_options(HistoryOptions, given, f"histories.{name}") or HistoryOptions()
         if not known[name]:
             raise ConfigError(
                 f"histories.{name}: expected slots of it in `slots`, found none: name them there, "
@@ -406,7 +417,7 @@ def _selected_history(
     schema: SlotSchema,
     history: StoredHistory,
     names: Sequence[str],
-    shorter: ShorterHistory | None,
+    options: HistoryOptions | None,
 ) -> SelectedHistory:
     fields = {field.name: field for field in schema.kept}
     for name in (history.as_of, *(field.name for field in history.row_fields)):
@@ -415,18 +426,19 @@ def _selected_history(
                 f"history {history.name!r}: expected a kept column {name!r} in the table, found "
                 "none; extract the table again"
             )
-    shorter = shorter or ShorterHistory()
-    max_len, window_us = shorter.max_len, shorter.window_us
+    options = options or HistoryOptions()
+    max_len, window_us = options.max_len, options.window_us
     if max_len is not None and max_len > history.max_len:
         raise _longer(history, "max_len", str(history.max_len), max_len)
     if window_us is not None and window_us > (history.window_us or window_us):
-        raise _longer(history, "window", f"{history.window_us:,} microseconds", shorter.window)
+        raise _longer(history, "window", f"{history.window_us:,} microseconds", options.window)
     return SelectedHistory(
         history=history,
         names=frozenset(names),
         fields=fields,
         max_len=max_len,
         window_us=window_us,
+        unique=options.unique,
     )
 
 
