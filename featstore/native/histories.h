@@ -31,7 +31,7 @@ static inline int range_of_row(const RowRanges* of, int64_t row, int64_t first_o
   if (back < 0 || back > row - first_of_group) return NO_HOLDER;
   if (key != int64_at(of->keys, row - back)) return ANOTHER_KEY;
   const int64_t first = list_offset(of, row - back), last = list_offset(of, row - back + 1), to = int32_at(of->end, row);
-  if (to < 0 || first < 0 || last > of->num_events || to > last - first) return BEYOND_LIST;
+  if (to < 0 || first < 0 || last < first || last > of->num_events || to > last - first) return BEYOND_LIST;
   if (length < 0 || length > to || (length && !key)) return NO_RANGE;
   *end = first + to;
   *begin = *end - (length < of->max_len ? length : of->max_len);
