@@ -188,8 +188,8 @@ def windows() -> dict[str, bytes]:
 
 
 def histories() -> dict[str, bytes]:
-    """What `fuzz_histories.c` takes: two keys in two row groups, with and without times, as they are
-    and changing.
+    """What `fuzz_histories.c` takes: two keys in two row groups, with and without times, as they
+    are and changing.
     """
     found = {}
     for width, has_times, period in product((4, 8), (0, 1), (0, 1, 3, 7)):

@@ -54,9 +54,7 @@ class RowTimes:
         )
 
 
-def may_be_seen(
-    history: EventHistory, rows: RowTimes, keys: Integers, known: Integers
-) -> Integers:
+def may_be_seen(history: EventHistory, rows: RowTimes, keys: Integers, known: Integers) -> Integers:
     """The positions of those of some events that any row may see, in the order of their keys. Of
     events that all rows of a key know these are the newest `max_len`, whatever other events there
     are.

@@ -351,7 +351,11 @@ class _Lists:
         for _, unit in self._selected.ages:
             if unit not in found:
                 found[unit] = np.empty((len(as_of), 4), np.int64)
-                found[unit][:, :2], found[unit][:, 2], found[unit][:, 3] = of_rows, as_of, UNITS[unit]
+                found[unit][:, :2], found[unit][:, 2], found[unit][:, 3] = (
+                    of_rows,
+                    as_of,
+                    UNITS[unit],
+                )
         return {slot.name: SharedLists(at, found[unit]) for slot, unit in self._selected.ages}
 
     def _lists(self) -> dict[str, Ragged]:
@@ -385,7 +389,13 @@ class _Lists:
         ranges = np.empty((len(key), 2), np.int64)
         what, row = kernels.history_ranges(
             *(end, length, back, key, np.array(self._sizes, np.int64)),
-            *(offsets, offsets.itemsize, int(offsets[-1]), _NO_TIMES if as_of is None else as_of, at),
+            *(
+                offsets,
+                offsets.itemsize,
+                int(offsets[-1]),
+                _NO_TIMES if as_of is None else as_of,
+                at,
+            ),
             *(MOST_US, self._selected.max_len or _ANY_LEN, ranges),
         )
         if what:

@@ -6,7 +6,7 @@ then copies values without the nulls. The kernels write directly what a batch ho
 becomes the missing mark, a null list a list of one mark, an empty list stays empty, null elements
 are dropped. They support what Spark, Arrow and featstore write: int64 and float32, scalars and
 lists of them, plain, dictionary-encoded or delta-packed, V1 and V2 pages, snappy, Zstandard or no
-compression. Labels, weights and kept columns may be any integer or floating-point scalars, or times.
+compression. Labels, weights and kept columns may be any integers, floating-point numbers or times.
 Arrow reads, or refuses, everything else and everything that is damaged. Formats:
 parquet.apache.org/docs/file-format.
 """

@@ -226,7 +226,10 @@ def test_differences_are_what_arrow_reads(
     words = np.random.default_rng(seed).integers(0, 2**64, num_rows, np.uint64)
     values = (words >> np.uint64(64 - num_bits) if num_bits else words * 0).view(np.int64)
     kept = pa.array(values.astype(f"i{type_.bit_width // 8}")).cast(type_)
-    lists = pa.array([[], *([value] * (row % 3) for row, value in enumerate(values.tolist()))][:num_rows], pa.list_(pa.int64()))
+    lists = pa.array(
+        [[], *([value] * (row % 3) for row, value in enumerate(values.tolist()))][:num_rows],
+        pa.list_(pa.int64()),
+    )
     pq.write_table(
         pa.table({"kept": kept, "x": lists}),
         path,
