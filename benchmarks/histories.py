@@ -50,18 +50,18 @@ class Size(NamedTuple):
         share: Histories are stored of this part of the users.
         num_values: The values of all lists of fat rows.
         rounds: How often readers take turns.
-        read_values: Those that a reader reads in its turn, of fat rows in several epochs.
     """
 
     share: int
     num_values: int
     rounds: int
-    read_values: int
 
 
 NUM_USERS, NUM_EVENTS, NUM_ROWS, ROWS_OF_USER = 20_000, 20_000_000, 336_304, 22
-WHOLE = Size(1, 24_000_000, 7, 30_000_000)
-SMALL = Size(10, 5_000_000, 3, 12_000_000)
+WHOLE = Size(1, 24_000_000, 7)
+SMALL = Size(10, 5_000_000, 3)
+# Of each run of a reader; of fat rows several epochs.
+READ_VALUES = 30_000_000
 
 
 def main() -> int:
@@ -129,7 +129,7 @@ def _of_length(log: Log, some: Log, root: Path, length: int, size: Size) -> dict
     tables = [_table(str(root), length, kind, CODECS[0], raw[kind]) for kind in ("fat", "once")]
     mean_length = log.mean_length(log.rows, length)
     epochs = [
-        str(math.ceil(size.read_values / mean_length / num_rows[kind])) for kind in ("fat", "once")
+        str(math.ceil(READ_VALUES / mean_length / num_rows[kind])) for kind in ("fat", "once")
     ]
     day_mb = {key: num_bytes * len(log.rows) / 1e6 for key, (num_bytes, _) in of_row.items()}
     found = {

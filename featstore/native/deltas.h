@@ -38,7 +38,8 @@ static int begin_deltas(Deltas* deltas, Bytes bytes, int number_bits) {
   memset(deltas, 0, sizeof *deltas);
   if (!read_varint(&bytes, &size) || !read_varint(&bytes, &num_miniblocks) || !read_varint(&bytes, &count)) return 0;
   if (!read_zigzag(&bytes, number_bits, &deltas->number)) return 0;
-  if (!size || size > INT32_MAX || !num_miniblocks || size % num_miniblocks || size / num_miniblocks % 32 || count > INT32_MAX) return 0;
+  if (!size || size > INT32_MAX || size % 128 || !num_miniblocks || size % num_miniblocks || size / num_miniblocks % 32) return 0;
+  if (count > INT32_MAX) return 0;
   deltas->bytes = bytes;
   deltas->number_bits = number_bits;
   deltas->size = (int64_t)(size / num_miniblocks);
