@@ -1,6 +1,6 @@
 /* Column chunks: whatever they hold, decoding reads and writes nothing but their bytes and what it was given, and ends.
 
-   An input begins with what the caller knows: codec, width and rows that are left out, levels, rows, values, and the room for a
+   An input begins with what the caller knows: codec and whether values are whole numbers, width and rows that are left out, levels, rows, values, and the room for a
    dictionary and a page. */
 #include <stdlib.h>
 
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   memcpy(chunk, data, size);
   Work work = {.rows = &rows, .num_row_groups = 1, .stop = &stop, .checks = data[WIDTH_BYTE] >> 1 & 1, .decompress = repeated};
   ColumnOut out = {.width = (int)width, .max_repetition = is_list, .max_definition = max_definition,
-                   .null_below = data[LEVELS_BYTE] >> 3 & 3, .mark = mark, .num_rows = rows, .capacity = values,
+                   .null_below = data[LEVELS_BYTE] >> 3 & 3, .is_whole = data[CODEC_BYTE] >> 2 & 1, .mark = mark, .num_rows = rows, .capacity = values,
                    .offsets = offsets, .values = out_values, .stop = &stop,
                    .is_wide = data[WIDTH_BYTE] >> 2 & 1 && can_be_wide(), .kept = every ? runs : NULL, .num_kept = num_kept};
   const int64_t numbers[NUMBERS_OF_CHUNK] = {

@@ -31,6 +31,7 @@ def main() -> None:
         **rows(),
         **orders(),
         **windows(),
+        **histories(),
     }.items():
         path = FOLDER / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,15 +56,20 @@ def columns() -> dict[str, pa.Array]:
 def pages() -> dict[str, bytes]:
     """A chunk of each kind, after the bytes that `fuzz_pages.c` says."""
     found = {}
-    for (name, array), codec, version, is_dictionary in product(
-        columns().items(), CODECS, ("1.0", "2.0"), (True, False)
+    for (name, array), codec, version, encoding in product(
+        columns().items(), CODECS, ("1.0", "2.0"), ("dictionary", "plain", "deltas")
     ):
-        file = io.BytesIO()
+        if encoding == "deltas" and "float" in name:
+            continue
+        file, is_dictionary = io.BytesIO(), encoding == "dictionary"
         options = {
             "compression": codec,
             "data_page_version": version,
             "use_dictionary": is_dictionary,
         }
+        if encoding == "deltas":
+            path = "c.list.element" if "lists" in name else "c"
+            options["column_encoding"] = {path: "DELTA_BINARY_PACKED"}
         pq.write_table(
             pa.table({"c": array}),
             file,
@@ -76,7 +82,7 @@ def pages() -> dict[str, bytes]:
         first = chunk.dictionary_page_offset or chunk.data_page_offset
         is_list, levels = column.max_repetition_level, column.max_definition_level
         known = (
-            CODECS[codec],
+            CODECS[codec] | (4 if encoding == "deltas" else 0),
             0 if "float" in name else 3,
             is_list | levels << 1 | 1 << 3,
             NUM_ROWS,
@@ -84,7 +90,6 @@ def pages() -> dict[str, bytes]:
             16,
         )
         chunk_bytes = file.getvalue()[first : first + chunk.total_compressed_size]
-        encoding = "dictionary" if is_dictionary else "plain"
         found[f"pages/{name}-{codec}-v{version[0]}-{encoding}"] = bytes(known) + chunk_bytes
         if codec == "none":  # every third row is left out
             left_out = bytes([known[0], known[1] | 3 << 3, *known[2:]])
@@ -179,6 +184,25 @@ def windows() -> dict[str, bytes]:
         )
         head = bytes([how, num_leaves - 1, rows_of, 0, 200, 255])
         found[f"columns/{name}-{how}"] = head + _parts(footer.numbers, row_groups, columns, planned)
+    return found
+
+
+def histories() -> dict[str, bytes]:
+    """What `fuzz_histories.c` takes: two keys in two row groups, with and without times, as they
+    are and changing.
+    """
+    found = {}
+    for width, has_times, period in product((4, 8), (0, 1), (0, 1, 3, 7)):
+        parts = _parts(
+            *(np.array(of, np.int32) for of in ([2, 1, 3, 0, 2], [1, 1, 3, 0, 2], [0, 0, 2, 0, 1])),
+            np.array([7, 9, 7, 0, 0], np.int64),
+            np.array([3, 2], np.int64),
+            np.array([0, 3, 4, 4, 4, 4], f"i{width}"),
+            np.arange(10, 15),
+            np.arange(5),
+        )
+        how = (width == 8) | has_times << 1 | period << 2
+        found[f"histories/{width}-{has_times}-{period}"] = bytes([how, 5, 2]) + parts
     return found
 
 

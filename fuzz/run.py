@@ -17,7 +17,17 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BUILT = HERE.parent / "build" / "fuzz"
-TARGETS = ("pages", "snappy", "footer", "chunk_checks", "hash", "rows", "orders", "columns")
+TARGETS = (
+    "pages",
+    "snappy",
+    "footer",
+    "chunk_checks",
+    "hash",
+    "rows",
+    "orders",
+    "columns",
+    "histories",
+)
 SANITIZERS = [
     "-g",
     "-O1",

@@ -20,7 +20,7 @@ from featstore.extraction.units.buckets import (
     require_all,
     write_bucket,
 )
-from featstore.extraction.units.history_rows import cut_events, event_schema
+from featstore.extraction.units.history_rows import cut_events, event_schema, row_times
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import OnRows, Progress, UnitReport, UnitTask, run_unit
 from featstore.files.retry import thread_pool
@@ -57,7 +57,7 @@ class LocalRunner:
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
     ) -> list[UnitReport]:
         """Runs the passes of `cluster_by`, of which the first counts rows, the second files; and
-        before them reads the events of histories.
+        between them reads the events of histories that rows may see.
         """
         cuts, buckets = plan_buckets(units, task.spec.output.rows_per_file)
         counting = _Counting(progress, len(buckets))
@@ -79,7 +79,7 @@ class LocalRunner:
 
             def cut_log(item: tuple[str, Unit], on_rows: OnRows) -> list[UnitReport]:
                 name, unit = item
-                log = cut_events(histories[name], unit)
+                log = cut_events(histories[name], unit, times[name])
                 for block in log:
                     events[name].add(block)
                     on_rows(0)
@@ -89,10 +89,12 @@ class LocalRunner:
                 return write_bucket(task, bucket, blocks, on_rows=on_rows, events=events)
 
             logs = [(name, unit) for name, units in task.events.items() for unit in units]
-            # Not in kept memory: of blocks of many megabytes malloc keeps all, and reuses little.
-            found = self._run(logs, cut_log)
             with kept_memory():
-                found += self._run(cuts, cut, counting.rows)
+                found = self._run(cuts, cut, counting.rows)
+            times = {name: row_times(history, blocks) for name, history in histories.items()}
+            # Not in kept memory: of blocks of many megabytes malloc keeps all, and reuses little.
+            found += self._run(logs, cut_log)
+            with kept_memory():
                 return require_all([*found, *self._run(buckets, write, on_item=counting.file)])
 
     def _run(

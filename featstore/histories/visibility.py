@@ -198,16 +198,21 @@ def _by_key_and_time(keys: Integers, known: Integers) -> Integers:
     """The permutation that puts events in order of key and known time."""
     if not len(keys):
         return np.arange(0)
-    # One number that has both is sorted in half the time, and few blocks are too wide for it.
     encoded = array_of(keys).dictionary_encode()
     different = values_of(encoded.dictionary)
     ranks = np.empty(len(different), np.int64)
     ranks[np.argsort(different)] = np.arange(len(different))
-    low = known.min()
-    num_bits = (int(known.max()) - int(low)).bit_length()
-    if len(different) << num_bits >= 2**63:
-        return np.lexsort((known, keys))
-    return np.argsort((ranks[values_of(encoded.indices)] << num_bits) | (known - low))
+    return by_rank_and_time(ranks[values_of(encoded.indices)], len(different), known)
+
+
+def by_rank_and_time(ranks: Integers, num_ranks: int, known: Integers) -> Integers:
+    """The permutation that puts events in order of rank, 0 to `num_ranks - 1`, and known time."""
+    # One number that has both is sorted in half the time, and few blocks are too wide for it.
+    low = int(known.min(initial=_ALWAYS))
+    num_bits = (int(known.max(initial=low)) - low).bit_length()
+    if num_ranks << num_bits >= 2**63:
+        return np.lexsort((known, ranks))
+    return np.argsort((ranks << num_bits) | (known - low))
 
 
 def _first_at_least(values: Integers, targets: Integers, low: Integers, high: Integers) -> Integers:

@@ -23,13 +23,13 @@ CLAIMS_MORE = (
 
 # The numbers of a column that the kernels plan and decode, in this order: its leaf column in the
 # file, the bytes of a value (0: of texts), its maximum levels, the definition level below which a
-# row is null, and the missing mark's bits; the buffer and the byte in which its offsets begin, and
-# its values; and how many values it has.
+# row is null, the missing mark's bits, and whether values are whole numbers; the buffer and the
+# byte in which its offsets begin, and its values; and how many values it has.
 COLUMN = {
     name: number
     for number, name in enumerate(
         (
-            *("leaf", "width", "repetition", "definition", "null_below", "mark"),
+            *("leaf", "width", "repetition", "definition", "null_below", "mark", "is_whole"),
             *("offsets_in", "offsets_at", "values_in", "values_at", "found"),
         )
     )

@@ -10,7 +10,7 @@
 #include "once.h"
 
 /* Numbers of a column. The leaf column in the file; bytes of a value, 0 of texts; its maximum levels, the level below which a row is
-   null, and the mark as the lowest bytes of a number; the buffer and the byte of its offsets, and of its values; and how many values it
+   null, the mark as the lowest bytes of a number, and whether values are whole numbers; the buffer and the byte of its offsets, and of its values; and how many values it
    has, or a code below 0. */
 enum {
   COLUMN_LEAF,
@@ -19,6 +19,7 @@ enum {
   COLUMN_DEFINITION,
   COLUMN_NULL_BELOW,
   COLUMN_MARK,
+  COLUMN_IS_WHOLE,
   COLUMN_OFFSETS_IN,
   COLUMN_OFFSETS_AT,
   COLUMN_VALUES_IN,
@@ -30,8 +31,9 @@ enum {
 enum { FOOTER_CODEC, FOOTER_ENCODINGS, FOOTER_NUM_VALUES, FOOTER_STORED, FOOTER_RAW, FOOTER_FIRST, FOOTER_END, NUMBERS_OF_FOOTER };
 
 #define NOT_DECODED (-1)
-/* A bit for each encoding by its number: PLAIN, PLAIN_DICTIONARY and RLE_DICTIONARY of values, RLE and BIT_PACKED of levels. */
-#define KNOWN_ENCODINGS (1 << 0 | 1 << 2 | 1 << 8 | 1 << 3 | 1 << 4)
+/* A bit for each encoding by its number: PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY and DELTA_BINARY_PACKED of values, RLE and BIT_PACKED of
+   levels. */
+#define KNOWN_ENCODINGS (1 << 0 | 1 << 2 | 1 << 8 | 1 << 5 | 1 << 3 | 1 << 4)
 #define MOST_OF_FOOTER ((int64_t)1 << 48) /* values, or bytes: sums and small multiples of them do not overflow */
 /* In the worst case of the RLE hybrid encoding each value is a run of its own: 5 bytes for a dictionary index, and 4 for its two
    levels. */
@@ -149,6 +151,7 @@ static int column_of(const int64_t* numbers, int64_t num_rows, uint8_t* offsets_
   out->max_definition = (int)definition;
   out->null_below = (int)numbers[COLUMN_NULL_BELOW];
   out->mark = (const char*)(numbers + COLUMN_MARK);
+  out->is_whole = numbers[COLUMN_IS_WHOLE] != 0;
   out->offsets = is_list ? (int32_t*)(void*)(offsets_in + offsets_at) : NULL;
   out->values = (char*)values_in + values_at;
   out->capacity = capacity;

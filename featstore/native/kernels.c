@@ -10,6 +10,7 @@
 #include "columns.h"
 #include "distinct.h"
 #include "footer.h"
+#include "histories.h"
 #include "marks.h"
 #include "orders.h"
 #include "rows.h"
@@ -245,6 +246,32 @@ static PyObject* py_copy_ranges(PyObject* self, PyObject* args) {
   release_all(of, COUNT);
   if (!fits) return wrong("expected a start and a length of each range, within the values, and room for just these ranges");
   Py_RETURN_NONE;
+}
+
+static PyObject* py_history_ranges(PyObject* self, PyObject* args) {
+  enum { END, LENGTH, BACK, KEYS, SIZES, OFFSETS, AS_OF, AT, RANGES, COUNT };
+  Py_buffer of[COUNT];
+  int offset_width, wrong_with = -1;
+  long long num_events, most_us, max_len;
+  int64_t row = 0;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*iLy*y*LLw*:history_ranges", &of[END], &of[LENGTH], &of[BACK], &of[KEYS], &of[SIZES],
+                        &of[OFFSETS], &offset_width, &num_events, &of[AS_OF], &of[AT], &most_us, &max_len, &of[RANGES]))
+    return NULL;
+  const int64_t num_rows = of[KEYS].len / 8;
+  const int has_times = of[AS_OF].len > 0;
+  int fits = is_width(offset_width) && of[KEYS].len % 8 == 0 && of[END].len == num_rows * 4 && of[LENGTH].len == of[END].len &&
+             of[BACK].len == of[END].len && of[OFFSETS].len == (num_rows + 1) * offset_width && of[RANGES].len == num_rows * 16 &&
+             num_events >= 0 && most_us >= 0 && max_len >= 0 && is_aligned(&of[RANGES], 8);
+  if (has_times) fits = fits && of[AS_OF].len == of[KEYS].len && of[AT].len / 8 >= num_events;
+  const RowRanges rows = {num_rows, num_events, of[END].buf, of[LENGTH].buf, of[BACK].buf, of[KEYS].buf, of[OFFSETS].buf, offset_width,
+                          has_times ? of[AS_OF].buf : NULL, has_times ? of[AT].buf : NULL, most_us, max_len};
+  Py_BEGIN_ALLOW_THREADS
+  if (fits) wrong_with = ranges_of_rows(&rows, of[SIZES].buf, of[SIZES].len / 8, of[RANGES].buf, &row);
+  Py_END_ALLOW_THREADS
+  release_all(of, COUNT);
+  if (wrong_with < 0) return wrong("expected what each row and event has, row groups of all rows, and aligned room for the ranges");
+  return Py_BuildValue("iL", wrong_with, (long long)row);
 }
 
 static PyObject* py_rebase_offsets(PyObject* self, PyObject* args) {
@@ -1096,6 +1123,7 @@ static PyMethodDef functions[] = {
     {"bucket_ids", py_bucket_ids, METH_VARARGS, "bucket_ids(ids, num_remainders, buckets): 0 of 0, else 1 + remainder."},
     {"lists_without_nulls", py_lists_without_nulls, METH_VARARGS, "Null elements dropped, null lists as one mark."},
     {"copy_ranges", py_copy_ranges, METH_VARARGS, "copy_ranges(values, width, starts, lengths, out): ranges of values, joined."},
+    {"history_ranges", py_history_ranges, METH_VARARGS, "The checked ranges of rows in the lists of their holders."},
     {"rebase_offsets", py_rebase_offsets, METH_VARARGS, "Offsets of consecutive parts, each from 0."},
     {"pack_parts", py_pack_parts, METH_VARARGS, "Buffers, and offsets from 0, at their places in one buffer."},
     {"gather_columns", py_gather_columns, METH_VARARGS, "Rows of columns in any order to the parts of buffers, in threads."},

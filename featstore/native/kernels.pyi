@@ -93,6 +93,43 @@ def copy_ranges(values: Buffer, width: int, starts: Buffer, lengths: Buffer, out
         out: Written.
     """
 
+def history_ranges(
+    end: Buffer,
+    length: Buffer,
+    back: Buffer,
+    keys: Buffer,
+    sizes: Buffer,
+    offsets: Buffer,
+    offset_width: int,
+    num_events: int,
+    as_of: Buffer,
+    at: Buffer,
+    most_us: int,
+    max_len: int,
+    ranges: Buffer,
+) -> tuple[int, int]:
+    """Writes where the newest events of each row begin and end in the lists of all holders.
+
+    Args:
+        end: Where each row's range ends in its holder's list, int32 (num_rows,).
+        length: How many events it has, int32 (num_rows,).
+        back: How many rows before it the holder is, int32 (num_rows,).
+        keys: The signs of the rows' keys, int64 (num_rows,).
+        sizes: The rows of each row group, int64 (num_row_groups,).
+        offsets: Those of the lists, (num_rows + 1,).
+        offset_width: The bytes of an offset, 4 or 8.
+        num_events: How many events the lists have together.
+        as_of: The times of the rows, int64 (num_rows,); empty: no times are compared.
+        at: The times of the events, int64 (num_events,), or empty with `as_of`.
+        most_us: The time of no row with events is as far from 1970.
+        max_len: The most events of a row.
+        ranges: int64 (num_rows, 2), written.
+
+    Returns:
+        What is wrong with the first row whose range is not one of its own key's list, by number as
+        `featstore/native/histories.h` says, and which row that is; 0 where all are right.
+    """
+
 def rebase_offsets(offsets: Buffer, offset_width: int, cuts: Buffer, rebased: Buffer) -> None:
     """Writes the offsets of rows `cuts[i]` to `cuts[i + 1]` (int64), for each i from 0, one part
     after the other, to `rebased`, int64.

@@ -1,7 +1,7 @@
 /* Pages of a Parquet column chunk to values and list offsets, without the nulls.
 
    Plain C over plain memory, of the format that parquet.apache.org describes: page headers in Thrift's compact protocol, levels
-   and dictionary indices as runs (RLE and bit-packed, hybrid), values plain or from a dictionary. What is compressed was
+   and dictionary indices as runs (RLE and bit-packed, hybrid), values plain, from a dictionary or, whole numbers, as differences. What is compressed was
    decompressed before. Little-endian machines only. A function that meets something malformed, or that it does not know, stops
    and says so (0), having written only inside its output: Arrow reads such a chunk, or says what is wrong with it. */
 #ifndef FEATSTORE_PAGES_H
@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "deltas.h"
 #include "thrift.h"
 #include "wide.h"
 
@@ -22,7 +23,7 @@
 
 enum { PAGE_DATA = 0, PAGE_DICTIONARY = 2, PAGE_DATA_V2 = 3 };
 enum { DATA_STRUCT = 5, INDEX_STRUCT, DICTIONARY_STRUCT, DATA_V2_STRUCT }; /* fields of a page's header */
-enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
+enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, DELTA_BINARY_PACKED = 5, RLE_DICTIONARY = 8 };
 
 /* What is needed of a page's header. Levels of a V1 page are in its data, their lengths before them. */
 typedef struct {
@@ -364,10 +365,11 @@ INLINED int read_levels(Runs* runs, Planes* planes, int64_t count) {
   return 1;
 }
 
-/* The values of a page that are not null: plain, or indices of a dictionary's. */
+/* The values of a page that are not null: plain, differences, or indices of a dictionary's. */
 typedef struct {
   Bytes plain;
-  int is_dictionary;
+  int is_dictionary, is_delta;
+  Deltas deltas;
   Runs runs;
   Places places; /* of the indices */
   const char* dictionary;
@@ -408,6 +410,7 @@ INLINED int repeat(const ValueReader* reader, uint32_t index, int64_t count, int
 
 INLINED int read_values(ValueReader* reader, char* out, int64_t count, int width, const int is_wide) {
   Runs* const runs = &reader->runs;
+  if (reader->is_delta) return width == 8 ? read_deltas(&reader->deltas, out, count, 8) : read_deltas(&reader->deltas, out, count, 4);
   if (!reader->is_dictionary) {
     const uint8_t* from = reader->plain.at;
     if (!skip_bytes(&reader->plain, (uint64_t)(count * width))) return 0;
@@ -447,6 +450,7 @@ typedef struct {
    mark (a null, or the one element of a null list), one between is nothing (an empty list, a null element). */
 typedef struct {
   int width, max_repetition, max_definition, null_below;
+  int is_whole; /* values are whole numbers, of which differences may be stored */
   const char* mark;
   const char* dictionary;
   int64_t num_in_dictionary; /* below 0 where there is no dictionary */
@@ -487,6 +491,8 @@ INLINED int value_reader(const Page* page, Bytes bytes, const ColumnOut* out, Va
   memset(reader, 0, sizeof *reader);
   reader->plain = bytes;
   if (page->encoding == PLAIN) return 1;
+  reader->is_delta = out->is_whole && page->encoding == DELTA_BINARY_PACKED;
+  if (reader->is_delta) return begin_deltas(&reader->deltas, bytes, 8 * out->width);
   if (page->encoding != PLAIN_DICTIONARY && page->encoding != RLE_DICTIONARY) return 0;
   if (out->num_in_dictionary < 0) return 0;
   reader->is_dictionary = 1;
@@ -743,6 +749,7 @@ INLINED int decode_steps(ColumnOut* out, const Page* page, const int is_wide) {
     if (!decode_step(out, &levels, &reader, is_wide)) return 0;
     num_nulls += levels.count - levels.num_values;
   }
+  if (reader.is_delta && reader.deltas.left) return 0;
   return !is_v2 || (page->num_rows == rows_left - (out->num_rows - out->row) && page->num_nulls == num_nulls);
 }
 

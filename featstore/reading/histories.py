@@ -5,6 +5,7 @@ batches only.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,8 @@ from featstore.base.processes import cached_property
 from featstore.base.schema import Slot, SlotSchema
 from featstore.histories.file_format import HistoryRanges, StoredHistory, histories_of
 from featstore.histories.visibility import MOST_US, oldest_seen
-from featstore.ops.arrays import values_of
+from featstore.native import kernels
+from featstore.ops.arrays import nulls_of, values_of
 from featstore.ops.lists import positions_of
 from featstore.ops.timestamps import UNITS
 from featstore.reading.aligned import RowsReader
@@ -25,6 +27,7 @@ from featstore.reading.pages import Take
 from featstore.reading.reader import RowGroupReader, Rows, chosen_lists
 
 _TIME = pa.timestamp("us", "UTC")
+_NO_TIMES, _ANY_LEN = np.empty(0, np.int64), 2**63 - 1
 # How many events are looked at at once where single ones may be too old. Chosen, not measured.
 _EVENTS_AT_ONCE = 1 << 20
 # Of each row: its range, that of ages with time and unit, and the columns of which they are made.
@@ -291,16 +294,15 @@ class _Lists:
             DataFileError: One is not of its own key's list.
         """
         selected, history = self._selected, self._history
+        as_of = self._times_of_rows() if selected.needs_times else None
         if self._rows.columns.others[history.end] is None:
             lists = {slot.name: _no_lists(slot, self._rows.num_rows) for slot in selected.lists}
-            begins = ends = np.zeros(self._rows.num_rows, np.int64)
+            of_rows = np.zeros((self._rows.num_rows, 2), np.int64)
         else:
-            lists, begins, ends = self._checked()
-        if selected.max_len is not None:
-            begins = np.maximum(begins, ends - selected.max_len)
-        of_rows, found = np.stack([begins, ends], axis=1), dict[str, SharedLists]()
-        if selected.needs_times:
-            as_of = self._times_of_rows(lists[history.times.name].values, begins, ends)
+            lists = self._lists()
+            of_rows = self._checked(lists, as_of)
+        found = dict[str, SharedLists]()
+        if as_of is not None:
             if selected.oldest_us is not None:
                 lists, of_rows = self._in_window(lists, of_rows, as_of, selected.oldest_us)
             found |= self._ages(lists[history.times.name].values, of_rows, as_of)
@@ -316,7 +318,8 @@ class _Lists:
             DataFileError: As of `ranges`.
         """
         history = self._history
-        lists, begins, ends = self._checked()
+        lists = self._lists()
+        begins, ends = self._checked(lists, None).T
         back, keys = (self._numbers(name) for name in (history.back, history.key_column))
         return HistoryRanges(
             history=history,
@@ -349,49 +352,72 @@ class _Lists:
         found = dict[str, Array]()
         for _, unit in self._selected.ages:
             if unit not in found:
-                found[unit] = np.column_stack([of_rows, as_of, np.full(len(as_of), UNITS[unit])])
+                found[unit] = np.empty((len(as_of), 4), np.int64)
+                found[unit][:, :2], found[unit][:, 2], found[unit][:, 3] = (
+                    of_rows,
+                    as_of,
+                    UNITS[unit],
+                )
         return {slot.name: SharedLists(at, found[unit]) for slot, unit in self._selected.ages}
 
-    def _checked(self) -> tuple[dict[str, Ragged], Array, Array]:
-        """The lists of all holders, and where in them each row's range begins and ends."""
-        history = self._history
-        end, length, back, key = (
-            self._numbers(name)
-            for name in (history.end, history.length, history.back, history.key_column)
-        )
-        rows = np.arange(self._rows.num_rows)
-        in_group = rows - np.repeat(self._firsts, self._sizes)
-        self._require(history.back, back, (back >= 0) & (back <= in_group), "a row before it, or 0")
-        holders = rows - back
-        self._require(
-            history.key_column,
-            key,
-            key == key[holders],
-            f"the key of the row that {history.back} names",
-        )
+    def _lists(self) -> dict[str, Ragged]:
+        """The lists of all holders, which have as many events in each."""
         lists = {slot.name: self._list(slot) for slot in self._selected.lists}
-        [first, *others] = lists.items()
-        offsets = first[1].offsets.astype(np.int64)
+        [(first, of_first), *others] = lists.items()
         for name, other in others:
-            lengths = np.diff(other.offsets)
-            is_same = lengths == np.diff(offsets)
-            self._require(name, lengths, is_same, f"as many events as {first[0]}")
-        begins = offsets[holders]
-        is_within = (end >= 0) & (end <= offsets[holders + 1] - begins)
-        self._require(history.end, end, is_within, "at most as many events as the key's list")
-        is_range = (length >= 0) & (length <= end) & ((key != 0) | (length == 0))
-        self._require(history.length, length, is_range, f"0 to {history.end}, and 0 without a key")
-        ends = begins + end
-        return lists, ends - length, ends
+            if not np.array_equal(other.offsets, of_first.offsets):
+                lengths = np.diff(other.offsets)
+                row = int(np.flatnonzero(lengths != np.diff(of_first.offsets))[0])
+                raise self._wrong(name, row, f"as many events as {first}", lengths[row])
+        return lists
+
+    def _checked(self, lists: Mapping[str, Ragged], as_of: Array | None) -> Array:
+        """Where in the lists each row's range begins and ends, not more than its newest `max_len`
+        events: int64 (num_rows, 2).
+
+        Args:
+            lists: The lists of all holders.
+            as_of: The times of the rows; None: they are not compared.
+        """
+        history, offsets = self._history, next(iter(lists.values())).offsets
+        names = (history.end, history.length, history.back, history.key_column)
+        end, length, back, key = (self._numbers(name) for name in names)
+        at = _NO_TIMES if as_of is None else lists[history.times.name].values
+        if len(at) and not -MOST_US < int(at.min()) <= int(at.max()) < MOST_US:
+            raise DataFileError(
+                f"{self._rows.file_name}: column {history.times.name!r}: expected times "
+                "within 146,000 years of 1970, found others; write the file again"
+            )
+        ranges = np.empty((len(key), 2), np.int64)
+        what, row = kernels.history_ranges(
+            *(end, length, back, key, np.array(self._sizes, np.int64)),
+            *(
+                offsets,
+                offsets.itemsize,
+                int(offsets[-1]),
+                _NO_TIMES if as_of is None else as_of,
+                at,
+            ),
+            *(MOST_US, self._selected.max_len or _ANY_LEN, ranges),
+        )
+        if what:
+            column, found, expected = (
+                (history.back, back, "a row before it, or 0"),
+                (history.key_column, key, f"the key of the row that {history.back} names"),
+                (history.end, end, "at most as many events as the key's list"),
+                (history.length, length, f"0 to {history.end}, and 0 without a key"),
+                (history.end, end, "events before the row's time"),
+            )[what - 1]
+            raise self._wrong(column, row, expected, found[row])
+        return ranges
 
     def _numbers(self, name: str) -> Array:
-        """A column as int64; DataFileError at a null."""
+        """A column of numbers; DataFileError at a null."""
         field = next(each for each in self._selected.selection.others if each.name == name)
         column = one_array(self._rows.other(field))
-        if column.null_count:
-            is_there = np.asarray(column.is_valid())
-            self._require(name, is_there, is_there, "a number")
-        return values_of(column).astype(np.int64)
+        if (nulls := nulls_of(column)) is not None:
+            raise self._wrong(name, int(np.flatnonzero(nulls)[0]), "a number", None)
+        return values_of(column)
 
     def _list(self, slot: Slot) -> Ragged:
         """The lists of a slot, whose offsets begin with 0."""
@@ -400,36 +426,16 @@ class _Lists:
         first, last = int(lists.offsets[0]), int(lists.offsets[-1])
         return Ragged(lists.values[first:last], lists.offsets - first) if first else lists
 
-    def _times_of_rows(self, at: Array, begins: Array, ends: Array) -> Array:
-        """The time of each row in microseconds; any where it is null, and the row has no events.
-
-        Raises:
-            DataFileError: The newest event of a row is not before it, or a time is so far from
-                others that a difference overflows.
-        """
+    def _times_of_rows(self) -> Array:
+        """The time of each row in microseconds; 0 where it is null, and the row has no events."""
         column = one_array(self._rows.other(self._selected.time_of_row))
-        as_of = values_of(column.cast(pa.int64()).fill_null(0))
-        has_events = begins < ends
-        newest = np.zeros(len(as_of), np.int64)
-        newest[has_events] = at[ends[has_events] - 1]
-        is_time = ~has_events | ((np.abs(as_of) < MOST_US) & (newest < as_of))
-        self._require(self._history.end, newest, is_time, "events before the row's time")
-        if len(at) and not -MOST_US < int(at.min()) <= int(at.max()) < MOST_US:
-            raise DataFileError(
-                f"{self._rows.file_name}: column {self._history.times.name!r}: expected times "
-                "within 146,000 years of 1970, found others; write the file again"
-            )
-        return as_of
+        return values_of(column.fill_null(0) if column.null_count else column)
 
-    def _require(self, column: str, found: Array, is_right: Array, expected: str) -> None:
-        """DataFileError for the first row that is not right."""
-        if is_right.all():
-            return
-        row = int(np.flatnonzero(~is_right)[0])
+    def _wrong(self, column: str, row: int, expected: str, found: Any) -> DataFileError:
         group = int(np.searchsorted(self._firsts, row, side="right")) - 1
-        raise DataFileError(
+        return DataFileError(
             f"{self._rows.file_name}: column {column!r}: row group {self._row_groups[group]}: row "
-            f"{row - int(self._firsts[group])}: expected {expected}, found {found[row]}: the "
+            f"{row - int(self._firsts[group])}: expected {expected}, found {found}: the "
             "ranges of the history do not fit its lists; extract the partition again"
         )
 

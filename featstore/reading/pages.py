@@ -5,8 +5,8 @@ Arrow spends most of a row group's time on lists: it decodes levels, builds a va
 then copies values without the nulls. The kernels write directly what a batch holds: a null scalar
 becomes the missing mark, a null list a list of one mark, an empty list stays empty, null elements
 are dropped. They support what Spark, Arrow and featstore write: int64 and float32, scalars and
-lists of them, plain or dictionary-encoded, V1 and V2 pages, snappy, Zstandard or no compression.
-Labels, weights and kept columns may be any integer or floating-point scalars.
+lists of them, plain, dictionary-encoded or delta-packed, V1 and V2 pages, snappy, Zstandard or no
+compression. Labels, weights and kept columns may be any integers, floating-point numbers or times.
 Arrow reads, or refuses, everything else and everything that is damaged. Formats:
 parquet.apache.org/docs/file-format.
 """
@@ -76,6 +76,7 @@ class _Column:
             not used.
         max_repetition: Its maximum repetition level: 1 for lists, otherwise 0.
         max_definition: Its maximum definition level.
+        is_whole: Whether values are whole numbers, of which differences may be stored.
         null_below: A definition level below this means that the row itself is null. 0: nulls are
             left out, so a column that is no slot has fewer values than rows.
         other: The type of a column that is no slot, which may be narrower than `type`; None: it is
@@ -89,6 +90,7 @@ class _Column:
     max_repetition: int
     max_definition: int
     null_below: int
+    is_whole: bool
     other: pa.DataType | None = None
 
     @property
@@ -111,6 +113,7 @@ class _Column:
             "definition": self.max_definition,
             "null_below": self.null_below,
             "mark": int.from_bytes(self.mark, "little", signed=True),
+            "is_whole": self.is_whole,
         }
         return [known.get(name, 0) for name in COLUMN]
 
@@ -283,6 +286,7 @@ def _column(file: OpenFile, slot: Slot, columns: FileColumns) -> _Column | None:
         max_repetition=levels[0],
         max_definition=max_definition,
         null_below=nulls,
+        is_whole=slot.kind is SlotKind.ID,
     )
 
 
@@ -293,7 +297,8 @@ def _other_column(file: OpenFile, field: pa.Field, columns: FileColumns) -> _Col
         return None
     place, found = columns.places[name][0], file.schema.field(name)
     leaf, max_definition = file.footer.leaves[place], int(found.nullable)
-    physical, type_ = _OTHERS.get(found.type, (None, found.type))
+    known = ("INT64" if pa.types.is_timestamp(found.type) else None), found.type
+    physical, type_ = _OTHERS.get(found.type, known)
     levels = (leaf.max_repetition, leaf.max_definition)
     if leaf.path != name or leaf.physical_type != physical or levels != (0, max_definition):
         return None
@@ -305,6 +310,7 @@ def _other_column(file: OpenFile, field: pa.Field, columns: FileColumns) -> _Col
         max_repetition=0,
         max_definition=max_definition,
         null_below=0,
+        is_whole=physical in ("INT32", "INT64"),
         other=found.type,
     )
 

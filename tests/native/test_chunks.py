@@ -86,6 +86,7 @@ OUT = {
     "max_repetition": 0,
     "max_definition": 1,
     "null_below": 1,
+    "is_whole": 0,
     "offsets": 0,
     "values": 16,
 }
@@ -105,6 +106,7 @@ def columns_out(count: int, of: Any) -> tuple[np.ndarray, tuple[bytearray, ...]]
         "repetition": of["max_repetition"],
         "definition": of["max_definition"],
         "null_below": of["null_below"],
+        "is_whole": of["is_whole"],
         "mark": int.from_bytes(mark, "little", signed=True),
         "offsets_in": 2 * np.arange(count),
         "values_in": 2 * np.arange(count) + 1,
@@ -456,6 +458,46 @@ def test_an_index_of_no_bits_is_the_first_of_the_dictionary(tmp_path: Path) -> N
         PRESENT + b"\0" + b"\3", encoding=RLE_DICTIONARY
     )  # width 0; one packed group
     assert decode(tmp_path, [chunk]) == ((2,), [[7, 7]])
+
+
+DELTAS = 5
+# Blocks of 128 numbers in 4 miniblocks; 2 numbers, of which the first is 5; a least difference of 1,
+# and no bits of what is beyond it.
+DELTA_HEAD = b"\x80\1\4"
+FIVE_AND_SIX_DELTAS = DELTA_HEAD + b"\2\x0a" + b"\2\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("data", "column"),
+    [
+        (FIVE_AND_SIX_DELTAS, {"is_whole": 0}),  # as differences of floats
+        (b"", {}),
+        (FIVE_AND_SIX_DELTAS[:-4], {}),
+        (b"\x80\1\3" + FIVE_AND_SIX_DELTAS[3:], {}),
+        (b"\x80\1\0" + FIVE_AND_SIX_DELTAS[3:], {}),
+        (b"\0\4" + FIVE_AND_SIX_DELTAS[3:], {}),
+        (b"\x10\4" + FIVE_AND_SIX_DELTAS[3:], {}),
+        (DELTA_HEAD + b"\1\x0a", {}),
+        (DELTA_HEAD + b"\3\x0a" + b"\2\0\0\0\0", {}),
+        (DELTA_HEAD + b"\2\x0a" + b"\2\x41\0\0\0" + bytes(99), {}),
+        (DELTA_HEAD + b"\2\x0a" + b"\2\x40\0\0\0" + bytes(7), {}),
+        (DELTA_HEAD + b"\2\x0a" + b"\2\x21\0\0\0" + bytes(99), {"mark": bytes(4), "values": 8}),
+        (DELTA_HEAD + b"\2\xff\xff\xff\xff\x1f", {"mark": bytes(4), "values": 8}),
+    ],
+    ids=lambda of: of[:12].hex() if isinstance(of, bytes) else str(of),
+)
+def test_differences_that_do_not_fit_are_left_out(tmp_path: Path, data: bytes, column: Any) -> None:
+    of = {"is_whole": 1, **column}
+    assert decode(tmp_path, [page(PRESENT + data, encoding=DELTAS)], **of)[0] == (-1,)
+
+
+@pytest.mark.parametrize(("width", "last"), [(8, b"\2\0\0\0\0"), (4, b"\0\1\0\0\0\1")])
+def test_differences(tmp_path: Path, width: int, last: bytes) -> None:
+    """A miniblock may end after its last number."""
+    chunk = page(PRESENT + DELTA_HEAD + b"\2\x0a" + last, encoding=DELTAS)
+    of: Any = {"is_whole": 1, "mark": bytes(width), "values": 2 * width}
+    found, [words] = decode(tmp_path, [chunk], **of)
+    assert (found, np.array(words).view(f"<i{width}").tolist()) == ((2,), [5, 6])
 
 
 @st.composite

@@ -2,7 +2,8 @@
 addresses.
 
 Reads and writes outside of the buffers are detected with sanitizers (`make sanitize`). A number
-that is read twice is found by `fuzz/fuzz_hash.c`, `fuzz/fuzz_rows.c` and `fuzz/fuzz_columns.c`, in which
+that is read twice is found by `fuzz/fuzz_hash.c`, `fuzz/fuzz_rows.c`, `fuzz/fuzz_columns.c` and
+`fuzz/fuzz_histories.c`, in which
 each number changes after it is read: threads hit so short an interval too rarely.
 """
 

@@ -181,7 +181,7 @@ def _row_groups(path: Any, slot: Any, *, is_portable: bool = False) -> Iterator[
         ([[1, 2], [3]], {"compression": "gzip"}),
         (
             [[1, 2], [3]],
-            {"use_dictionary": False, "column_encoding": {"x.list.element": "DELTA_BINARY_PACKED"}},
+            {"use_dictionary": False, "column_encoding": {"x.list.element": "BYTE_STREAM_SPLIT"}},
         ),
         (pa.array([[1, 2], [3]], pa.list_(pa.int32())), {}),
         (pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)), {}),
@@ -205,13 +205,56 @@ def test_lists_with_wide_offsets_are_stored_as_others_are(tmp_path: Path) -> Non
     assert len(arrows) == 2
 
 
+@settings(deadline=None)
+@given(
+    st.sampled_from([pa.int16(), pa.int32(), pa.int64(), pa.timestamp("us", "UTC")]),
+    st.integers(0, 700),
+    st.integers(0, 64),
+    st.integers(0, 99),
+    st.booleans(),
+)
+def test_differences_are_what_arrow_reads(
+    tmp_path_factory: pytest.TempPathFactory,
+    type_: pa.DataType,
+    num_rows: int,
+    num_bits: int,
+    seed: int,
+    is_portable: bool,
+) -> None:
+    """Of any width, in pages that end within blocks and miniblocks, and sums that wrap."""
+    path, num_bits = tmp_path_factory.getbasetemp() / "deltas", min(num_bits, type_.bit_width)
+    words = np.random.default_rng(seed).integers(0, 2**64, num_rows, np.uint64)
+    values = (words >> np.uint64(64 - num_bits) if num_bits else words * 0).view(np.int64)
+    kept = pa.array(values.astype(f"i{type_.bit_width // 8}")).cast(type_)
+    lists = pa.array(
+        [[], *([value] * (row % 3) for row, value in enumerate(values.tolist()))][:num_rows],
+        pa.list_(pa.int64()),
+    )
+    pq.write_table(
+        pa.table({"kept": kept, "x": lists}),
+        path,
+        use_dictionary=False,
+        data_page_size=1_000,
+        write_batch_size=100,
+        column_encoding=dict.fromkeys(("kept", "x.list.element"), "DELTA_BINARY_PACKED"),
+    )
+    with OpenFile(path) as file:
+        field = pa.field("kept", type_)
+        columns = file.resolve(Selection(slots=(ID_LIST,), others=(field,)))
+        reader = PageReader(file, [ID_LIST], columns, others=[field], is_portable=is_portable)
+        found = reader.read([0])
+    if num_rows:
+        assert found["kept"].array.equals(kept)
+        assert found["x"].array.equals(lists)
+
+
 def test_another_encoding_is_left_to_arrow_without_reading_its_pages(tmp_path: Path) -> None:
     path, ids = tmp_path / "file.parquet", np.random.default_rng(1).integers(0, 2**62, 50_000)
     pq.write_table(
         pa.table({"x": ids}),
         path,
         use_dictionary=False,
-        column_encoding={"x": "DELTA_BINARY_PACKED"},
+        column_encoding={"x": "BYTE_STREAM_SPLIT"},
     )
     slot = Slot(name="x", kind=SlotKind.ID)
     with OpenFile(path) as footer:

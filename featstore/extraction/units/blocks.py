@@ -164,12 +164,16 @@ class Blocks(Closing):
             message = pa.py_buffer(self._map).slice(block.at, block.size)
         return pa.ipc.read_record_batch(message, self._schema)
 
-    def size_of_keys(self, low: int, high: int) -> tuple[int, int]:
-        """The rows that have a key of `low ... high`, and about their bytes; as of `of_keys`. The
-        same however the rows were cut into blocks, since row groups depend on it.
-        """
-        found = [batch.slice(first, last - first) for batch, first, last in self._ranges(low, high)]
-        return sum(rows.num_rows for rows in found), sum(map(_value_bytes, found))
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of each block."""
+        with self._lock:
+            stored = list(self._stored)
+        yield from map(self.read, stored)
+
+    def size_of_keys(self, low: int, high: int) -> int:
+        """About the bytes of the rows that have a key of `low ... high`; as of `of_keys`."""
+        found = (batch.slice(first, last - first) for batch, first, last in self._ranges(low, high))
+        return sum(map(_value_bytes, found))
 
     def of_keys(self, low: int, high: int) -> pa.Table:
         """The rows whose key is one of `low ... high`, in the order of their blocks.

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import UnitReport, extract_unit
 from featstore.extraction.units.unit_statistics import history_statistics
 from featstore.histories.file_format import HistoryRanges, StoredHistory
+from featstore.histories.needed import RowTimes, may_be_seen
 from featstore.histories.stored import stored_histories
 from featstore.histories.trimming import trim
 from featstore.histories.visibility import keys_of_rows, ordered, visible
@@ -32,7 +33,7 @@ _MOST_BYTES = 64 << 20
 # The lists of a row group, in memory, unless a single key has more. Half a file's most bytes would
 # be 2 GB while they are joined and written.
 _LIST_BYTES = 128 << 20
-_HASHED_AT_ONCE = 1 << 18
+_HASHED_AT_ONCE, _JOINED_KEYS = 1 << 18, 1 << 20
 _BLOCK_BYTES = 32 << 20
 
 
@@ -48,12 +49,19 @@ class CutEvents:
         extractor: What all of the events come from.
         extracted: The events, as of its `rows`.
         index: The unit's number.
+        rows: When rows are; events that none of them sees are left out. None: all events are in
+            blocks, since rows are not known yet.
     """
 
     def __init__(
-        self, extractor: EventExtractor, extracted: Iterator[pa.RecordBatch], index: int
+        self,
+        extractor: EventExtractor,
+        extracted: Iterator[pa.RecordBatch],
+        index: int,
+        rows: RowTimes | None = None,
     ) -> None:
         self._extractor, self._extracted, self._index = extractor, extracted, index
+        self._rows = rows
         schema = event_schema(extractor.history)
         self._schema = schema.append(pa.field("key", pa.int64()))
 
@@ -70,9 +78,15 @@ class CutEvents:
             yield self._block(waiting, number)
 
     def _block(self, batches: Sequence[pa.RecordBatch], number: int) -> RowBlock:
-        events = pa.Table.from_batches(batches)
-        order = np.argsort(values_of(_joined(events.columns[-1])), kind="stable")
-        [rows] = events.take(pa.array(order)).combine_chunks().cast(self._schema).to_batches()
+        events, known = pa.Table.from_batches(batches), map(self._extractor.known, batches)
+        keys = values_of(_joined(events.columns[-1]))
+        if self._rows is None:
+            order = np.argsort(keys, kind="stable")
+        else:
+            history = self._extractor.history
+            order = may_be_seen(history, self._rows, keys, np.concatenate([*known]))
+        events = events.take(pa.array(order)).combine_chunks().cast(self._schema)
+        [rows] = events.to_batches() or [pa.RecordBatch.from_pylist([], self._schema)]
         ends = np.array([rows.num_rows])
         return RowBlock(place=(self._index, number), rows=rows, first_bucket=0, ends=ends)
 
@@ -88,10 +102,27 @@ class CutEvents:
         )
 
 
-def cut_events(history: EventHistory, unit: Unit) -> CutEvents:
-    """The events of a unit of the log in blocks; errors as of `run_unit`."""
+def cut_events(history: EventHistory, unit: Unit, rows: RowTimes | None = None) -> CutEvents:
+    """The events of a unit of the log in blocks, as of `CutEvents`; errors as of `run_unit`."""
     extractor = EventExtractor(history)
-    return CutEvents(extractor, extract_unit(unit, extractor), unit.index)
+    return CutEvents(extractor, extract_unit(unit, extractor), unit.index, rows)
+
+
+def row_times(history: EventHistory, blocks: Blocks) -> RowTimes:
+    """When the rows of each key are.
+
+    Args:
+        history: The history whose events they see.
+        blocks: All rows.
+    """
+    found, waiting = RowTimes.of(*[np.empty(0, np.int64)] * 2), list[RowTimes]()
+    for rows in blocks.batches():
+        as_of = rows.columns[rows.schema.names.index(history.as_of)]
+        waiting.append(RowTimes.of(keys_of_rows(rows.columns[-1], as_of), values_of(as_of)))
+        # Joined when there are as many as before, each key of a million blocks is held twice.
+        if sum(len(each.keys) for each in waiting) > max(_JOINED_KEYS, len(found.keys)):
+            found, waiting = RowTimes.joined([found, *waiting]), []
+    return RowTimes.joined([found, *waiting])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +133,8 @@ class _Seen:
         keys: The signs of the rows' keys, int64 (num_rows,); 0 where there is no key or time.
         begin: Where each row's range begins in the values, int64 (num_rows,).
         end: Where it ends, int64 (num_rows,).
+        num_events: How many events the first row of each key has in the values, others 0: int64
+            (num_rows,).
         values: The events of one key after the other, of each list and the times, by the names of
             the columns: int64 or float32 (num_events,).
     """
@@ -109,11 +142,18 @@ class _Seen:
     keys: Integers
     begin: Integers
     end: Integers
+    num_events: Integers
     values: Mapping[str, NDArray[Any]]
 
     @property
-    def nbytes(self) -> int:
-        return sum(values.nbytes for values in self.values.values())
+    def num_bytes(self) -> Integers:
+        """The bytes of `num_events`: int64 (num_rows,)."""
+        return self.num_events * sum(values.itemsize for values in self.values.values())
+
+    def slice(self, first: int, end: int) -> "_Seen":
+        """What some of the rows see."""
+        fields = ("keys", "begin", "end", "num_events")
+        return replace(self, **{name: getattr(self, name)[first:end] for name in fields})
 
 
 class _Log:
@@ -143,7 +183,13 @@ class _Log:
         lists = pa.Table.from_batches(parts, self.extractor.graph.arrow_schema)
         values = {name: values_of(_joined(lists.column(name))) for name in lists.column_names}
         values[self.stored.times.name] = found.at[positions]
-        return _Seen(keys=keys, begin=end - trimmed.length, end=end, values=values)
+        return _Seen(
+            keys=keys,
+            begin=end - trimmed.length,
+            end=end,
+            num_events=trimmed.counts,
+            values=values,
+        )
 
 
 class HistoryRows:
@@ -170,7 +216,7 @@ class HistoryRows:
     def row_groups(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """Yields row groups, which have the columns of the data file, and others.
 
-        Each has the rows of one table, or some of its keys where all of them have too many events.
+        Each has the rows of one table, or of some of its keys where the lists of all are too long.
         Its rows are in the order of the first history's `as_of`, then of the input.
 
         Args:
@@ -178,19 +224,22 @@ class HistoryRows:
                 whose order they are: int64.
         """
         for table in tables:
-            parts, num_bytes = list[tuple[pa.Table, list[_Seen]]](), 0
+            waiting, num_bytes = list[tuple[pa.Table, list[_Seen]]](), 0
             for rows in self._split(table):
                 keys = values_of(_joined(rows.columns[-1]))
                 seen = [self._seen(log, keys, rows) for log in self._logs]
-                of_part = sum(each.nbytes for each in seen)
-                if parts and num_bytes + of_part > self._list_bytes:
-                    yield self._row_group(parts)
-                    parts, num_bytes = [], 0
-                parts.append((rows, seen))
-                num_bytes += of_part
                 for log in self._logs:
                     log.blocks.let_go()
-            yield self._row_group(parts)
+                sizes = np.add.reduce([each.num_bytes for each in seen])
+                first = 0
+                # Only before the first row of a key, wherever `_split` has cut.
+                for row in np.flatnonzero(sizes).tolist():
+                    if num_bytes and num_bytes + sizes[row] > self._list_bytes:
+                        yield self._row_group([*waiting, *_part(rows, seen, first, row)])
+                        waiting, num_bytes, first = [], 0, row
+                    num_bytes += int(sizes[row])
+                waiting += _part(rows, seen, first, rows.num_rows)
+            yield self._row_group(waiting)
 
     def findings(self) -> tuple[dict[str, int], tuple[Malformed, ...]]:
         """What was counted while the events that rows see were extracted, and examples."""
@@ -215,18 +264,12 @@ class HistoryRows:
         between = np.flatnonzero(np.diff(keys)) + 1
         if len(given) and len(between):
             sizes = [log.blocks.size_of_keys(given[0], given[-1]) for log in self._logs]
-            if sum(num_bytes for _, num_bytes in sizes) > _MOST_BYTES or self._may_be_long(sizes):
+            if sum(sizes) > _MOST_BYTES:
                 middle = int(between[np.abs(between - len(keys) // 2).argmin()])
                 yield from self._split(rows.slice(0, middle))
                 yield from self._split(rows.slice(middle))
                 return
         yield rows
-
-    def _may_be_long(self, sizes: Sequence[tuple[int, int]]) -> bool:
-        """Whether the lists of so many events of each log may be more than a row group takes."""
-        widths = [8 * (len(log.stored.lists) + 1) for log in self._logs]
-        pairs = zip(sizes, widths, strict=True)
-        return sum(num_events * width for (num_events, _), width in pairs) > self._list_bytes
 
     def _row_group(self, parts: Sequence[tuple[pa.Table, list[_Seen]]]) -> pa.Table:
         rows = pa.concat_tables([rows for rows, _ in parts]).combine_chunks()
@@ -271,6 +314,15 @@ def _ranges(stored: StoredHistory, parts: Sequence[_Seen], order: Integers) -> H
         end=end + firsts[order],
         values={name: [part.values[name] for part in parts] for name in parts[0].values},
     )
+
+
+def _part(
+    rows: pa.Table, seen: Sequence[_Seen], first: int, end: int
+) -> list[tuple[pa.Table, list[_Seen]]]:
+    """Some rows with what they see; nothing for no rows."""
+    if first == end:
+        return []
+    return [(rows.slice(first, end - first), [each.slice(first, end) for each in seen])]
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:

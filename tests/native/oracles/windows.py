@@ -12,7 +12,7 @@ from featstore.native.format import Numbers
 _LEVEL_BYTES, _INDEX_BYTES = 4, 5
 _MIN_PAGE_BYTES, _MAX_RATIO = 2 << 20, 24
 _CODECS = [0, 1, 6]  # none, snappy, Zstandard
-_ENCODINGS = 1 << 0 | 1 << 2 | 1 << 8 | 1 << 3 | 1 << 4
+_ENCODINGS = 1 << 0 | 1 << 2 | 1 << 8 | 1 << 5 | 1 << 3 | 1 << 4
 _MOST_VALUES = 2**31 - 1
 
 
