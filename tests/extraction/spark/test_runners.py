@@ -108,7 +108,7 @@ def test_a_check_that_fails_leaves_nothing_on_either_path(
         lambda: extract_dataframe(checked, frame),
     ]
     for run in runs:
-        with pytest.raises(CheckFailedError, match=r"coverage of user_id in month=1: 0\.90"):
+        with pytest.raises(CheckFailedError, match=r"coverage of user_id in month=1: 0\.91,"):
             run()
         assert open_delta_or_none(job.table_url) is None
         assert [path for path in Path(job.table_url).rglob("*") if path.is_file()] == []
