@@ -260,5 +260,10 @@ def test_names_are_those_of_openlineage(tmp_path: Path, monkeypatch: pytest.Monk
         "file:///data/t": ("file", "/data/t"),
         "/data/t": ("file", "/data/t"),
         "t": ("file", str(tmp_path / "t")),
+        "s3://bucket/a#1?/b": ("s3://bucket", "a#1?/b"),
+        "file:///data/a#1": ("file", "/data/a#1"),
+        "iceberg://catalog/db.t?version=main": ("iceberg://catalog", "db.t"),
     }
     assert {url: LineageDataset(url=url).names for url in names} == names
+    versions = {url: LineageDataset.of(url).version for url in names if "version" in url}
+    assert [*versions.values()] == ["3", "main"]
