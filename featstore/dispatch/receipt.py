@@ -307,7 +307,7 @@ def no_epoch(url: str, run_id: str, epoch: int | None) -> DispatchError:
     what = "no epoch" if epoch is None else f"no epoch {epoch}"
     return DispatchError(
         f"dispatch store {redact(url)} has {what} of run {run_id!r}: is it the run_id of the "
-        f"training config?"
+        f"training config? Orders other than dynamic have no receipts"
     )
 
 
