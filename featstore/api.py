@@ -216,14 +216,17 @@ def _watched(
 
         def done(report: ExtractReport | DaysReport) -> None:
             made = [report] if isinstance(report, ExtractReport) else report.extracted
-            num_rows = sum(each.num_rows for each in made)
-            note(rows=num_rows, commits=sum(each.committed for each in made))
+            new = [
+                each for each in made if each.committed
+            ]  # Of others, an equal run wrote the rows.
+            num_rows = sum(each.num_rows for each in new)
+            note(rows=num_rows, commits=len(new))
             written = LineageDataset(
                 url=job.table_url,
                 version=max((each.version for each in made), default=None),
                 num_rows=num_rows,
-                num_files=sum(each.num_files for each in made),
-                size_bytes=sum(each.size_bytes for each in made),
+                num_files=sum(each.num_files for each in new),
+                size_bytes=sum(each.size_bytes for each in new),
             )
             run.note({"run_id": job.run_id, **report.as_dict()}, outputs=[written])
 

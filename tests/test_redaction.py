@@ -27,6 +27,16 @@ def test_redacted_urls_and_texts_hold_no_credentials(url: Any) -> None:
     assert text.endswith("')")
 
 
+def test_the_version_of_a_table_shows_and_nothing_beside_it() -> None:
+    """What a join prints names the version that an extraction may read."""
+    url = "delta+s3://bucket/joined?version=3"
+    assert redact(url) == redact(url.replace("bucket", "user:secret@bucket")) == url
+    assert redact_text(f"wrote 2 rows, {url}") == f"wrote 2 rows, {url}"
+    for more in ("&sig=secret", "#secret", "secret"):
+        assert redact(f"{url}{more}") == "delta+s3://bucket/joined"
+    assert redact("delta+s3://user:secret?x@bucket/joined?version=3") == "delta+s3://bucket/joined"
+
+
 SECRET = st.text("abcXYZ019._~!$&'*+,;=:%|{}^[]é/?#@ \\\"<>()", min_size=1, max_size=12).map(
     lambda text: f"Sk3y{text}"
 )

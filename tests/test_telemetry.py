@@ -119,6 +119,16 @@ def test_an_error_is_recorded_and_passes(exporter: Any) -> None:
     assert [event.name for event in found.events] == ["exception"]
 
 
+def test_an_error_is_recorded_without_the_secrets_of_urls(exporter: Any) -> None:
+    url = "https://user:pw@host/a.parquet?sig=secret"
+    with pytest.raises(FileNotFoundError, match="secret"), span("work"):
+        raise FileNotFoundError(f"404 of {url}") from ValueError(url)
+    [event] = exporter.get_finished_spans()[0].events
+    assert event.attributes["exception.message"] == "404 of https://host/a.parquet"
+    assert "ValueError: https://host/a.parquet" in event.attributes["exception.stacktrace"]
+    assert not any(secret in str(event.attributes) for secret in ("pw@", "sig="))
+
+
 def test_a_generator_that_is_closed_early_has_ended_its_span_without_an_error(
     exporter: Any,
 ) -> None:

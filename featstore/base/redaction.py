@@ -28,6 +28,8 @@ _PAIRS = re.compile(r"[?#](?:[^/?#]*&)?[\w.~%-]+=.*$", re.DOTALL)
 _NOTHING = re.compile(r"(?!)")
 _STORE = re.compile(r"(?:s3a?|gcs?|gs|az|azure|abfss?|s?webhdfs|hdfs|viewfs)://", re.IGNORECASE)
 _FILE = re.compile(r"file:", re.IGNORECASE)
+# A version of a table: nothing else is in the query.
+_VERSION = re.compile(r"delta\+[^?#]*\?version=\d+")
 # A closing bracket ends a URL within a text, except in an IPv6 address. The bound on the scheme's
 # length keeps the search linear: without it a long text without URLs takes quadratic time.
 _IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}://(?:\[[0-9A-Fa-f:.]+\]|[^\s'\"<>)\]])+")
@@ -58,7 +60,9 @@ def _bare(url: str) -> str:
 
 def _rest_of(url: str) -> re.Pattern[str]:
     """What to leave out at the end of a URL."""
-    return _NOTHING if _FILE.match(url) else _PAIRS if _STORE.match(url) else _REST
+    if _FILE.match(url) or _VERSION.fullmatch(url):
+        return _NOTHING
+    return _PAIRS if _STORE.match(url) else _REST
 
 
 def without_user(url: str) -> str:

@@ -5,8 +5,11 @@ costs a look into `sys.modules`.
 """
 
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+
+from featstore.base.redaction import redact_text
 
 Value = str | bool | int | float
 Note = Callable[..., None]
@@ -40,7 +43,11 @@ def span(name: str, *, is_current: bool = True, **attributes: Value) -> Iterator
         with use if is_current else nullcontext():
             yield note
     except Exception as error:
-        found.record_exception(error)
+        trace_text = "".join(traceback.format_exception(error))
+        shown = {"message": str(error), "stacktrace": trace_text}  # Libraries name signed URLs.
+        found.record_exception(
+            error, {f"exception.{name}": redact_text(text) for name, text in shown.items()}
+        )
         found.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__name__))
         raise
     finally:

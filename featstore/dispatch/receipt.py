@@ -298,12 +298,17 @@ def receipts(url: str, run_id: str, epoch: int | None = None) -> dict[str, Recei
             for note in announced_in_run(store, run_id, epoch)
         }
     if not by_prefix:
-        what = "no epoch" if epoch is None else f"no epoch {epoch}"
-        where = f"dispatch store {redact(url)}"
-        raise DispatchError(
-            f"{where} has {what} of run {run_id!r}: is it the run_id of the training config?"
-        )
+        raise no_epoch(url, run_id, epoch)
     return by_prefix
+
+
+def no_epoch(url: str, run_id: str, epoch: int | None) -> DispatchError:
+    """The error for a store that has no epoch of a run; the arguments are those of `receipts`."""
+    what = "no epoch" if epoch is None else f"no epoch {epoch}"
+    return DispatchError(
+        f"dispatch store {redact(url)} has {what} of run {run_id!r}: is it the run_id of the "
+        f"training config? Orders other than dynamic have no receipts"
+    )
 
 
 def quarantine(store: Store, keys: EpochKeys, part: tuple[int, int]) -> None:

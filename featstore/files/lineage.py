@@ -16,11 +16,12 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from featstore.base.errors import StoreError, import_extra
 from featstore.base.redaction import redact, redact_text
 from featstore.files.looks import is_file_at
+from featstore.files.storage import local_path
 
 _LOG = logging.getLogger(__name__)
 _WAIT_S = 2.0
@@ -52,19 +53,22 @@ class LineageDataset:
     def names(self) -> tuple[str, str]:
         """Namespace and name, as OpenLineage's naming of file systems and stores says."""
         place, _ = _place_of(redact(self.url))
-        parts = urlsplit(place)
-        if parts.scheme in ("", "file"):
-            return "file", parts.path if parts.scheme else str(Path(place).absolute())
-        return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/") or "/"
+        if (path := local_path(place)) is not None:
+            return "file", str(path.absolute())
+        scheme, _, found = place.partition("://")
+        host, _, name = found.partition("/")
+        return f"{scheme}://{host}", name.lstrip("/") or "/"
 
 
 def _place_of(url: str) -> tuple[str, str | None]:
-    """Where a table of a `delta+` or `iceberg+` URL lies, and the version in it; or the URL."""
-    for lake in ("delta+", "iceberg+"):
-        if url.startswith(lake):
-            place, _, options = url.removeprefix(lake).partition("?")
-            return place, dict(parse_qsl(options)).get("version")
-    return url, None
+    """Where a table of Delta or Iceberg that raw input names lies, and the version in its URL; or
+    the URL.
+    """
+    if not url.startswith(("delta+", "iceberg+", "iceberg://")):
+        return url, None
+    place, _, options = url.partition("?")
+    version = dict(parse_qsl(options)).get("version")
+    return place.removeprefix("delta+").removeprefix("iceberg+"), version
 
 
 class LineageRun:

@@ -483,7 +483,7 @@ def write_frame(target: RowTarget, rows: "DataFrame") -> list[WrittenRows]:
     context = rows.sparkSession.sparkContext
     check_workers(context)
     if target.partition_by:  # As Spark's own writer does, so that a task has one file open.
-        rows = rows.sortWithinPartitions(*(f"`{name}`" for name in target.partition_by))
+        rows = rows.sortWithinPartitions(*map(query.quote, target.partition_by))
     found = rows.mapInArrow(partial(_write_task, target), "written binary")
     # Unpickling is safe here: the bytes come from our own tasks.
     return [pickle.loads(row["written"]) for row in run_checked(context, found.collect)]

@@ -131,7 +131,8 @@ def run_join(
         url, found = earlier
         return JoinReport(url=url, written=False, document=found)
     read = [LineageDataset.of(source.url) for source in join.sources if source.url]
-    lineage = LineageRun("featstore.join_labels", read, [LineageDataset.of(join.output_url)])
+    published = LineageDataset.of(join.output_url)
+    lineage = LineageRun("featstore.join_labels", read, [published])
     with span("join_labels", output=redact(join.output_url)) as note, lineage:
         with output.writing():
             figures = write()
@@ -144,7 +145,11 @@ def run_join(
         num_rows = figures.written.num_rows
         note(rows=num_rows)
         written = replace(
-            LineageDataset.of(url), num_rows=num_rows, num_files=num_files, size_bytes=size_bytes
+            published,
+            version=LineageDataset.of(url).version,
+            num_rows=num_rows,
+            num_files=num_files,
+            size_bytes=size_bytes,
         )
         lineage.note(made, outputs=[written])
     return JoinReport(url=url, written=True, document=made)

@@ -27,7 +27,7 @@ from featstore.ingest.join_options import LabelJoin
 from featstore.ingest.join_report import Digest, digest_of_rows
 from featstore.ops.arrays import cast_text, microseconds
 from featstore.table import delta
-from featstore.table.evolution import check_foreign
+from featstore.table.evolution import check_case, check_foreign
 from featstore.table.layout import (
     check_partition_value,
     data_file_name,
@@ -172,7 +172,10 @@ class RawTable:
         for commit, made in delta.with_origins(delta.history(self.url)):
             if (made.spec_hash, made.input_digest) != self._digests:
                 continue
-            if made.data_digest == files_digest(self._base.in_partitions(made.partitions)):
+            files = self._base.in_partitions(made.partitions)
+            # Another writer may have added partitions that this run would replace.
+            written, replaced = map(to_json, made.partitions), map(to_json, self._replaced(files))
+            if made.data_digest == files_digest(files) and {*replaced} <= {*written}:
                 return self._address(commit.version), made.report
         return None
 
@@ -196,21 +199,10 @@ class RawTable:
         """The columns of data files, in types of Delta, for rows of this schema.
 
         Raises:
-            InputError: A column has a type that Delta lacks, or another one in the table, or the
-                name of a key; or a key has a type by which no partitions are made.
+            InputError: As of `stored_schema`, or a column has another type in the table.
         """
-        for key in {*self._names}.difference(self.partition_by) & {*schema.names}:
-            raise InputError(
-                f"{redact(self.url)}: the rows have a column {key!r}, which would be a partition "
-                f"key, too; spread the rows by it (--partition-by {key}), or choose another key"
-            )
-        stored = table_schema(schema, redact(self.url))
-        for key in self.partition_by:
-            if not _names_partitions(stored.field(key).type):
-                raise InputError(
-                    f"{redact(self.url)}: {key!r} is {schema.field(key).type}, by which no "
-                    f"partitions are made; expected text, integers, booleans or dates"
-                )
+        keys = [name for name in self._names if name not in self.partition_by]
+        stored = stored_schema(self.url, schema, keys=keys, partition_by=self.partition_by)
         if self._base is not None:
             where, known = redact(self.url), self._base.schema
             check_foreign(known, delta.as_stored(self._schema(stored)), where)
@@ -292,6 +284,40 @@ def value_text(url: str, key: str, value: object) -> str:
     text = text.lower() if isinstance(value, bool) else text
     check_partition_value(key, text, redact(url))
     return text
+
+
+def stored_schema(
+    url: str, schema: pa.Schema, *, keys: Iterable[str], partition_by: Sequence[str]
+) -> pa.Schema:
+    """The columns of data files, in types of Delta, for rows of this schema.
+
+    Args:
+        url: The table.
+        schema: The columns of the rows.
+        keys: The partition keys that are no columns of the rows.
+        partition_by: Those that are.
+
+    Raises:
+        InputError: A column has a type that Delta lacks, or the name of one of `keys`; two names
+            differ in case alone; or one of `partition_by` has a type by which no partitions are
+            made.
+    """
+    where, keys = redact(url), [*keys]
+    for key in {*keys} & {*schema.names}:
+        raise InputError(
+            f"{where}: the rows have a column {key!r}, which would be a partition key, too; spread "
+            f"the rows by it (--partition-by {key}), or choose another key"
+        )
+    stored = table_schema(schema, where)
+    for key in partition_by:
+        if not _names_partitions(stored.field(key).type):
+            raise InputError(
+                f"{where}: {key!r} is {schema.field(key).type}, by which no partitions are made; "
+                f"expected text, integers, booleans or dates"
+            )
+    columns = [*stored, *(pa.field(key, pa.string()) for key in keys)]
+    check_case(SlotSchema.from_arrow(pa.schema(columns), [*keys, *partition_by]), where)
+    return stored
 
 
 def table_schema(schema: pa.Schema, where: str) -> pa.Schema:
@@ -382,10 +408,12 @@ def write_rows(
         unit, attempt: Numbers in the names of the files.
 
     Raises:
-        InputError: A row has no value of a partition key.
+        InputError: As of `stored_schema`, or a row has no value of a partition key.
         OSError: The store cannot be written to.
     """
-    stored = table_schema(schema, redact(target.url))
+    stored = stored_schema(
+        target.url, schema, keys=target.partition, partition_by=target.partition_by
+    )
     with retrying(target.retry):
         with contextlib.ExitStack() as stack:
             written = _RowFiles(target, stored, stack, unit, attempt)

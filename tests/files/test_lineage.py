@@ -85,6 +85,17 @@ def test_an_extraction_tells_what_it_read_and_wrote(tmp_path: Path, events: Even
     assert (receipt["run_id"], receipt["num_rows"]) == ("nightly", 3)
 
 
+def test_an_equal_extraction_tells_that_it_wrote_nothing(tmp_path: Path, events: Events) -> None:
+    extract(tmp_path)
+    spec, raw, table_url = (str(tmp_path / name) for name in ("spec.yaml", "raw.parquet", "table"))
+    again = featstore.extract(spec, raw, table_url, partition={"dt": "2026-11-01"})
+    assert not again.committed
+    [table] = events()[-1]["outputs"]
+    assert table["facets"]["version"]["datasetVersion"] == "0"
+    statistics = table["outputFacets"]["outputStatistics"]
+    assert (statistics["rowCount"], statistics["fileCount"], statistics["size"]) == (0, 0, 0)
+
+
 def test_a_run_that_fails_says_why_and_a_dry_one_nothing(tmp_path: Path, events: Events) -> None:
     extract(tmp_path)
     put_parquet(tmp_path / "raw.parquet", {"other": [1]})
@@ -142,8 +153,9 @@ def test_a_loop_that_leaves_early_and_a_file_that_is_damaged_end_the_training(
 def test_a_join_tells_its_logs_and_its_report(tmp_path: Path, events: Events) -> None:
     put_parquet(tmp_path / "i/a.parquet", {"rid": [1, 2], "ts": times(0, 10)})
     put_parquet(tmp_path / "c/a.parquet", {"rid": [2], "at": times(20)})
-    join_labels_locally(join_of(tmp_path))
-    _, complete = events()
+    join_labels_locally(join_of(tmp_path, partition={"dt": "2026-11-01"}))
+    start, complete = events()
+    assert [each["name"] for each in start["outputs"]] == [str(tmp_path / "out")]
     assert complete["job"]["name"] == "featstore.join_labels"
     assert [each["name"] for each in complete["inputs"]] == [str(tmp_path / n) for n in "ic"]
     [output] = complete["outputs"]
@@ -248,5 +260,10 @@ def test_names_are_those_of_openlineage(tmp_path: Path, monkeypatch: pytest.Monk
         "file:///data/t": ("file", "/data/t"),
         "/data/t": ("file", "/data/t"),
         "t": ("file", str(tmp_path / "t")),
+        "s3://bucket/a#1?/b": ("s3://bucket", "a#1?/b"),
+        "file:///data/a#1": ("file", "/data/a#1"),
+        "iceberg://catalog/db.t?version=main": ("iceberg://catalog", "db.t"),
     }
     assert {url: LineageDataset(url=url).names for url in names} == names
+    versions = {url: LineageDataset.of(url).version for url in names if "version" in url}
+    assert [*versions.values()] == ["3", "main"]

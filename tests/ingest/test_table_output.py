@@ -323,6 +323,48 @@ def test_a_time_is_no_partition_and_a_column_no_key_as_well(
     assert not (tmp_path / "joined").exists()
 
 
+def test_a_task_writes_no_file_of_rows_that_no_table_can_have(tmp_path: Path) -> None:
+    """Tasks of Spark are the first to see the columns."""
+    rows = pa.record_batch({"rid": ["r1"], "country": ["FR"], "ts": pa.array([START], TIME)})
+    refused: dict[str, Row] = {
+        "a column 'country', which would be a partition key": {"partition": {"country": "DE"}},
+        "columns 'rid' and 'RID', one name to Delta": {"partition": {"RID": "r1"}},
+        "'ts' is timestamp.*by which no partitions are made": {"partition_by": ("ts",)},
+    }
+    for error, where in refused.items():
+        target = RowTarget(
+            **{"partition": {}, "partition_by": (), **where},
+            url=str(tmp_path / "t"),
+            tag="tag",
+            row_id=("rid",),
+        )
+        with pytest.raises(InputError, match=error):
+            write_rows(target, rows.schema, [rows])
+    assert not (tmp_path / "t").exists()
+
+
+def test_names_that_differ_in_case_are_refused_before_the_rows_are_read(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="columns 'rid' and 'RID', one name to Delta"):
+        local(replace(join, partition={"RID": "1"}))
+    assert not (tmp_path / "joined").exists()
+
+
+def test_rows_of_another_writer_in_the_partition_are_replaced_by_an_equal_join(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    by_country = replace(join, partition_by=("country",))
+    local(by_country)
+    other = {"rid": ["x"], "country": ["IT"], "ts": pa.array([START], TIME), "dt": ["2026-11-01"]}
+    table = str(tmp_path / "joined")
+    deltalake.write_deltalake(table, pa.table(other), mode="append", schema_mode="merge")
+    assert len(rows_of(table)) == 4
+    assert local(by_country).written
+    assert [row["rid"] for row in rows_of(table)] == ["r1", "r2", "r3"]
+    assert not local(by_country).written
+
+
 @pytest.mark.parametrize("value", [None, ""])
 def test_rows_without_a_value_of_a_partition_key_are_refused(
     run: Run, join: LabelJoin, tmp_path: Path, value: str | None

@@ -18,6 +18,7 @@ from featstore.base.errors import (
     SelectionError,
     StateError,
 )
+from featstore.dispatch.receipt import receipts
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.row_history import EpochRows, FileRows, RowHistory
 from featstore.loader.receipt_rows import receipt_rows
@@ -270,11 +271,23 @@ def test_what_cannot_be_answered_is_refused(tmp_path: Path, table_url: str) -> N
     other = Run(tmp_path, table_url, where="row > 3")
     with pytest.raises(DispatchError, match=r"expected epochs of a loader of .*train\.yaml, found"):
         other.ask()
+    with pytest.raises(DispatchError, match=r"has no epoch 7 of run 'run': is it the run_id"):
+        run.ask(epoch=7)
+    in_order = Run(tmp_path, table_url, order="static", dispatch={"run_id": "static"})
+    with in_order.loader() as loader:
+        rows_of(loader)
+    with pytest.raises(
+        DispatchError, match=r"'static': .*Orders other than dynamic have no receipts"
+    ):
+        receipts(run.store, "static")
+    run = Run(tmp_path, table_url, shuffle={"window_rows": 40, "interleave": 2})
     (tmp_path / "train.yaml").write_text(yaml.safe_dump({**run.config, "follow": True}))
     with pytest.raises(ConfigError, match="expected the config of one table that is not followed"):
         other.ask()
     done = CliRunner().invoke(cli, [*run.command, "--state", "state.json"])
     assert (done.exit_code, "--rows and --config go together" in done.output) == (2, True)
+    done = CliRunner().invoke(cli, [*run.command, "--rows", WHERE, "--save", "order.json"])
+    assert (done.exit_code, "--save writes the order of an epoch" in done.output) == (2, True)
 
 
 def test_a_state_of_all_workers_counts_as_one(tmp_path: Path, table_url: str) -> None:

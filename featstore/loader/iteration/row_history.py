@@ -20,7 +20,14 @@ from featstore.base.text_table import Printed
 from featstore.decoded.file_sources import files_in_place
 from featstore.dispatch.epochs import EpochNote, announced_in_run, read_splits
 from featstore.dispatch.plan import Plan, Split, as_ranges
-from featstore.dispatch.receipt import EpochSize, Fate, Stretch, maybe_repeated, stretches
+from featstore.dispatch.receipt import (
+    EpochSize,
+    Fate,
+    Stretch,
+    maybe_repeated,
+    no_epoch,
+    stretches,
+)
 from featstore.dispatch.recording import plan_in
 from featstore.dispatch.stores.address import open_read_only
 from featstore.dispatch.stores.base import Store
@@ -137,7 +144,7 @@ def row_history(
         read_by: Finds the table, as the loader of these epochs read it.
 
     Raises:
-        DispatchError: The store cannot be read.
+        DispatchError: The store cannot be read, or has no such epoch, and there is no state.
         StateError: The state is not that of all workers of one loader of these epochs.
         ConfigError: The run's windows are not those of the config.
         SelectionError: The condition is invalid.
@@ -146,6 +153,8 @@ def row_history(
     state = None if state_url is None else _saved_state(state_url)
     with closing(open_read_only(store_url)) as store:
         notes = list(announced_in_run(store, run_id, epoch))
+        if not notes and state is None:
+            raise no_epoch(store_url, run_id, epoch)
         snapshot, job = read_by(notes, state)
         notes = [note for note in notes if note.loader == job.key]
         rows = _matching_rows(snapshot, job, where)
