@@ -75,12 +75,12 @@ def _run(
     variables: Mapping[str, str] | None,
     **how: Any,
 ) -> subprocess.CompletedProcess[str]:
-    done = _to_its_end(command, **{"env": os.environ | dict(variables or {})} | how)
+    done = to_its_end(command, **{"env": os.environ | dict(variables or {})} | how)
     assert status in (None, done.returncode), f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done
 
 
-def _to_its_end(
+def to_its_end(
     command: Sequence[str | Path], *, timeout: float | None = 300, **how: Any
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end. If that takes too long it is killed with all that it has started,
@@ -169,4 +169,4 @@ def torchrun(
     job = ["-m", "torch.distributed.run", "--nproc-per-node", str(num_processes)]
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", *settings]
     command = [sys.executable, *job, *meeting, str(script), *map(str, arguments)]
-    return _to_its_end(command)
+    return to_its_end(command)

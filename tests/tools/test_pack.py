@@ -18,6 +18,7 @@ from featstore.tools.pack import PackReport, pack, write_archive
 from featstore.tools.programs import job_path
 from tests.hadoop.clusters import yarn_cluster
 from tests.parquet_files import put_parquet
+from tests.programs import to_its_end
 from tests.spark_homes import make_spark_home
 
 SPEC = {
@@ -150,15 +151,8 @@ def submit(command: list[str], place: Path, programs: str) -> str:
         "SPARK_CONF_DIR": f"{place}/conf",
         "FEATSTORE_TEST_LOG": f"{place}/log",
     }
-    done = subprocess.run(
-        command,
-        env=given | java_environment(given),
-        capture_output=True,
-        text=True,
-        cwd=place / "empty",
-        check=False,
-        timeout=400,
-    )
+    environment = given | java_environment(given)
+    done = to_its_end(command, env=environment, cwd=place / "empty", timeout=570)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
