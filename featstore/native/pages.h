@@ -702,11 +702,12 @@ INLINED int decode_values(ColumnOut* out, const Levels* levels, ValueReader* rea
   return read_values(reader, out->values + out->at * out->width, levels->num_values, out->width, is_wide);
 }
 
-/* A step of which some rows are not kept. */
+/* A step of which some rows are not kept. Where nulls are left out, the rows of its values are not known. */
 INLINED int decode_some(ColumnOut* out, const Levels* levels, ValueReader* reader, const int is_wide) {
   int64_t values[STEP + DECODED_BLOCK / 8];
   int32_t begins[STEP];
   ColumnOut step = *out;
+  if (!out->max_repetition && levels->num_values + levels->num_nulls < levels->count) return 0;
   step.values = (char*)values;
   step.offsets = begins;
   step.row = step.at = 0;

@@ -95,7 +95,8 @@ class SelectedHistory:
         """The columns of data files that are read."""
         history = self.history
         key = next(each for each in history.hidden_fields if each.name == history.key_column)
-        others = [self.fields[each.name] for each in history.row_fields]
+        # In the kernels' type, whatever integers another engine has declared them to be.
+        others = [self.fields[each.name].with_type(each.type) for each in history.row_fields]
         times = [self.time_of_row] if self.needs_times else []
         return Selection(slots=self.lists, others=(*others, key, *times))
 

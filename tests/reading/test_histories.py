@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -259,6 +260,21 @@ def test_rows_of_files_from_before_the_history_have_none(tmp_path: Path) -> None
     pq.write_table(table.drop_columns(own), path)
     for shared in read(root, [0]).values():
         assert lists_of(shared) == [[]] * 30
+
+
+def test_ranges_that_a_table_declares_as_wider_integers_are_read(tmp_path: Path) -> None:
+    """As where another engine has widened the table's types."""
+    fat, _ = write_files(tmp_path / "table", 5, [[30]])
+    schema = schema_of()
+    wider = [
+        each.with_type(pa.int64()) if each.type == pa.int32() else each for each in schema.kept
+    ]
+    assert len(set(wider) - set(schema.kept)) == 3
+    request = resolve(replace(schema, kept=tuple(wider)), slots=["row", *ALL])
+    [path] = (tmp_path / "table").iterdir()
+    with OpenFile(path) as file:
+        found = reader_of(file, request).read([0]).histories
+    assert {name: lists_of(shared) for name, shared in found.items()} == expected(fat, [*range(30)])
 
 
 def test_other_readers_do_not_see_the_lists(tmp_path: Path) -> None:

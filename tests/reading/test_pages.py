@@ -248,6 +248,17 @@ def test_differences_are_what_arrow_reads(
         assert found["x"].array.equals(lists)
 
 
+def test_nulls_of_what_is_no_slot_stay_where_rows_are_left_out(tmp_path: Path) -> None:
+    """Long runs of rows are kept while they are decoded; the kernels leave such nulls out."""
+    kept = pa.array([None if row % 3 == 0 else row for row in range(4_000)], pa.int64())
+    path = put_parquet(tmp_path / "file.parquet", pa.table({"kept": kept}))
+    field, mask = pa.field("kept", pa.int64()), np.arange(4_000) % 100 != 0
+    with OpenFile(path) as file:
+        reader = RowGroupReader(file, Selection(slots=(), others=(field,)), as_values=True)
+        found = reader.read([0], mask).other(field)
+    assert found.combine_chunks().equals(kept.filter(pa.array(mask)))
+
+
 def test_another_encoding_is_left_to_arrow_without_reading_its_pages(tmp_path: Path) -> None:
     path, ids = tmp_path / "file.parquet", np.random.default_rng(1).integers(0, 2**62, 50_000)
     pq.write_table(

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from featstore.tools.cli.command import Command, json_option, load
+from featstore.tools.cli.command import Command, json_option, load, only
 from featstore.tools.cli.output import show
 from featstore.tools.programs import input_option, key_values, partition_option
 
@@ -108,6 +108,8 @@ def import_(
     """Import TFRecord, CSV, JSON lines, libsvm or lines of name:value pairs to raw Parquet, the
     input of an extraction.
     """
+    only(format_name in ("csv", "pairs"), "with --format csv or pairs", "--delimiter")
+    only(format_name == "csv", "with --format csv", "--names", "--null", "--encoding")
     options = {
         "delimiter": delimiter and delimiter.replace("\\t", "\t"),
         "names": names.split(",") if names else None,

@@ -19,6 +19,7 @@ from featstore.tools.cli.command import (
     CommandGroup,
     json_option,
     load,
+    only,
     slots_option,
     subjects,
 )
@@ -320,6 +321,7 @@ def receipt(
     Twice at most were those delivered that a worker had reserved, and had not acknowledged when it
     lost its lease. The exit code is 1 if rows are missing.
     """
+    only(rows is None, "without --rows", "--save")
     if (rows is None) != (config is None) or (rows is None and state is not None):
         raise click.UsageError("--rows and --config go together, and --state with both.")
     if rows is not None and save is not None:

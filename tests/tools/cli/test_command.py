@@ -110,6 +110,15 @@ def test_a_subject_that_is_missing_or_left_over_is_named(arguments: list[str], s
         ("table check t --layout --spec s", "--spec goes without --layout"),
         ("table profile t -o r.html --by-day", "--by-day goes without --output"),
         ("table profile t -o r.html --json", "--json goes without --output"),
+        ("import --format json --input a --output b --null -", "--null goes with --format csv"),
+        (
+            "import tfrecord --input a --output b --delimiter ;",
+            "--delimiter goes with --format csv",
+        ),
+        (
+            "dispatch receipt s --run-id r --rows x=1 --config c --save o",
+            "--save goes without --rows",
+        ),
         ("spec show s --format dot --json", "--json goes with --format text"),
         ("spec show s --slot user", "--slot goes with --format svg, dot, mermaid or sql"),
         ("spec show s user", "--slot goes with --format svg, dot, mermaid or sql"),
