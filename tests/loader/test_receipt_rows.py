@@ -286,8 +286,6 @@ def test_what_cannot_be_answered_is_refused(tmp_path: Path, table_url: str) -> N
         other.ask()
     done = CliRunner().invoke(cli, [*run.command, "--state", "state.json"])
     assert (done.exit_code, "--rows and --config go together" in done.output) == (2, True)
-    done = CliRunner().invoke(cli, [*run.command, "--rows", WHERE, "--save", "order.json"])
-    assert (done.exit_code, "--save writes the order of an epoch" in done.output) == (2, True)
 
 
 def test_a_state_of_all_workers_counts_as_one(tmp_path: Path, table_url: str) -> None:

@@ -324,8 +324,6 @@ def receipt(
     only(rows is None, "without --rows", "--save")
     if (rows is None) != (config is None) or (rows is None and state is not None):
         raise click.UsageError("--rows and --config go together, and --state with both.")
-    if rows is not None and save is not None:
-        raise click.UsageError("--save writes the order of an epoch, and --rows asks for rows.")
     if rows is not None:
         of_rows = load("featstore.loader.receipt_rows").receipt_rows
         found = of_rows(config, rows, store=store, run_id=run_id, epoch=epoch, state=state)
