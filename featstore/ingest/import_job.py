@@ -64,14 +64,14 @@ class ImportJob:
         require_integer("sample_rows", self.sample_rows)
         for key, value in self.partition.items():
             check_partition_value(key, value, "partition")
-        table = table_url(self.output_url)
-        if table is None and local_path(self.output_url) is None:
+        delta_url = table_url(self.output_url)
+        if delta_url is None and local_path(self.output_url) is None:
             raise InputError(
                 f"{redact(self.output_url)}: the output is published by renaming a directory, "
                 f"which {scheme(self.output_url)}:// cannot do in one step; expected a path on a "
                 f"disk, or delta+URL of a Delta table, which is published by a commit"
             )
-        if lies_within(table or self.output_url, self.input_url):
+        if lies_within(delta_url or self.output_url, self.input_url):
             raise InputError(
                 f"the output {redact(self.output_url)} lies within the input "
                 f"{redact(self.input_url)}; use separate directories"

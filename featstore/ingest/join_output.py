@@ -66,7 +66,7 @@ class JoinOutput:
     """
 
     def __init__(self, files: OutputFiles, url: str) -> None:
-        self._files, self._address, self._url = files, url, files.url(url).rstrip("/")
+        self._files, self._given_url, self._url = files, url, files.url(url).rstrip("/")
         self._hidden_url = join(self._url.rpartition("/")[0], f"{_HIDDEN}{uuid.uuid4().hex}")
         self.rows_url, self._replaced_url = (
             join(self._hidden_url, "rows"),
@@ -98,7 +98,7 @@ class JoinOutput:
         if found is None or input_digest is None:
             return None
         is_equal = (found["join_digest"], found["input_digest"]) == (digest, input_digest)
-        return (self._address, found) if is_equal else None
+        return (self._given_url, found) if is_equal else None
 
     def writing(self) -> AbstractContextManager[None]:
         """Removes what was written if the block fails, but not the only earlier output."""
@@ -129,7 +129,7 @@ class JoinOutput:
             f"{redact(self._hidden_url)} can be removed."
         ):
             self._files.delete(self._hidden_url)
-        return self._address
+        return self._given_url
 
     def _put_back(self) -> None:
         """Puts an earlier output back, since the new rows could not be moved."""

@@ -176,12 +176,12 @@ class RawTable:
             # Another writer may have added partitions that this run would replace.
             written, replaced = map(to_json, made.partitions), map(to_json, self._replaced(files))
             if made.data_digest == files_digest(files) and {*replaced} <= {*written}:
-                return self._address(commit.version), made.report
+                return self._version_url(commit.version), made.report
         return None
 
-    def _address(self, version: int) -> str:
+    def _version_url(self, version: int) -> str:
         """How an extraction names a version of the table."""
-        return f"{DELTA_INPUT}{self.url}?version={version}"
+        return DELTA_INPUT + self.url + f"?version={version}"
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -260,7 +260,7 @@ class RawTable:
         self._is_sent = True
         again = "Run it again: it commits the rows, or says that they are committed."
         with self._own.kept_if_committed(self._mark, self._what, len(files), again):
-            return self._address(self._commit(self.url, change))
+            return self._version_url(self._commit(self.url, change))
 
     def _replaced(self, files: Sequence[DataFile]) -> tuple[Mapping[str, str], ...]:
         """The partitions that the commit replaces: those of the files, and all of `partition`."""

@@ -16,7 +16,7 @@ from tests.programs import torchrun
 
 ROWS = (100, 400, 130)
 TRAINER = """
-import json, os, sys
+import json, multiprocessing, os, sys
 import torch
 import torch.distributed as distributed
 from torch.distributed.algorithms.join import Join
@@ -32,8 +32,10 @@ def main():
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     epochs = []
     options = {"tail": tail, "order": order, "dispatch": {"lease_s": 10}}
-    # Not forked: gloo has threads, and a fork would copy whatever locks they hold.
-    workers = {"num_workers": num_workers, "multiprocessing_context": "spawn"}
+    # Not forked from here: gloo has threads, and a fork would copy whatever locks they hold.
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["torch", "featstore.loader"])
+    workers = {"num_workers": num_workers, "multiprocessing_context": server}
     with featstore.FeatureLoader(table, slots=["row", "half"], batch_size=7, **options) as loader:
         batches = DataLoader(loader, batch_size=None, **workers) if num_workers else loader
         for epoch in range(2):
