@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, chain
 from math import prod
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,7 +123,9 @@ class _Cuts(NamedTuple):
     columns: list[tuple[Key, list[tuple[int, int, tuple[int, ...]]]]]
 
 
-_POSITION = attrgetter("buffer", "first")
+def _position(place: TensorPlace) -> tuple[int, int, int]:
+    """By which places follow each other: an empty one before another that begins there."""
+    return place.buffer, place.first, prod(place.shape)
 
 
 class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
@@ -159,7 +160,7 @@ class TensorPlaces(dict[Key, tuple[TensorPlace, ...]]):
         """How `PackedColumns.made` splits the buffers."""
         numbers, parts, ends = dict[tuple[int, torch.dtype], int](), list[list[int]](), list[int]()
         known = dict[TensorPlace, tuple[int, int, tuple[int, ...]]]()
-        for place in sorted(chain.from_iterable(self.values()), key=_POSITION):
+        for place in sorted(chain.from_iterable(self.values()), key=_position):
             if place in known:  # offsets or ranges that columns share
                 continue
             buffer, dtype, first, shape = place

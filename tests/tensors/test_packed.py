@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.column_arrays import SLOT
 from featstore.tensors.columns import Jagged
-from featstore.tensors.packed import TensorColumns, pack
+from featstore.tensors.packed import PackedColumns, TensorColumns, TensorPlace, TensorPlaces, pack
 
 
 @pytest.fixture
@@ -53,6 +53,22 @@ def test_columns_in_one_buffer_are_equal_aligned_views_of_it(columns: Any) -> No
     )
     dtypes = {place.dtype for places in found.places.values() for place in places}
     assert dtypes == {torch.int64, torch.float32}
+
+
+def test_an_empty_column_where_another_begins_moves_none_after_it() -> None:
+    places = {"full": (0, 3), "empty": (0, 0), "next": (3, 2)}
+    packed = PackedColumns(
+        buffers=(torch.arange(5).view(torch.uint8),),
+        places=TensorPlaces(
+            {
+                (SLOT, name): (TensorPlace(0, torch.int64, first, (size,)),)
+                for name, (first, size) in places.items()
+            }
+        ),
+    )
+    made: dict[Any, Any] = packed.made()
+    found = {name: column.tolist() for (_, name), column in made.items()}
+    assert found == {"full": [0, 1, 2], "empty": [], "next": [3, 4]}
 
 
 def test_a_copy_and_a_move_share_nothing_and_leave_out_what_lies_behind(columns: Any) -> None:
