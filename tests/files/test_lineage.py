@@ -21,6 +21,7 @@ from featstore.ingest.join_local import join_labels_locally
 from tests.http_servers import Handler, serving
 from tests.ingest.test_join_local import join_of, times
 from tests.parquet_files import put_parquet
+from tests.process import await_that, our_threads
 
 Events = Callable[[], list[dict[str, Any]]]
 SPEC = """
@@ -32,12 +33,14 @@ slots:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration, and a directory without one."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No configuration, and a directory without one. At the end no thread that still sends."""
     (tmp_path / "home").mkdir()
     monkeypatch.chdir(tmp_path / "home")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     pytest.importorskip("openlineage.client")
+    yield
+    await_that(lambda: not our_threads())
 
 
 @pytest.fixture
@@ -237,6 +240,7 @@ def test_a_backend_that_hangs_slows_a_run_by_no_more_than_its_wait(
     assert 0.3 <= time.monotonic() - began_s < 3
     assert "no answer in 0.3 s; the run does not wait" in caplog.text
     backend[1].set()
+    await_that(lambda: not our_threads())  # Its server is still there.
 
 
 def test_a_backend_that_is_down_costs_a_warning(
