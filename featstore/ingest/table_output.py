@@ -224,14 +224,16 @@ class RawTable:
 
         Args:
             schema: As `check` returned it.
-            files: The data files, each with rows.
+            files: The data files. One without rows is not published, and replaces its partition.
             report: What the commit says of the run.
 
         Raises:
-            EmptyInputError: There are no files. Nothing is committed.
+            EmptyInputError: There are no rows. Nothing is committed.
             CommitConflictError: Another writer has replaced one of the partitions meanwhile, or a
                 file is gone. Nothing is committed.
         """
+        partitions = self._replaced(files)
+        files = [file for file in files if file.num_rows]
         if not files:
             raise EmptyInputError(
                 f"{self._what} has no rows; the table {redact(self.url)} is left as it is"
@@ -243,7 +245,7 @@ class RawTable:
             spec_version=1,
             input_digest=self._digests[1],
             data_digest=files_digest(files),
-            partitions=self._replaced(files),
+            partitions=partitions,
             num_files=len(files),
             num_rows=sum(file.num_rows for file in files),
             size_bytes=sum(file.size_bytes for file in files),

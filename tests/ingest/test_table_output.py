@@ -439,6 +439,20 @@ def test_an_import_is_one_version_of_the_days_of_its_directories(
     assert len(files_in(tmp_path / "raw")) == 3  # with that of version 0
 
 
+def test_a_day_whose_file_has_no_rows_any_more_is_empty_after_an_import(
+    days: Path, tmp_path: Path
+) -> None:
+    table = f"delta+{tmp_path}/raw"
+    featstore.import_raw("csv", days, table)
+    (days / "dt=2" / "a.csv").write_text("rid,click\n")
+    (days / "dt=3").mkdir()
+    (days / "dt=3" / "a.csv").write_text("rid,click\n")  # never had any
+    assert featstore.import_raw("csv", days, table).num_rows == 2
+    assert clicks(str(tmp_path / "raw")) == [("r1", 1), ("r2", 0)]
+    assert not featstore.import_raw("csv", days, table).imported
+    assert len(files_in(tmp_path / "raw")) == 3  # two of version 0
+
+
 def test_an_import_into_a_directory_has_its_partition_there(days: Path, tmp_path: Path) -> None:
     day, raw = days / "dt=1" / "a.csv", tmp_path / "raw"
     featstore.import_raw("csv", day, raw, partition={"dt": "1"})
