@@ -78,8 +78,8 @@ def _num_fitting(words: Sequence[int], width: int) -> int:
 
 
 def _lines_below(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
-    """For each row, headers first, the lines of the columns for which there was no room, unless they
-    say nothing. Several have their header in each line, one has it below the others.
+    """For each row, headers first, the lines of the columns for which there was no room, of cells
+    that say something. Several have their header in each line, one has it below the others.
     """
     headers, *cells = rows
     names = [f"{header}: " if len(headers) > 1 else "" for header in headers]
