@@ -123,7 +123,7 @@ docs: $(INSTALLED)
 notebooks: $(INSTALLED)
 	test -d demo/table || $(BIN)/featstore demo --engine local
 	$(BIN)/python notebooks/execute.py
-	PYTHONPATH=benchmarks $(BIN)/python notebooks/pictures.py
+	$(BIN)/python notebooks/pictures.py
 
 # Wheels and sdist, each tried in empty environments of every Python found. Where torch is to be had for some of them only:
 # make dist TORCH=3.11

@@ -3,13 +3,18 @@ line of the block above it, and the page of a report, by a Chromium.
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import featstore
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+
 from shared_parts.chromium import chromium, chromium_binary
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = ROOT / "docs"
 BLOCK = re.compile(r"```python\n(.*?)\n```\n(?:\n!\[[^]]*\]\((plots/\w+\.png)\))?", re.DOTALL)
 OPEN = "[...document.querySelectorAll('#slots button')].find(b => b.textContent == '{}').click()"
 
