@@ -119,10 +119,11 @@ bench: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m website.build
 
-# Executes the notebooks, which are committed with their outputs, on the demo's table.
+# Executes the notebooks, which are committed with their outputs, and draws docs/plots, on the demo's table.
 notebooks: $(INSTALLED)
 	test -d demo/table || $(BIN)/featstore demo --engine local
 	$(BIN)/python notebooks/execute.py
+	$(BIN)/python notebooks/pictures.py
 
 # Wheels and sdist, each tried in empty environments of every Python found. Where torch is to be had for some of them only:
 # make dist TORCH=3.11

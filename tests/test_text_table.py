@@ -80,6 +80,8 @@ def test_columns_without_room_are_lines_below_their_rows_and_no_word_is_broken()
         "    sign: 17",
         "    note: missing in one of seven",
     ]
+    none = [(*rows[0][:3], "0.0%"), rows[1]]
+    assert text_table(none, headers, width=60) == text_table(rows, headers, width=60)
 
 
 def test_values_are_not_wrapped_inside() -> None:

@@ -78,8 +78,8 @@ def _num_fitting(words: Sequence[int], width: int) -> int:
 
 
 def _lines_below(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
-    """For each row, headers first, the lines of the columns for which there was no room. Several
-    have their header in each line, one has it below the others.
+    """For each row, headers first, the lines of the columns for which there was no room, of cells
+    that say something. Several have their header in each line, one has it below the others.
     """
     headers, *cells = rows
     names = [f"{header}: " if len(headers) > 1 else "" for header in headers]
@@ -88,7 +88,7 @@ def _lines_below(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
         [
             line
             for name, cell in zip(names, row, strict=False)
-            if cell not in ("", "-")
+            if cell not in ("", "-", "0.0%")
             for line in _wrapped(f"{_INDENT}{name}{cell}", width, _INDENT + "  ").splitlines()
         ]
         for row in texts

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from featstore.base.errors import SelectionError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
@@ -35,7 +37,7 @@ class RowColumn:
     @property
     def cells(self) -> tuple[object, ...]:
         """Its row of the table of text."""
-        value = "missing" if self.value is None else str(self.value)
+        value = "missing" if self.value is None else str(_short(self.value))
         known = any(text is not None for text in self.texts)
         texts = ", ".join("?" if text is None else text for text in self.texts) if known else None
         return (self.slot, self.name, self.kind, value, texts)
@@ -92,6 +94,15 @@ def show_row(table: Table, where: str, slots: Sequence[str] | None = None) -> Ro
         if name in rows[0]
     )
     return RowView(columns=columns, more=len(rows) > 1)
+
+
+def _short(value: Any) -> Any:
+    """A value, of float32 with the fewest digits that tell it from others."""
+    if isinstance(value, list):
+        return [*map(_short, value)]
+    with np.errstate(over="ignore"):
+        is_float32 = isinstance(value, float) and float(np.float32(value)) == value
+    return float(str(np.float32(value))) if is_float32 else value
 
 
 def _kinds(table: Table) -> Mapping[str, tuple[int | None, str]]:

@@ -1,23 +1,21 @@
 """One file to one Parquet file."""
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from featstore.base.errors import InputError
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, check_unchanged, find_file
-from featstore.files.storage import open_write
 from featstore.formats.byte_source import errors_of, open_bytes
 from featstore.formats.parsed import MAX_EXAMPLES, unmarked
 from featstore.ingest.import_job import ImportJob
+from featstore.ingest.table_output import RowFile
 
-# A row group ends with the rows that reach one of these, so that memory holds one and a block.
-ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1 << 17, 64 << 20
 OnRows = Callable[[int], None]
 
 
@@ -69,7 +67,7 @@ def convert(
         InputError: More rows than allowed are malformed, the file is damaged, or it changed while
             it was read.
     """
-    url, written, done = source.url, unmarked(schema), ConvertedFile()
+    url, done = source.url, ConvertedFile()
 
     def batches(opened: IO[bytes]) -> Iterator[pa.RecordBatch]:
         nonlocal done
@@ -91,35 +89,18 @@ def convert(
         if done.num_malformed > job.max_malformed:
             raise too_many(done.num_malformed, job.max_malformed, done.examples)
 
-    with open_write(target) as sink:
+    with contextlib.ExitStack() as stack:
+        file = RowFile(target, unmarked(schema), stack)
         try:
-            with (
-                open_bytes(url, source.size_bytes, job.format.is_plain) as opened,
-                pq.ParquetWriter(
-                    sink, written, compression="snappy", write_page_checksum=True
-                ) as writer,
-            ):
-                for rows in row_groups(batches(opened), written):
-                    writer.write_table(rows, row_group_size=len(rows))
+            with open_bytes(url, source.size_bytes, job.format.is_plain) as opened:
+                for rows in batches(opened):
+                    file.add(rows)
         except InputError:
             check_unchanged(source, find_file(url))
             raise
         check_unchanged(source, find_file(url))
-        size_bytes = sink.tell()
+        size_bytes = file.finish()
     return replace(done, size_bytes=size_bytes)
-
-
-def row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Joins batches to tables of one row group each. Pure."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        num_rows = sum(other.num_rows for other in held)
-        if num_rows >= ROW_GROUP_ROWS or sum(other.nbytes for other in held) >= ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(held, schema)
-            held.clear()
-    if any(batch.num_rows for batch in held):
-        yield pa.Table.from_batches(held, schema)
 
 
 def too_many(num_malformed: int, allowed: int, examples: Sequence[str]) -> InputError:

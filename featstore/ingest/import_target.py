@@ -212,8 +212,7 @@ class TableTarget:
         for file in self._files.values():
             if not file.num_rows:
                 delete(file.url)
-        files = [file for file in self._files.values() if file.num_rows]
-        self.address = self._table.commit(self._schema, files, totals)
+        self.address = self._table.commit(self._schema, [*self._files.values()], totals)
 
 
 def _note(path: str) -> Path:

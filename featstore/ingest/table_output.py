@@ -10,7 +10,7 @@ import contextlib
 import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ from featstore.table.snapshot import DataFile, files_digest
 
 CommitFunction = Callable[[str, delta.Change], int]
 # A row group ends with the rows that reach one of these, a file with these rows.
-_GROUP_ROWS, _GROUP_BYTES, _FILE_ROWS = 1 << 16, 64 << 20, 1 << 20
+GROUP_ROWS, GROUP_BYTES, _FILE_ROWS = 1 << 17, 64 << 20, 1 << 20
 # What all open files hold, and how many are open: rows may come in any order of their partitions.
 _HELD_BYTES, _MAX_OPEN = 256 << 20, 256
 _WIDER = {
@@ -224,14 +224,16 @@ class RawTable:
 
         Args:
             schema: As `check` returned it.
-            files: The data files, each with rows.
+            files: The data files. One without rows is not published, and replaces its partition.
             report: What the commit says of the run.
 
         Raises:
-            EmptyInputError: There are no files. Nothing is committed.
+            EmptyInputError: There are no rows. Nothing is committed.
             CommitConflictError: Another writer has replaced one of the partitions meanwhile, or a
                 file is gone. Nothing is committed.
         """
+        partitions = self._replaced(files)
+        files = [file for file in files if file.num_rows]
         if not files:
             raise EmptyInputError(
                 f"{self._what} has no rows; the table {redact(self.url)} is left as it is"
@@ -243,7 +245,7 @@ class RawTable:
             spec_version=1,
             input_digest=self._digests[1],
             data_digest=files_digest(files),
-            partitions=self._replaced(files),
+            partitions=partitions,
             num_files=len(files),
             num_rows=sum(file.num_rows for file in files),
             size_bytes=sum(file.size_bytes for file in files),
@@ -530,26 +532,26 @@ class _RowFiles:
     ) -> None:
         self._target, self._stack, self._numbers = target, stack, (unit, attempt)
         self._schema = pa.schema([c for c in schema if c.name not in target.partition_by])
-        self._open = OrderedDict[_Values, _RowFile]()
+        self._open = OrderedDict[_Values, tuple[DataFile, RowFile]]()
         self._num_parts = Counter[_Values]()
         self.files: list[tuple[_Values, DataFile]] = []
 
     def add(self, values: _Values, rows: pa.RecordBatch) -> None:
-        file = self._open.get(values) or self._begin(values)
+        _, file = self._open.get(values) or self._begin(values)
         self._open.move_to_end(values)
         file.add(rows.select(self._schema.names))
         if file.num_rows >= _FILE_ROWS:
             self._finish(values)
         elif len(self._open) > _MAX_OPEN:
             self._finish(next(iter(self._open)))
-        elif sum(each.held_bytes for each in self._open.values()) > _HELD_BYTES:
-            max(self._open.values(), key=lambda each: each.held_bytes).flush()
+        elif sum(each.held_bytes for _, each in self._open.values()) > _HELD_BYTES:
+            max((each for _, each in self._open.values()), key=lambda of: of.held_bytes).flush()
 
     def finish(self) -> None:
         for values in [*self._open]:
             self._finish(values)
 
-    def _begin(self, values: _Values) -> "_RowFile":
+    def _begin(self, values: _Values) -> "tuple[DataFile, RowFile]":
         target, (unit, attempt) = self._target, self._numbers
         texts = {
             name: value_text(target.url, name, value)
@@ -559,29 +561,30 @@ class _RowFiles:
         name = data_file_name(target.tag, unit, attempt, self._num_parts[values])
         path = "/".join(filter(None, [partition_path(partition), name]))
         self._num_parts[values] += 1
-        stack = self._stack.enter_context(contextlib.ExitStack())
-        file = _RowFile(join(target.url, path), path, partition, self._schema, stack)
-        self._open[values] = file
-        return file
+        url = join(target.url, path)
+        file = DataFile(path=path, url=url, size_bytes=0, num_rows=0, partition=partition)
+        self._open[values] = file, RowFile(url, self._schema, self._stack)
+        return self._open[values]
 
     def _finish(self, values: _Values) -> None:
-        self.files.append((values, self._open.pop(values).finish()))
+        file, rows = self._open.pop(values)
+        written = replace(file, size_bytes=rows.finish(), num_rows=rows.num_rows)
+        self.files.append((values, written))
 
 
-class _RowFile:
-    """One data file, whose rows are held until they make a row group."""
+class RowFile:
+    """A Parquet file of raw rows, which are held until they make a row group.
 
-    def __init__(
-        self,
-        url: str,
-        path: str,
-        partition: Mapping[str, str],
-        schema: pa.Schema,
-        stack: contextlib.ExitStack,
-    ) -> None:
-        self._url, self._path, self._partition, self._stack = url, path, partition, stack
-        self._sink = stack.enter_context(open_write(url))
-        self._writer = stack.enter_context(
+    Args:
+        url: Where it appears, whole, at `finish`.
+        schema: Its columns.
+        stack: Gives the file up if it ends before.
+    """
+
+    def __init__(self, url: str, schema: pa.Schema, stack: contextlib.ExitStack) -> None:
+        self._schema, self._stack = schema, stack.enter_context(contextlib.ExitStack())
+        self._sink = self._stack.enter_context(open_write(url))
+        self._writer = self._stack.enter_context(
             pq.ParquetWriter(self._sink, schema, compression="snappy", write_page_checksum=True)
         )
         self._held: list[pa.RecordBatch] = []
@@ -592,28 +595,24 @@ class _RowFile:
         self.num_rows += rows.num_rows
         self._num_held += rows.num_rows
         self.held_bytes += rows.nbytes
-        if self._num_held >= _GROUP_ROWS or self.held_bytes >= _GROUP_BYTES:
+        if self._num_held >= GROUP_ROWS or self.held_bytes >= GROUP_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        if self._held:
-            rows = pa.Table.from_batches(self._held)
+        """Ends a row group."""
+        if self._num_held:
+            rows = pa.Table.from_batches(self._held, self._schema)
             self._writer.write_table(rows, row_group_size=len(rows))
-            self._held.clear()
-            self._num_held = self.held_bytes = 0
+        self._held.clear()
+        self._num_held = self.held_bytes = 0
 
-    def finish(self) -> DataFile:
+    def finish(self) -> int:
+        """Publishes the file, and returns its size in bytes."""
         self.flush()
         self._writer.close()
         size_bytes = self._sink.tell()
         self._stack.close()
-        return DataFile(
-            path=self._path,
-            url=self._url,
-            size_bytes=size_bytes,
-            num_rows=self.num_rows,
-            partition=self._partition,
-        )
+        return size_bytes
 
 
 def _ids(

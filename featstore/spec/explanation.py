@@ -192,9 +192,11 @@ def _shown_sources(steps: Sequence[ExplainedStep], step: ExplainedStep) -> list[
 def _name(steps: Sequence[ExplainedStep], step: Step, made: ExplainedStep) -> str:
     """What people call the value of a step that follows these."""
     if step.function is sign_column:
+        if made.value in (0, [0]):
+            return "missing"
         members = [steps[i] for i in _shown_sources(steps, made)]
         texts = [member.name or member.value for member in members]
-        known = made.value and all(isinstance(text, str | int) for text in texts)
+        known = all(isinstance(text, str | int) for text in texts)
         return JOINT.join(map(_readable, texts)) if known else ""
     operator = OPERATORS.get(step.op)
     if operator is None or operator.names is None or operator.function is not step.function:

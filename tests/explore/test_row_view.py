@@ -1,7 +1,9 @@
 """`featstore table show`: one row whole, with the texts of its signs."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import featstore
@@ -56,6 +58,14 @@ def test_every_column_has_a_line_with_its_text(table: Table) -> None:
         "value": signs,
         "texts": ("x", "y"),
     }
+
+
+def test_floats_have_the_digits_that_were_stored(table: Table) -> None:
+    price = show_row(table, "id = 'r3'", slots=["cost"]).columns[0]
+    float32, float64 = float(np.float32(46.04)), 46.040000915527001
+    shown = [replace(price, value=value).cells[3] for value in (float32, float64, 1e300)]
+    assert shown == ["46.04", "46.040000915527", "1e+300"]
+    assert replace(price, value=[float32, "a", None]).cells[3] == "[46.04, 'a', None]"
 
 
 def test_what_is_missing_says_so(table: Table) -> None:

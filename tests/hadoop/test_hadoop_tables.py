@@ -1,6 +1,7 @@
 """A table's life on a real HDFS, by both clients."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from featstore.api import compact, delete_rows
 from featstore.base.errors import CommitConflictError
 from featstore.files import storage
 from featstore.files.listings import list_own
+from featstore.ingest.join_local import join_labels_locally
+from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource
 from featstore.table.delta import history, open_delta
 from featstore.table.vacuum import vacuum
 from tests.hadoop.clusters import HadoopCluster
@@ -73,6 +76,30 @@ def test_a_table_lives_from_extraction_to_batches_deletion_and_vacuum(
     assert num_rows(table, tmp_path / "other") == 48
     assert open_delta(table).num_rows == 48
     assert not [file.name for file in list_own(table) if file.name.endswith(".partial")]
+
+
+def test_an_import_and_a_join_write_tables_of_which_each_step_reads_the_one_before(
+    root: str, tmp_path: Path
+) -> None:
+    shown, joined, log = f"delta+{root}/shown", f"delta+{root}/joined", tmp_path / "shown.csv"
+    log.write_text("id,user,price,at\na,u,1.5,2026-11-01 00:00:00\nb,v,2.5,2026-11-01 00:00:01\n")
+    for day in ("1", "2"):
+        imported = featstore.import_raw("csv", log, shown, partition={"day": day})
+    assert imported.output_url == f"{shown}?version=1"
+    source, key = LogSource(url=shown), ("id", "day")
+    join = LabelJoin(
+        impressions=Impressions(source=source, row_id=key, event_time="at"),
+        labels=(Label(name="click", source=source, key=key, event_time="at", window_s=60),),
+        cut_off=datetime(2026, 11, 2, tzinfo=UTC),
+        output_url=joined,
+        partition_by=("day",),
+    )
+    runs = [join_labels_locally(join, memory_bytes=200_000_000) for _ in range(2)]
+    assert [run.written for run in runs] == [True, False]
+    featstore.extract(SPEC, joined, f"{root}/of-joined", partition_from_path=["day"])
+    assert num_rows(f"{root}/of-joined", tmp_path / "ssd") == 4
+    places = [file.name.partition("/")[0] for file in list_own(f"{root}/joined", ".parquet")]
+    assert places == ["day=1", "day=2"]  # nothing else is left
 
 
 def test_of_writers_that_race_each_commits_or_is_told(root: str, tmp_path: Path) -> None:

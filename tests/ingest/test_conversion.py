@@ -12,7 +12,7 @@ from featstore.base.errors import InputError
 from featstore.files.listings import list_files
 from featstore.formats.csv_rows import CsvFormat
 from featstore.formats.parsed import ParsedRows
-from featstore.ingest.conversion import convert, row_groups
+from featstore.ingest.conversion import convert
 from featstore.ingest.import_job import ImportJob
 
 SCHEMA = pa.schema([("a", pa.int64())])
@@ -41,11 +41,3 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     with pytest.raises(InputError, match=r"x\.csv changed while it was read: expected 4 bytes"):
         convert(job, SCHEMA, listed, str(tmp_path / "x.parquet"))
     assert [other.name for other in tmp_path.iterdir()] == ["x.csv"]
-
-
-def test_rows_are_joined_until_a_row_group_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("featstore.ingest.conversion.ROW_GROUP_ROWS", 5)
-    batches = [pa.record_batch([pa.array([0] * rows)], SCHEMA) for rows in (2, 2, 2, 0, 7, 1, 0)]
-    assert [len(table) for table in row_groups(batches, SCHEMA)] == [6, 7, 1]
-    monkeypatch.setattr("featstore.ingest.conversion.ROW_GROUP_BYTES", 16)
-    assert [len(table) for table in row_groups(batches, SCHEMA)] == [2, 2, 2, 7, 1]

@@ -261,7 +261,7 @@ def test_a_process_that_dies_is_an_error_and_nothing_is_published(
 
 
 def test_a_large_file_becomes_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("featstore.ingest.conversion.ROW_GROUP_ROWS", 1_000)
+    monkeypatch.setattr("featstore.ingest.table_output.GROUP_ROWS", 1_000)
     monkeypatch.setattr("featstore.formats.csv_rows.BLOCK_BYTES", 2_000)
     (tmp_path / "x.csv").write_text("a\n" + "".join(f"{i}\n" for i in range(5_000)))
     featstore.import_raw("csv", tmp_path / "x.csv", tmp_path / "raw")

@@ -2,6 +2,7 @@
 nothing of a run that is killed or overtaken.
 """
 
+import contextlib
 import datetime
 import decimal
 import json
@@ -32,7 +33,13 @@ from featstore.ingest import table_output
 from featstore.ingest.join import join_labels
 from featstore.ingest.join_local import join_labels_locally
 from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource
-from featstore.ingest.table_output import RawTable, RowTarget, table_schema, write_rows
+from featstore.ingest.table_output import (
+    RawTable,
+    RowFile,
+    RowTarget,
+    table_schema,
+    write_rows,
+)
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 from featstore.table.open import open_input
@@ -439,6 +446,20 @@ def test_an_import_is_one_version_of_the_days_of_its_directories(
     assert len(files_in(tmp_path / "raw")) == 3  # with that of version 0
 
 
+def test_a_day_whose_file_has_no_rows_any_more_is_empty_after_an_import(
+    days: Path, tmp_path: Path
+) -> None:
+    table = f"delta+{tmp_path}/raw"
+    featstore.import_raw("csv", days, table)
+    (days / "dt=2" / "a.csv").write_text("rid,click\n")
+    (days / "dt=3").mkdir()
+    (days / "dt=3" / "a.csv").write_text("rid,click\n")  # never had any
+    assert featstore.import_raw("csv", days, table).num_rows == 2
+    assert clicks(str(tmp_path / "raw")) == [("r1", 1), ("r2", 0)]
+    assert not featstore.import_raw("csv", days, table).imported
+    assert len(files_in(tmp_path / "raw")) == 3  # two of version 0
+
+
 def test_an_import_into_a_directory_has_its_partition_there(days: Path, tmp_path: Path) -> None:
     day, raw = days / "dt=1" / "a.csv", tmp_path / "raw"
     featstore.import_raw("csv", day, raw, partition={"dt": "1"})
@@ -456,6 +477,26 @@ def test_an_import_that_fails_or_has_other_keys_leaves_nothing(days: Path, tmp_p
     assert not (tmp_path / "raw").exists()
 
 
+def test_rows_are_held_until_they_make_a_row_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("a", pa.int64())])
+
+    def row_groups() -> list[int]:
+        with contextlib.ExitStack() as stack:
+            file = RowFile(str(tmp_path / "x.parquet"), schema, stack)
+            for num_rows in (2, 2, 2, 0, 7, 1, 0):
+                file.add(pa.record_batch([pa.array([0] * num_rows)], schema))
+            assert file.finish() == (tmp_path / "x.parquet").stat().st_size
+        metadata = pq.read_metadata(tmp_path / "x.parquet")
+        return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
+    monkeypatch.setattr(table_output, "GROUP_ROWS", 5)
+    assert row_groups() == [6, 7, 1]
+    monkeypatch.setattr(table_output, "GROUP_BYTES", 16)
+    assert row_groups() == [2, 2, 2, 7, 1]
+
+
 def batch(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
@@ -464,7 +505,7 @@ def test_rows_of_many_partitions_keep_their_order_and_are_bounded_in_open_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_output, "_MAX_OPEN", 2)
-    monkeypatch.setattr(table_output, "_GROUP_ROWS", 4)
+    monkeypatch.setattr(table_output, "GROUP_ROWS", 4)
     monkeypatch.setattr(table_output, "_FILE_ROWS", 8)
     target = RowTarget(
         url=str(tmp_path), tag="0" * 8 + "-" + "1" * 8, partition={"dt": "a/b"},

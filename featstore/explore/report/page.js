@@ -32,6 +32,10 @@
   /** A text that may be broken after underscores and the like, so that it is not inside words. */
   const breakable = (text) => text.split(/(?<=[_/])/).flatMap((part) => [element("wbr"), part]).slice(1);
 
+  /** A text that is broken at spaces if its words fit: browsers break a day such as 2026-11-02. */
+  const unbroken = (text) =>
+    text.split(" ").flatMap((word) => [" ", element("span", { textContent: word })]).slice(1);
+
   const count = (number) => number.toLocaleString("en-US");
 
   function figureText(value, unit) {
@@ -165,8 +169,10 @@
     const [[name], ...others] = slot.cells;
     const said = { type: "button", title: name, attributes: { "aria-expanded": "false" } };
     const button = element("button", said, ...breakable(name));
-    const cells = others.map(([text], i) =>
-      element("td", { textContent: text, title: text, className: classes(data.columns[i + 1]) }));
+    const cells = others.map(([text], i) => {
+      const about = { title: text, className: classes(data.columns[i + 1]) };
+      return element("td", about, ...(/\S-\S/.test(text) ? unbroken(text) : [text]));
+    });
     cells.splice(last - 1, 0, element("td", { className: "picture" }, sparks(slot.sparks)));
     const row = element("tr", {}, element("th", { scope: "row" }, button), ...cells);
     const body = element("tbody", {}, row);

@@ -15,7 +15,7 @@ from featstore.files import storage
 from featstore.statistics.stale_groups import ERROR
 
 MOST_PARTITIONS = 60  # the last ones, whose coverage and drift each slot's charts show
-_MOST_CHARACTERS = 300  # of a URL or a predicate
+_MOST_CHARACTERS = 300  # of a URL, a predicate or what was malformed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +126,7 @@ def _about(table: Table, question: Question) -> list[tuple[str, str]]:
         found.append(("compared with", f"{redact(url)}, version {newest}"))
     if question.days is not None:
         found.append(("days", " → ".join(question.days)))
+    found.append(("malformed", "; ".join(table.inspect().malformed) or None))
     return [
         (name, short_text(str(value), _MOST_CHARACTERS))
         for name, value in found

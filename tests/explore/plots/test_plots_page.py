@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import featstore
-from featstore.explore.table import Table
 from featstore.tools.demo_flights import load_flights, write_flights
+from notebooks.pictures import draw
 from tests.explore.plots.rendered import render
 
 PAGE = (Path(__file__).parents[3] / "docs" / "plots.md").read_text()
@@ -39,11 +39,13 @@ def names(demo: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
-def test_the_blocks_of_the_page_run_in_order(names: dict[str, Any]) -> None:
+@pytest.mark.usefixtures("names")
+def test_the_blocks_of_the_page_run_in_order_and_draw_its_pictures(tmp_path: Path) -> None:
+    (tmp_path / "plots").mkdir()
+    pictures = re.findall(r"^!\[.*\]\((.*)\)$", PAGE, re.MULTILINE)
+    assert draw(PAGE, tmp_path) == pictures
+    assert [path.exists() for path in map(tmp_path.joinpath, pictures)] == [True] * 4
     assert len(_BLOCKS) == 6
-    for block in _BLOCKS:
-        exec(block, names)
-    assert isinstance(names["table"], Table)
 
 
 @pytest.mark.slow

@@ -154,6 +154,23 @@ def test_sorting_by_numbers_is_not_by_texts_and_unknown_ones_are_last(
     assert tab.value(ORDER) == ["slot3", "slot0", "slot1", "slot2"]
 
 
+def test_a_day_is_broken_at_spaces_and_not_at_its_hyphens(tab: Tab, tmp_path: Path) -> None:
+    named = [{"title": title, "help": "", "number": title == "n", "wide": False} for title in "sny"]
+    cells = [["slot", None], ["0.64 in 2026-11-02", 0.64], ["", None]]
+    slots = [{"cells": cells, "facts": [], "sparks": [], "charts": []}]
+    contents = {"about": [], "columns": named, "order": None, "partitions": [], "charts": []}
+    path = tmp_path / "page.html"
+    path.write_bytes(page("t", {**contents, "slots": slots}))
+    tab.resize(900, 900)
+    tab.open(path)
+    [text, of_cell, *of_words] = tab.value("""(() => {
+      const cell = document.querySelector("#slots td.number");
+      return [cell.textContent, ...[cell, ...cell.children].map((part) => part.offsetHeight)];
+    })()""")
+    assert text == "0.64 in 2026-11-02"
+    assert max(of_words) == min(of_words) < of_cell / 1.8  # two lines of whole words
+
+
 def test_a_comparison_begins_with_the_slots_that_changed_most(tab: Tab, compared: Path) -> None:
     tab.open(compared)
     assert tab.value(f"{header(tab, 'drift')}.getAttribute('aria-sort')") == "descending"

@@ -12,6 +12,7 @@ import featstore
 from featstore.base.errors import InputError, SelectionError, TableNotFoundError
 from featstore.explore.table import Table
 from featstore.files import storage
+from featstore.spec.parse import load_spec
 from featstore.tools.cli.program import cli
 from tests.explore.report.conftest import DAYS
 from tests.parquet_files import put_parquet
@@ -43,6 +44,22 @@ def test_equal_tables_give_equal_files(table: Table, tmp_path: Path) -> None:
     for name in ("a", "b"):
         featstore.report(table.url, tmp_path / name, **options)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_what_was_malformed_is_told(tmp_path: Path) -> None:
+    put_parquet(tmp_path / "raw.parquet", {"price": ["1.5", "x"]})
+    spec = load_spec(
+        {
+            "spec": 1,
+            "inputs": {"price": {"type": "double", "text": True, "on_error": "skip"}},
+            "slots": [{"slot": 1, "name": "price", "op": "identity", "of": "price"}],
+        }
+    )
+    table = tmp_path / "table"
+    featstore.extract(spec, tmp_path / "raw.parquet", table, partition={"dt": "1"})
+    featstore.report(table, path := tmp_path / "report.html")
+    said = dict(shown(path)["about"])["malformed"]
+    assert said == "dt=1: 1 rows skipped; dt=1: price: not a number: 1"
 
 
 def test_slots_rows_and_their_label_are_chosen(table: Table, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import polars
 import pytest
 from pyspark.sql import DataFrame
 
+import featstore
 from featstore.base.errors import CheckFailedError, InputError, MissingDependencyError
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.spark.runners import SparkRunner, check_workers, extract_dataframe
@@ -481,3 +482,20 @@ def test_workers_import_what_the_driver_does_and_not_a_source_tree_in_the_workin
         [sys.executable, str(program)], cwd=clone, env=environment, capture_output=True, text=True
     )
     assert done.stdout.strip() == "same", done.stderr
+
+
+def test_the_driver_alone_tells_openlineage_of_the_rows_of_a_query(
+    frame: DataFrame, job: ExtractJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openlineage.client")
+    events = Path(job.table_url).with_name("events.jsonl")
+    for key, value in {"TYPE": "file", "LOG_FILE_PATH": str(events), "APPEND": "true"}.items():
+        monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{key}", value)
+    featstore.extract(job.spec, None, job.table_url, dataframe=frame, partition={"month": "1"})
+    start, complete = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [start["eventType"], complete["eventType"]] == ["START", "COMPLETE"]
+    assert complete["inputs"] == []
+    [table] = complete["outputs"]
+    assert table["name"] == job.table_url
+    assert table["facets"]["version"]["datasetVersion"] == "0"
+    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 533
