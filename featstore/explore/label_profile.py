@@ -82,7 +82,7 @@ PARTITIONS = pa.schema(
         *_RATE,
     ]
 )
-AUC_HEADER = "auc (standard error)"
+AUC_HEADER = "auc (± 95 %)"
 _NEARLY_ALL = 0.95  # the AUC of a slot that says nearly all of the label
 _MOST_TEXTS = 3  # slots of which the text has the rates by value
 _MOST_CELLS = 20  # values of a slot in the text, beside all others
@@ -114,7 +114,7 @@ class LabelProfile(TableResult):
             with its `text` (null if it is not known), or `low` and `high`; `num_values`,
             `num_positive`, `rate`, `rate_low`, `rate_high`. `cell` is `value` (of the 100 most
             frequent ids), `bin` (of floats from `low` to `high`, 20 with about equally many
-            values), `other` or `missing`.
+            values), `other`, `missing`, or `empty`: of lists without a value.
         partitions: An Arrow table with a row per partition: `partition`, `num_rows`, `num_known`,
             `num_positive`, `rate`, `rate_low`, `rate_high`. Empty for a table without partitions.
         names: What ids mean.
@@ -127,9 +127,10 @@ class LabelProfile(TableResult):
             Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes",
             SIGKDD Explorations 3, 2001). So a slot that says nothing has 0.5, however many values
             it has. All ids count, not only the most frequent ones.
-        auc_standard_error: Its standard error: the mean of those of the halves, since their areas
-            are not independent, by the formula of DeLong for independent rows
-            (`measures.auc_standard_error`). Null if both have fewer than two rows of a label.
+        auc_standard_error: Its standard error, for independent rows, whose values may depend on
+            each other: of each half by the formula of DeLong (`measures.auc_standard_error`), and
+            of their mean by how much they depend on each other
+            (`measures.mean_of_halves_variance`). Null if both have fewer than two rows of a label.
         mutual_information: Of cell and label, in bits.
         information_value: Of the cells.
     """

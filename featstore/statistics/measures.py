@@ -49,8 +49,8 @@ def mean_error(values: Floats) -> float:
     (the method of batch means, A. M. Law and W. D. Kelton, "Simulation Modeling and Analysis",
     2000).
 
-    At least `3 / n` of `n` rows, by the rule of three: rows that are all alike do not say that all
-    others are.
+    At least that of independent rows, since few parts may be alike by chance; and `3 / n` of `n`
+    rows, by the rule of three: rows that are all alike do not say that all others are.
 
     Args:
         values: Numbers from the rows in their order; NaN where unknown.
@@ -63,7 +63,8 @@ def mean_error(values: Floats) -> float:
         return 0.0
     off = sums - counts * (sums.sum() / total)
     variance = _NUM_PARTS / (_NUM_PARTS - 1) * float(np.sum(off**2)) / total**2
-    return max(_T_95 * float(np.sqrt(variance)), 3 / float(total))
+    independent = Z_95 * float(np.nanstd(values) / np.sqrt(total))
+    return max(_T_95 * float(np.sqrt(variance)), independent, 3 / float(total))
 
 
 def psi(expected: ArrayLike, actual: ArrayLike) -> float | None:

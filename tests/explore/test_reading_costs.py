@@ -152,6 +152,6 @@ def test_the_text_begins_with_the_slots_that_take_most_time(table: Table) -> Non
     found = table.reading_costs()
     times = {row["slot"]: row["decode_ns_per_row"] for row in found.table.to_pylist()}
     lines = str(found).splitlines()
-    assert lines[0].startswith("a row: ")
+    assert lines[0].startswith("a row of these slots: ")
     assert [line.split()[0] for line in lines[3:]] == sorted(times, key=lambda name: -times[name])
     assert json.loads(json.dumps(found.as_dict()))["slots"] == found.table.to_pylist()
