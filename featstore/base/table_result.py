@@ -180,7 +180,7 @@ def least_text(number: float | None, method: str | None, text: Callable[[float],
         method: `psi_method` of its row.
         text: How a figure is written.
     """
-    return "-" if number is None else f"{_MARKS.get(method, '')}{text(number)}"
+    return "-" if number is None else f"{_MARKS.get(method or '', '')}{text(number)}"
 
 
 def share_text(share: float | None, error: float | None = None) -> str:

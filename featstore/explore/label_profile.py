@@ -379,6 +379,8 @@ class _LabelledCounts:
         values, rows = known_values(self.slot, column)
         at = slice(None) if rows is None else rows
         self._counter.add(values, [weight[at] for weight in labelled.weights])
+        if rows is None:
+            return
         self._sample(values, 0, at, labelled)
         without = np.ones(len(column), np.bool_)
         without[at] = False

@@ -90,13 +90,13 @@ class PartitionProfiles(TableResult):
         return pa.Table.from_pylist(rows, MOST_DRIFTED)
 
     def as_dict(self) -> dict[str, Any]:
-        """The profiles as JSON types: the rows of `most_drifted`, each with all `slots` of its
-        partition.
+        """The profiles as JSON types: the rows of `table` as `slots`, and those of `most_drifted`
+        as `partitions`, each with its own `slots`.
         """
         slots = grouped(self.table, "partition")
         rows = self.most_drifted.to_pylist()
         partitions = [row | {"slots": slots[row["partition"]]} for row in rows]
-        return {"source": self.source, "partitions": partitions}
+        return {"source": self.source, "partitions": partitions, "slots": self.table.to_pylist()}
 
     def plot_coverage(self) -> "Figure":
         """A heat map of the coverage of each slot in each partition, as a matplotlib Figure.

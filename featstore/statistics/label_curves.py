@@ -88,10 +88,12 @@ class HalfCurves:
             if len(half) and up.any() and down.any():
                 mine = rows["half"] == i
                 places = np.searchsorted(half.values, rows["score"][mine])
-                positive, area = rows["positive"][mine], auc(up, down)
-                lower, higher = (shares - area for shares in auc_placements(up, down))
+                lower, higher = auc_placements(up, down)
+                area = np.sum(up * lower) / up.sum()
                 influence[mine] = np.where(
-                    positive, lower[places] / up.sum(), higher[places] / down.sum()
+                    rows["positive"][mine],
+                    (lower[places] - area) / up.sum(),
+                    (higher[places] - area) / down.sum(),
                 )
         alone = float(np.sum(influence**2))
         _, row_of = np.unique(rows["key"], return_inverse=True)
@@ -104,28 +106,37 @@ class ListRows:
     Args:
         dtype: The type of the values.
 
-    Attributes:
-        rows: A row for each value: `value`, `kind` (0, or of rows without a value another number),
-            `key` of its row, `half` (0 or 1), `positive`, and `score`, unknown before `find`.
     """
 
     def __init__(self, dtype: type[np.generic]) -> None:
         types = [("value", dtype), ("kind", np.int8), ("key", np.int64), ("half", np.int8)]
-        self.rows = np.zeros(0, [*types, ("positive", np.bool_), ("score", np.float64)])
+        self._parts = [np.zeros(0, [*types, ("positive", np.bool_), ("score", np.float64)])]
         self._bound = 1 << 63
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """A row for each value: `value`, `kind` (0, or of rows without a value another number),
+        `key` of its row, `half` (0 or 1), `positive`, and `score`, unknown before `find`.
+        """
+        if len(self._parts) > 1:
+            rows = np.concatenate(self._parts)
+            while len(rows) > _MOST_VALUES:
+                self._bound = int(np.median(rows["key"]))
+                rows = rows[rows["key"] < self._bound]
+            self._parts = [rows]
+        return self._parts[0]
 
     def add(
         self, values: NDArray[Any], kind: int, keys: Integers, halves: Floats, positive: Floats
     ) -> None:
         """Adds values with the key, the half and the label of their rows, (num_values,) each."""
         chosen = keys < self._bound
-        new = np.zeros(np.count_nonzero(chosen), self.rows.dtype)
+        new = np.zeros(np.count_nonzero(chosen), self._parts[0].dtype)
         new["value"], new["kind"], new["key"] = values[chosen], kind, keys[chosen]
         new["half"], new["positive"] = halves[chosen], positive[chosen] > 0
-        self.rows = np.concatenate([self.rows, new])
-        while len(self.rows) > _MOST_VALUES:
-            self._bound = int(np.median(self.rows["key"]))
-            self.rows = self.rows[self.rows["key"] < self._bound]
+        self._parts.append(new)
+        if sum(map(len, self._parts)) > 2 * _MOST_VALUES:
+            self._parts = [self.rows]
 
     def find(
         self, scores: list[Floats], low: NDArray[Any], high: NDArray[Any], kind: int = 0

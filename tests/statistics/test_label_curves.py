@@ -41,8 +41,10 @@ def test_the_error_is_how_much_the_area_of_drawn_rows_varies(
     rates = 0.25 * (1 + signal * draw.permutation(np.linspace(-1, 1, num_values)))
     found = np.array([area(drawn(draw, rates, 20_000)) for _ in range(NUM_DRAWS)])
     spread = found[:, 0].std(ddof=1)
-    # Three standard errors of the spread are 12 %.
-    assert np.sqrt(np.mean(found[:, 1] ** 2)) == pytest.approx(spread, rel=0.2)
+    # Three standard errors of the spread are 12 %. That two values are in order may be chance, so
+    # that less is made of it: there the error is up to 1.2 times the spread.
+    ratio = np.sqrt(np.mean(found[:, 1] ** 2)) / spread
+    assert 0.85 < ratio < (1.33 if num_values == 2 else 1.13)
     beyond = np.mean(np.abs(found[:, 0] - found[:, 0].mean()) > 1.96 * found[:, 1])
     assert beyond < 0.12
 
