@@ -159,8 +159,10 @@ ERRORS_95 = 1.96  # standard errors on both sides of a figure make an interval o
 
 def auc_text(auc: float | None, standard_error: float | None) -> str:
     """An AUC and its error of 95 %, or a dash for None."""
-    error = "" if standard_error is None else f" ±{ERRORS_95 * standard_error:.1g}"
-    return "-" if auc is None else f"{auc:.3f}{error}"
+    if auc is None or standard_error is None:
+        return "-" if auc is None else f"{auc:.3f}"
+    error = ERRORS_95 * standard_error
+    return f"{auc:.3f} ±{error:.{2 if error >= 0.01 else 1}g}"
 
 
 def before_after_text(before: str, after: str) -> str:

@@ -299,7 +299,8 @@ def label_rows(
         DiskFullError: The disk of temporary files is full.
     """
     with CountingSpace(budget_bytes) as space:
-        counted = [_LabelledCounts(space, slot) for slot in slots]
+        list_bytes = budget_bytes // max(1, sum(bool(slot.shape) for slot in slots))
+        counted = [_LabelledCounts(space, slot, list_bytes) for slot in slots]
         num_rows, total, partitions = 0, np.zeros(4), dict[str, Floats]()
         for batch in batches:
             rows = _Labelled(batch.column(label), label, num_rows)
@@ -366,13 +367,13 @@ class _LabelledCounts:
     rows, positive rows in the first half.
     """
 
-    def __init__(self, space: CountingSpace, slot: Slot) -> None:
+    def __init__(self, space: CountingSpace, slot: Slot, list_bytes: int) -> None:
         self.slot = slot
         self._is_id = slot.kind is SlotKind.ID
         dtype = np.int64 if self._is_id else np.float32
         self._counter = ValueCounter(space, dtype, 3)
         self._without = np.zeros((len(_WITHOUT), 4))
-        self._lists = ListRows(dtype) if slot.shape else None
+        self._lists = ListRows(dtype, list_bytes) if slot.shape else None
 
     def add(self, column: pa.Array, labelled: _Labelled) -> None:
         """Counts the next rows, those with a known label."""

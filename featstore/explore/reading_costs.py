@@ -77,10 +77,15 @@ class ReadingCosts(TableResult):
     def _head(self) -> str:
         stored = sum(self.table["stored_bytes_per_row"].to_pylist())
         time_ns = sum(ns or 0.0 for ns in self.table["decode_ns_per_row"].to_pylist())
-        return (
+        bytes_text = (
             f"a row of these slots: {stored:,.1f} bytes stored (over {self.num_rows:,} rows; "
-            f"labels, kept columns and footers are left out), {time_ns:,.0f} ns of CPU to decode "
-            f"(measured on {self.num_decoded_rows:,} rows)"
+            f"labels, kept columns and footers are left out)"
+        )
+        if not self.num_decoded_rows:
+            return bytes_text
+        return (
+            f"{bytes_text}, {time_ns:,.0f} ns of CPU to decode (measured on "
+            f"{self.num_decoded_rows:,} rows)"
         )
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:

@@ -19,7 +19,8 @@ from featstore.statistics.value_counts import count_values, merge_counts
 
 # A value's rate is drawn to that of all rows as if it had been seen in this many more of them.
 PRIOR_ROWS = 20.0
-_MOST_VALUES = 1 << 16  # of the rows by which the values of a list are alike
+# Of the rows that tell how alike the values of a list are: of one slot, and the least of many.
+_MOST_VALUES, _LEAST_VALUES = 1 << 16, 1 << 12
 
 
 class HalfCurves:
@@ -105,13 +106,15 @@ class ListRows:
 
     Args:
         dtype: The type of the values.
-
+        budget_bytes: The memory to take, as far as it is enough for 4,096 values.
     """
 
-    def __init__(self, dtype: type[np.generic]) -> None:
+    def __init__(self, dtype: type[np.generic], budget_bytes: int) -> None:
         types = [("value", dtype), ("kind", np.int8), ("key", np.int64), ("half", np.int8)]
         self._parts = [np.zeros(0, [*types, ("positive", np.bool_), ("score", np.float64)])]
         self._bound = 1 << 63
+        fitting = budget_bytes // (2 * self._parts[0].dtype.itemsize)
+        self._most_values = min(max(fitting, _LEAST_VALUES), _MOST_VALUES)
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -120,9 +123,10 @@ class ListRows:
         """
         if len(self._parts) > 1:
             rows = np.concatenate(self._parts)
-            while len(rows) > _MOST_VALUES:
-                self._bound = int(np.median(rows["key"]))
-                rows = rows[rows["key"] < self._bound]
+            # One row stays, however long it is.
+            while len(rows) > self._most_values and (keys := rows["key"]).min() < keys.max():
+                self._bound = max(int(np.median(keys)), int(keys.min()) + 1)
+                rows = rows[keys < self._bound]
             self._parts = [rows]
         return self._parts[0]
 
@@ -135,7 +139,7 @@ class ListRows:
         new["value"], new["kind"], new["key"] = values[chosen], kind, keys[chosen]
         new["half"], new["positive"] = halves[chosen], positive[chosen] > 0
         self._parts.append(new)
-        if sum(map(len, self._parts)) > 2 * _MOST_VALUES:
+        if sum(map(len, self._parts)) > 2 * self._most_values:
             self._parts = [self.rows]
 
     def find(

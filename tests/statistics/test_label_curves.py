@@ -57,11 +57,13 @@ def test_the_error_of_a_clear_order_is_that_of_all_rows() -> None:
 
 
 def test_list_rows_are_random_whole_rows_of_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label_curves, "_MOST_VALUES", 50)
-    lists, draw = ListRows(np.int64), np.random.default_rng(5)
+    monkeypatch.setattr(label_curves, "_LEAST_VALUES", 50)
+    lists, draw = ListRows(np.int64, budget_bytes=0), np.random.default_rng(5)
     for _ in range(20):
         keys = np.repeat(draw.integers(0, 1 << 62, 30), 3)
         lists.add(np.arange(90), 0, keys, np.zeros(90), np.ones(90))
     assert 25 < len(lists.rows) <= 50
     _, lengths = np.unique(lists.rows["key"], return_counts=True)
     assert set(lengths) == {3}
+    lists.add(np.arange(200), 0, np.zeros(200, np.int64), np.zeros(200), np.ones(200))
+    assert len(lists.rows) == 200  # one row is kept whole
