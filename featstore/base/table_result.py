@@ -154,10 +154,15 @@ def two_digits(value: float | None) -> str:
     return number_text(value, 2)
 
 
+ERRORS_95 = 1.96  # standard errors on both sides of a figure make an interval of 95 %
+
+
 def auc_text(auc: float | None, standard_error: float | None) -> str:
-    """An AUC and in parentheses its standard error, or a dash for None."""
-    error = "" if standard_error is None else f" ({standard_error:.1g})"
-    return "-" if auc is None else f"{auc:.3f}{error}"
+    """An AUC and its error of 95 %, or a dash for None."""
+    if auc is None or standard_error is None:
+        return "-" if auc is None else f"{auc:.3f}"
+    error = ERRORS_95 * standard_error
+    return f"{auc:.3f} ±{error:.{2 if error >= 0.01 else 1}g}"
 
 
 def before_after_text(before: str, after: str) -> str:
@@ -165,16 +170,19 @@ def before_after_text(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
 
+_MARKS = {"at least": "≥ ", "estimated bins": "≈ "}
+
+
 def least_text(number: float | None, method: str | None, text: Callable[[float], str]) -> str:
-    """A drift, after `≥` if its method is `at least`; a dash for None.
+    """A drift, after `≥` if its method is `at least`, and `≈` if it is `estimated bins`; a dash for
+    None.
 
     Args:
         number: The figure.
         method: `psi_method` of its row.
         text: How a figure is written.
     """
-    mark = "≥ " if method == "at least" else ""
-    return "-" if number is None else f"{mark}{text(number)}"
+    return "-" if number is None else f"{_MARKS.get(method or '', '')}{text(number)}"
 
 
 def share_text(share: float | None, error: float | None = None) -> str:

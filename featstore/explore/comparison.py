@@ -44,7 +44,11 @@ _NUMBERS = (
 )
 NUM_NAMED = 10  # the most frequent values of each side, new ones and vanished ones, with texts
 AT_LEAST = "≥: over the most frequent values, and all others as one; these may have drifted more"
-AT_LEAST_FOOT = f"{AT_LEAST}, which a count of the rows tells (--exact)"
+_MARKS = {
+    "at least": f"{AT_LEAST}, which a count of the rows tells (--exact)",
+    "estimated bins": "≈: estimated from samples of the rows, whose error is part of what chance "
+    "may do; --exact counts the rows",
+}
 _NUM_SHOWN = 3  # of new and vanished values, in a cell of the text
 _VALUES = pa.list_(
     pa.struct([("value", pa.int64()), ("text", pa.string()), ("share", pa.float64())])
@@ -175,7 +179,8 @@ class Comparison(TableResult):
         psi_error: How much of it chance made at most: three standard errors, and what chance adds
             on average. A value that vanished makes both large.
         psi_method: Over which cells both this and `jensen_shannon` are: `exact`, all ids; `at
-            least`, the listed ids, and all others as one: these may have drifted more; or `bins`.
+            least`, the listed ids, and all others as one: these may have drifted more; `bins`; or
+            `estimated bins`, whose shares are estimates: `psi_error` includes what these are off.
         jensen_shannon: The Jensen-Shannon divergence in bits, over the same cells.
         new_values, vanished_values: Of id slots, the share of the different values after that were
             not there before, and of those before that are not there after.
@@ -247,8 +252,8 @@ class Comparison(TableResult):
         return f"before: {before.headline}\nafter:  {after.headline}"
 
     def _foot(self) -> Sequence[str]:
-        least = [AT_LEAST_FOOT] if "at least" in self.table["psi_method"].to_pylist() else []
-        return [f"by chance at most: of independent rows; {DEPENDENT}", *least]
+        marks = mark_lines(self.table["psi_method"].to_pylist())
+        return [f"by chance at most: of independent rows; {DEPENDENT}", *marks]
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Slots that changed most come first."""
@@ -350,6 +355,11 @@ def _named(
         {"value": one.value, "text": names.known(slot, one.value), "share": getattr(one, side)}
         for one in values
     ]
+
+
+def mark_lines(methods: Collection[str | None]) -> list[str]:
+    """What the marks before drifts of these methods mean."""
+    return [text for method, text in _MARKS.items() if method in methods]
 
 
 def distinct_change_text(row: Mapping[str, Any]) -> str:

@@ -38,25 +38,13 @@ from featstore.explore.profiling import known_values, label_numbers
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace, ValueCounter
 from featstore.ops.arrays import values_of
 from featstore.spec.value_names import ValueNames
-from featstore.statistics.measures import (
-    auc,
-    auc_standard_error,
-    information_value,
-    mutual_information,
-    wilson,
-)
+from featstore.statistics.label_curves import HalfCurves, ListRows
+from featstore.statistics.measures import information_value, mutual_information, wilson
 from featstore.statistics.sketches import Floats, mix
-from featstore.statistics.value_counts import (
-    ValueCounts,
-    count_values,
-    merge_counts,
-    most_frequent,
-)
+from featstore.statistics.value_counts import ValueCounts, merge_counts, most_frequent
 
 NUM_VALUES = 100  # the most frequent ids that are cells of their own
 NUM_BINS = 20  # the bins of a float slot, with about equally many values
-# A value's rate is drawn to that of all rows as if it had been seen in this many more of them.
-_PRIOR_ROWS = 20.0
 
 _RATE = [(name, pa.float64()) for name in ("rate", "rate_low", "rate_high")]
 SCHEMA = pa.schema(
@@ -94,7 +82,7 @@ PARTITIONS = pa.schema(
         *_RATE,
     ]
 )
-AUC_HEADER = "auc (standard error)"
+AUC_HEADER = "auc (± 95 %)"
 _NEARLY_ALL = 0.95  # the AUC of a slot that says nearly all of the label
 _MOST_TEXTS = 3  # slots of which the text has the rates by value
 _MOST_CELLS = 20  # values of a slot in the text, beside all others
@@ -126,7 +114,7 @@ class LabelProfile(TableResult):
             with its `text` (null if it is not known), or `low` and `high`; `num_values`,
             `num_positive`, `rate`, `rate_low`, `rate_high`. `cell` is `value` (of the 100 most
             frequent ids), `bin` (of floats from `low` to `high`, 20 with about equally many
-            values), `other` or `missing`.
+            values), `other`, `missing`, or `empty`: of lists without a value.
         partitions: An Arrow table with a row per partition: `partition`, `num_rows`, `num_known`,
             `num_positive`, `rate`, `rate_low`, `rate_high`. Empty for a table without partitions.
         names: What ids mean.
@@ -139,9 +127,10 @@ class LabelProfile(TableResult):
             Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes",
             SIGKDD Explorations 3, 2001). So a slot that says nothing has 0.5, however many values
             it has. All ids count, not only the most frequent ones.
-        auc_standard_error: Its standard error: the mean of those of the halves, since their areas
-            are not independent, by the formula of DeLong for independent rows
-            (`measures.auc_standard_error`). Null if both have fewer than two rows of a label.
+        auc_standard_error: Its standard error, for independent rows, whose values may depend on
+            each other: of each half by the formula of DeLong (`measures.auc_standard_error`), and
+            of their mean by how much they depend on each other
+            (`measures.mean_of_halves_variance`). Null if both have fewer than two rows of a label.
         mutual_information: Of cell and label, in bits.
         information_value: Of the cells.
     """
@@ -310,7 +299,8 @@ def label_rows(
         DiskFullError: The disk of temporary files is full.
     """
     with CountingSpace(budget_bytes) as space:
-        counted = [_LabelledCounts(space, slot) for slot in slots]
+        list_bytes = budget_bytes // max(1, sum(bool(slot.shape) for slot in slots))
+        counted = [_LabelledCounts(space, slot, list_bytes) for slot in slots]
         num_rows, total, partitions = 0, np.zeros(4), dict[str, Floats]()
         for batch in batches:
             rows = _Labelled(batch.column(label), label, num_rows)
@@ -339,8 +329,9 @@ class _Labelled:
 
     Attributes:
         known: Whether a row's label is known, bool (num_rows,).
-        weights: Of the rows with a known label: whether a row is in the first half of all rows,
-            whether it is positive, and whether it is both, float64 (num_known,) each.
+        keys: A random number for each row with a known label, int64 (num_known,).
+        weights: Of these rows: whether a row is in the first half of all rows, whether it is
+            positive, and whether it is both, float64 (num_known,) each.
     """
 
     def __init__(self, column: pa.Array, label: str, first_row: int) -> None:
@@ -355,13 +346,18 @@ class _Labelled:
             )
         # Halves by a hash of the row's number, as its parity may go with its time.
         rows = np.arange(first_row + 1, first_row + len(numbers) + 1, dtype=np.int64)
-        half = (mix(rows) & 1).astype(np.float64)[self.known]
+        self.keys = mix(rows)[self.known]
+        half = (self.keys & 1).astype(np.float64)
         self.weights = (half, positive, half * positive)
 
     def sums(self, rows: Any = slice(None)) -> Floats:
         """The number of rows, and the sums of the weights over them, float64 (4,)."""
         chosen = [weight[rows] for weight in self.weights]
         return np.array([len(chosen[0]), *(weight.sum() for weight in chosen)])
+
+
+# Rows without a value are cells of their own.
+_WITHOUT = ("missing", "empty")
 
 
 class _LabelledCounts:
@@ -371,54 +367,70 @@ class _LabelledCounts:
     rows, positive rows in the first half.
     """
 
-    def __init__(self, space: CountingSpace, slot: Slot) -> None:
+    def __init__(self, space: CountingSpace, slot: Slot, list_bytes: int) -> None:
         self.slot = slot
         self._is_id = slot.kind is SlotKind.ID
-        self._counter = ValueCounter(space, np.int64 if self._is_id else np.float32, 3)
-        self._missing = np.zeros(4)
-        self._num_present = self._num_pairs = 0
+        dtype = np.int64 if self._is_id else np.float32
+        self._counter = ValueCounter(space, dtype, 3)
+        self._without = np.zeros((len(_WITHOUT), 4))
+        self._lists = ListRows(dtype, list_bytes) if slot.shape else None
 
     def add(self, column: pa.Array, labelled: _Labelled) -> None:
         """Counts the next rows, those with a known label."""
         values, rows = known_values(self.slot, column)
         at = slice(None) if rows is None else rows
         self._counter.add(values, [weight[at] for weight in labelled.weights])
-        self._num_pairs += len(values) if rows is None else int((np.bincount(rows) ** 2).sum())
-        if self.slot.shape:
-            missing = np.flatnonzero(values_of(pc.is_null(column)))
-        else:
-            missing = np.delete(np.arange(len(column)), at)
-        self._missing += labelled.sums(missing)
-        self._num_present += len(column) - len(missing)
+        if rows is None:
+            return
+        self._sample(values, 0, at, labelled)
+        without = np.ones(len(column), np.bool_)
+        without[at] = False
+        # A list of nothing but nulls or NaN is empty, too; a number that is NaN is missing.
+        known = values_of(pc.is_valid(column)) if self.slot.shape else np.zeros_like(without)
+        for i, chosen in enumerate((without & ~known, without & known)):
+            places = np.flatnonzero(chosen)
+            self._without[i] += labelled.sums(places)
+            self._sample(np.zeros(len(places)), i + 1, places, labelled)
+
+    def _sample(self, values: Any, kind: int, rows: Any, labelled: _Labelled) -> None:
+        if self._lists is not None:
+            first, positive, _ = labelled.weights
+            self._lists.add(values, kind, labelled.keys[rows], 1 - first[rows], positive[rows])
 
     def finish(self, total: Floats) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The slot's row of `LabelProfile.table`, and those of `LabelProfile.cells`."""
-        rate = float(total[2] / total[0]) if total[0] else 0.0
-        missing = float(self._missing[0])
-        cells, curves = self._of_ids(rate) if self._is_id else self._of_floats(rate)
-        if self._missing[0]:
-            cells.append({"cell": "missing", "sums": self._missing})
-            curves.add(self._missing[:, None])
+        curves = HalfCurves(float(total[2] / total[0]) if total[0] else 0.0)
+        cells = self._of_ids(curves) if self._is_id else self._of_floats(curves)
+        for i, (name, sums) in enumerate(zip(_WITHOUT, self._without, strict=True)):
+            if sums[0]:
+                cells.append({"cell": name, "sums": sums})
+                self._add(curves, sums[:, None], np.zeros(1), np.zeros(1), i + 1)
         positives = np.array([cell["sums"][2] for cell in cells])
         negatives = np.array([cell["sums"][0] for cell in cells]) - positives
         row = {
             "slot": self.slot.name,
             "number": self.slot.number,
             "kind": str(self.slot.kind),
-            "coverage": self._num_present / total[0] if total[0] else 0.0,
+            "coverage": 1 - self._without[0][0] / total[0] if total[0] else 0.0,
             "num_cells": len(cells),
-            **curves.area((self._num_pairs + missing) / max(self._counter.num_values + missing, 1)),
+            **curves.area(self._lists),
             "mutual_information": mutual_information(positives, negatives),
             "information_value": information_value(positives, negatives),
         }
         return row, [_cell(self.slot.name, cell) for cell in cells]
 
-    def _of_ids(self, rate: float) -> tuple[list[dict[str, Any]], "_Curves"]:
-        """Cells of the most frequent ids and of all others, and the curves of all ids."""
-        curves, others, top = _Curves(rate), np.zeros(4), self._counter.none
+    def _add(self, curves: HalfCurves, sums: Floats, low: Any, high: Any, kind: int = 0) -> None:
+        """Adds values or bins to the curves, and gives the rows of lists their scores."""
+        scores = curves.add(sums)
+        if self._lists is not None:
+            self._lists.find(scores, low, high, kind)
+
+    def _of_ids(self, curves: HalfCurves) -> list[dict[str, Any]]:
+        """Cells of the most frequent ids and of all others. All ids are added to the curves."""
+        others, top = np.zeros(4), self._counter.none
         for part in self._counter.merged():
             sums = _sums(part)
-            curves.add(sums)
+            self._add(curves, sums, part.values, part.values)
             others += sums.sum(axis=1)
             best = most_frequent(part, NUM_VALUES)
             top = most_frequent(merge_counts([top, best]), NUM_VALUES)
@@ -427,10 +439,12 @@ class _LabelledCounts:
             for value, sums in zip(top.values.tolist(), _sums(top).T, strict=True)
         ]
         others -= _sums(top).sum(axis=1)
-        return cells + ([{"cell": "other", "sums": others}] if others[0] else []), curves
+        return cells + ([{"cell": "other", "sums": others}] if others[0] else [])
 
-    def _of_floats(self, rate: float) -> tuple[list[dict[str, Any]], "_Curves"]:
-        """Cells of bins, and their curves. Equal values are in one bin, that of their middle."""
+    def _of_floats(self, curves: HalfCurves) -> list[dict[str, Any]]:
+        """Cells of bins, which are added to the curves. Equal values are in one bin, that of their
+        middle.
+        """
         sums, before = np.zeros((4, NUM_BINS)), 0.0
         low, high = np.full(NUM_BINS, np.inf), np.full(NUM_BINS, -np.inf)
         for part in self._counter.merged():
@@ -442,56 +456,9 @@ class _LabelledCounts:
             np.minimum.at(low, bins, part.values)
             np.maximum.at(high, bins, part.values)
             before = float(ends[-1]) if len(ends) else before
-        curves, used = _Curves(rate), np.flatnonzero(sums[0])
-        curves.add(sums[:, used])
-        return [
-            {"cell": "bin", "low": low[i], "high": high[i], "sums": sums[:, i]} for i in used
-        ], curves
-
-
-class _Curves:
-    """The ROC curves of both halves of the rows, with scores by the rates in the other half.
-
-    Args:
-        rate: The rate of all rows.
-    """
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        none = count_values(np.zeros(0), [np.zeros(0), np.zeros(0)])
-        # By half: the scores, and the positive and negative rows of each.
-        self._halves = [none, none]
-
-    def add(self, sums: Floats) -> None:
-        """Adds values by their sums, float64 (4, num_values)."""
-        rows, first, positive, first_positive = sums
-        halves = ((first, first_positive), (rows - first, positive - first_positive))
-        for i, ((here, up), (there, up_there)) in enumerate(zip(halves, halves[::-1], strict=True)):
-            scores = (up_there + _PRIOR_ROWS * self._rate) / (there + _PRIOR_ROWS)
-            # Values of equal counts have equal scores, so there are far fewer scores than values.
-            found = count_values(scores, [up, here - up])
-            self._halves[i] = merge_counts([self._halves[i], found])
-
-    def area(self, values_of_row: float) -> dict[str, float | None]:
-        """The mean area of the curves and its standard error; None if no half has both positive and
-        negative rows, or too few of them. The values of a row share its label. They are taken to
-        have one score, too, so that the error of lists is too large where they differ.
-
-        Args:
-            values_of_row: How many values a value's row has, the mean over all values.
-        """
-        areas = [auc(*half.sums) for half in self._halves]
-        known = [area for area in areas if area is not None]
-        errors = [auc_standard_error(*half.sums) for half in self._halves]
-        halves = [error for error in errors if error is not None]
-        return {
-            "auc": sum(known) / len(known) if known else None,
-            # That of one half: where a slot says little, both areas are high by the same chance, in
-            # which the rates of one half agree with those of the other.
-            "auc_standard_error": sum(halves) / len(halves) * max(values_of_row, 1.0) ** 0.5
-            if halves
-            else None,
-        }
+        used = np.flatnonzero(sums[0])
+        self._add(curves, sums[:, used], low[used], high[used])
+        return [{"cell": "bin", "low": low[i], "high": high[i], "sums": sums[:, i]} for i in used]
 
 
 def _sums(counts: ValueCounts) -> Floats:

@@ -2,6 +2,7 @@
 day.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +11,21 @@ import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import InputError
-from featstore.base.table_result import TableResult, grouped, least_text, rows_by_slot, two_digits
+from featstore.base.table_result import (
+    TableResult,
+    before_after_text,
+    grouped,
+    least_text,
+    rows_by_slot,
+    share_text,
+    two_digits,
+)
 from featstore.base.text_table import whole
-from featstore.explore.comparison import AT_LEAST, AT_LEAST_FOOT
+from featstore.explore.comparison import AT_LEAST, mark_lines
 from featstore.explore.plots.frame import MOST_ROWS, Figure, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
 from featstore.explore.profile import Profile
-from featstore.statistics.drift import DEPENDENT
+from featstore.statistics.drift import DEPENDENT, shares_differ
 from featstore.statistics.sketches import Floats
 
 SCHEMA = pa.schema(
@@ -27,6 +36,7 @@ SCHEMA = pa.schema(
         ("kind", pa.string()),
         ("num_rows", pa.int64()),
         ("coverage", pa.float64()),
+        ("coverage_before", pa.float64()),
         ("distinct", pa.int64()),
         ("distinct_error", pa.float64()),
         ("mean", pa.float64()),
@@ -41,9 +51,8 @@ MOST_DRIFTED = pa.schema(
     [SCHEMA.field(name) for name in ("partition", "num_rows", "slot", "drift", "psi", "psi_error")]
 )
 _COPIED = ("slot", "number", "kind", "coverage", "distinct", "distinct_error", "mean")
-_CHANGES = ("psi", "psi_error", "psi_method", "jensen_shannon")
-_HEADERS = ("partition", "rows", "drift", "slots that drifted most")
-_NUM_SHOWN = 3  # slots of a partition, in a cell of the text
+_CHANGES = ("coverage_before", "psi", "psi_error", "psi_method", "jensen_shannon")
+_HEADERS = ("partition", "rows", "drift", "slots that drifted, most first", "coverage that moved")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -58,8 +67,8 @@ class PartitionProfiles(TableResult):
     Columns of `table`:
         partition, num_rows: The partition, and its rows.
         slot, number, kind, coverage, distinct, distinct_error, mean: As in a `Profile`.
-        psi, psi_error, psi_method, jensen_shannon: As in a `Comparison`, from the partition before
-            to this one. Null in the first partition.
+        coverage_before, psi, psi_error, psi_method, jensen_shannon: As in a `Comparison`, from the
+            partition before to this one. Null in the first partition.
         drift: What `psi` has beyond `psi_error`, at least 0: how far the slot drifted whatever
             chance did. Null in the first partition. A partition that alone is different drifts, and
             so does the next one, back.
@@ -81,12 +90,13 @@ class PartitionProfiles(TableResult):
         return pa.Table.from_pylist(rows, MOST_DRIFTED)
 
     def as_dict(self) -> dict[str, Any]:
-        """The profiles as JSON types."""
-        return {
-            "source": self.source,
-            "partitions": self.most_drifted.to_pylist(),
-            "slots": self.table.to_pylist(),
-        }
+        """The profiles as JSON types: the rows of `table` as `slots`, and those of `most_drifted`
+        as `partitions`, each with its own `slots`.
+        """
+        slots = grouped(self.table, "partition")
+        rows = self.most_drifted.to_pylist()
+        partitions = [row | {"slots": slots[row["partition"]]} for row in rows]
+        return {"source": self.source, "partitions": partitions, "slots": self.table.to_pylist()}
 
     def plot_coverage(self) -> "Figure":
         """A heat map of the coverage of each slot in each partition, as a matplotlib Figure.
@@ -152,14 +162,15 @@ class PartitionProfiles(TableResult):
         return {slot: rows[0] for slot, rows in found.items() if rows}
 
     def _foot(self) -> Sequence[str]:
-        least = [AT_LEAST_FOOT] if self._at_least() else []
         drift = f"drift: PSI since the partition before, less what chance may do; {DEPENDENT}"
-        return [drift, *least]
+        return [drift, *mark_lines(self.table["psi_method"].to_pylist())]
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Partitions that drifted most come first."""
-        by_partition = grouped(self.table, "partition").items()
-        found = [(name, rows, _drifted(rows)) for name, rows in by_partition]
+        by_partition = grouped(self.table, "partition")
+        num_rows = {name: rows[0]["num_rows"] for name, rows in by_partition.items()}
+        before = dict(itertools.pairwise(reversed(num_rows)))
+        found = [(name, rows, _drifted(rows)) for name, rows in by_partition.items()]
         found.sort(key=lambda item: -item[2][0]["drift"] if item[2] else 0.0)
         return _HEADERS, [
             (
@@ -167,6 +178,7 @@ class PartitionProfiles(TableResult):
                 f"{rows[0]['num_rows']:,}",
                 _largest_text(rows, drifted),
                 _drifted_text(drifted),
+                _moved_text(rows, num_rows.get(before.get(name, ""), 0)),
             )
             for name, rows, drifted in found
         ]
@@ -186,9 +198,20 @@ def _largest_text(rows: Sequence[Mapping[str, Any]], drifted: Sequence[Mapping[s
 
 def _drifted_text(drifted: Sequence[Mapping[str, Any]]) -> str:
     """The slots, and the drift of all but the first, which has a cell of its own."""
-    texts = [whole(f"{row['slot']} {_drift_text(row)}") for row in drifted[1:_NUM_SHOWN]]
-    more = ["…"] if len(drifted) > _NUM_SHOWN else []
-    return ", ".join([*(row["slot"] for row in drifted[:1]), *texts, *more])
+    texts = [whole(f"{row['slot']} {_drift_text(row)}") for row in drifted[1:]]
+    return ", ".join([*(row["slot"] for row in drifted[:1]), *texts])
+
+
+def _moved_text(rows: Sequence[Mapping[str, Any]], num_before: int) -> str:
+    """The slots whose coverage differs from that of the partition before by more than random rows
+    do.
+    """
+    return ", ".join(
+        whole(f"{row['slot']} {before_after_text(*map(share_text, sides))}")
+        for row in rows
+        if (sides := (row["coverage_before"], row["coverage"]))[0] is not None
+        and shares_differ(*sides, num_before, row["num_rows"])
+    )
 
 
 def _drift_text(row: Mapping[str, Any]) -> str:

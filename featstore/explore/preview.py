@@ -81,7 +81,7 @@ class PreviewedSlot:
             `PreviewedRows.label_errors`.
         auc: For each label of 0 and 1, the AUC of the slot alone over the same rows, as of
             `LabelProfile`; None if it is not known.
-        auc_standard_error: The standard error of each.
+        auc_standard_error: The standard error of each; the text shows the error of 95 %.
         names: What its top values mean, and their order.
     """
 

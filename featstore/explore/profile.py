@@ -186,9 +186,11 @@ class Profile(TableResult, ProfiledRows):
 
     @property
     def values(self) -> pa.Table:
-        """The top values of all id slots as an Arrow table with a row per value, for pandas, polars
-        or a CSV file: `slot`, `value`, `text`, `count`, `share`, `share_error` as in `top`, and
-        `rate_LABEL`, the mean of each label over the rows that hold the value; null if unknown.
+        """The top values of all id slots, at most 10 of each, as an Arrow table with a row per
+        value, for pandas, polars or a CSV file: `slot`, `value`, `text`, `count`, `share`,
+        `share_error` as in `top`, and `rate_LABEL`, the mean of each label over the rows that hold
+        the value. Stored statistics do not know rates: a profile of them alone has no such columns.
+        `LabelProfile.cells` has the rates of 100 values of each slot, with intervals.
         """
         rows = [
             {"slot": row["slot"], **top}
@@ -196,7 +198,8 @@ class Profile(TableResult, ProfiledRows):
             for row in self.table.select(["slot", "top"]).to_pylist()
             for top in row["top"] or ()
         ]
-        rates = [(f"rate_{name}", pa.float64()) for name in self.label_rates]
+        known = any(name.startswith("rate_") for row in rows for name in row)
+        rates = [(f"rate_{name}", pa.float64()) for name in self.label_rates if known or not rows]
         return pa.Table.from_pylist(rows, pa.schema([*_VALUES, *rates]))
 
     def named(self, names: ValueNames, find_names: NameFinder | None = None) -> "Profile":

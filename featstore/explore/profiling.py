@@ -252,7 +252,7 @@ def _ordered(counter: ValueCounter, shares: Sequence[float], hashed: bool = Fals
 
 
 _METHOD = (
-    "exact where no error (±, 95 %) is shown; distinct values by sketches, top values and "
+    "exact where no ± (95 %), ≈ or ≥ is shown; distinct values by sketches, top values and "
     "quantiles by samples of rows"
 )
 _STORED = f"from stored statistics: {_METHOD}"

@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
         ("decode_ns_per_row", pa.float64()),
     ]
 )
-_HEADERS = ("slot", "kind", "shape", "bytes/row", "values/row", "decoding ns/row", "of all")
+_HEADERS = ("slot", "kind", "shape", "bytes/row", "stored values/row", "decoding ns/row", "of all")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -47,7 +47,8 @@ class ReadingCosts(TableResult):
     Columns of `table`:
         slot, number, kind, shape: The slot.
         stored_bytes, stored_bytes_per_row: The compressed bytes of the slot, from footers.
-        values_per_row: The mean number of values, missing ones and empty lists counted as one.
+        values_per_row: The mean number of stored values: a missing one and an empty list take the
+            place of one, where a profile counts values of rows that are not missing.
         decode_ns_per_row: The CPU time of reading and decoding a row's values on one core, by the
             kernels of the loader. Null if no decoded file has the slot.
     """
@@ -76,9 +77,15 @@ class ReadingCosts(TableResult):
     def _head(self) -> str:
         stored = sum(self.table["stored_bytes_per_row"].to_pylist())
         time_ns = sum(ns or 0.0 for ns in self.table["decode_ns_per_row"].to_pylist())
+        bytes_text = (
+            f"a row of these slots: {stored:,.1f} bytes stored (over {self.num_rows:,} rows; "
+            f"labels, kept columns and footers are left out)"
+        )
+        if not self.num_decoded_rows:
+            return bytes_text
         return (
-            f"a row: {stored:,.1f} bytes stored (over {self.num_rows:,} rows), {time_ns:,.0f} ns "
-            f"of CPU to decode (measured on {self.num_decoded_rows:,} rows)"
+            f"{bytes_text}, {time_ns:,.0f} ns of CPU to decode (measured on "
+            f"{self.num_decoded_rows:,} rows)"
         )
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:

@@ -408,7 +408,8 @@ class Table:
         The rows are read and counted exactly, in bounded memory.
 
         Args:
-            label: A label of 0 and 1. Rows in which it is null are left out.
+            label: A label of 0 and 1. Rows in which it is null are left out. Of files that
+                featstore did not write, any column of single numbers or booleans may be one.
             where: A predicate; by default every row counts.
             slots: Names and globs of slots; by default all.
 
@@ -417,12 +418,7 @@ class Table:
             InputError: The label has values besides 0 and 1.
             DiskFullError: The disk of temporary files is full.
         """
-        schema = selected_schema(self.schema, slots)
-        known = numeric_labels(schema)
-        if label not in known:
-            raise SelectionError(
-                f"no label {label!r}; the table has {known}{nearest(label, known)}"
-            )
+        schema = selected_schema(_with_label(self.schema, label), slots)
         keys = [field.name for field in schema.partition_keys]
         condition = self._where(where)
         rows = self._read(self.snapshot.data_files, replace(schema, kept=()), condition)
@@ -694,9 +690,26 @@ def arrow_schema(schema: SlotSchema) -> pa.Schema:
     return without_places(schema.to_arrow(nullable=True, partition_keys=True))
 
 
+def _with_label(schema: SlotSchema, label: str) -> SlotSchema:
+    """The schema with a label of this name, which may be a column that no spec declared a slot."""
+    known = numeric_labels(schema)
+    columns = {slot.name: slot for slot in schema if slot.number is None and not slot.shape}
+    if label in known:
+        return schema
+    if label not in columns:
+        names = [*known, *columns]
+        raise SelectionError(f"no label {label!r}; the table has {names}{nearest(label, names)}")
+    return replace(
+        schema,
+        slots=tuple(slot for slot in schema if slot.name != label),
+        labels=(*schema.labels, pa.field(label, columns[label].arrow_type(nullable=True))),
+    )
+
+
 def _with_columns(selected: SlotSchema, full: SlotSchema, names: Iterable[str]) -> SlotSchema:
     """The selected schema, and the slots and kept columns that a predicate reads."""
     names = {*selected.names, *(field.name for field in selected.kept), *names}
+    names -= {field.name for field in selected.labels}
     return replace(
         selected,
         slots=tuple(slot for slot in full if slot.name in names),

@@ -13,6 +13,7 @@ import itertools
 import math
 import operator
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -54,8 +55,8 @@ _FRACTION = re.compile(r"\d*\.?\d*(?:[eE][+-]?\d{1,3})?")
 _SYMBOLS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _LITERAL_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 _SIGNS = (
-    "; a slot of ids holds signs, which are numbers: take the sign from "
-    "`featstore table show --rows 10 --ids`, or compare a column that the spec keeps"
+    "; a slot of ids holds signs, which are numbers: `featstore whatis --text {text} --slot {slot} "
+    "--table URL` prints that of a value, or compare a column that the spec keeps"
 )
 _GRAMMAR = "= == != < <= > >= in between is null and or not % () and sample(column, rate, seed)"
 
@@ -319,18 +320,27 @@ class _Builder:
         if len(families) > 1 or families.keys() & {"list", "other"}:
             some = nodes if len(nodes) <= 3 else families.values()
             sides = ", ".join(f"{_sql(node)} ({_family(self.type_of(node))})" for node in some)
-            hint = _SIGNS if self.compares_signs_with_text(nodes) else ""
             raise SelectionError(
-                f"where {self.text!r}: expected values of one kind, found {sides}{hint}"
+                f"where {self.text!r}: expected values of one kind, found {sides}"
+                f"{self.hint_at_signs(nodes)}"
             )
         return time
 
-    def compares_signs_with_text(self, nodes: Sequence[Node]) -> bool:
-        """Whether a column of the type of signs, or of lists of them, stands beside a text."""
+    def hint_at_signs(self, nodes: Sequence[Node]) -> str:
+        """How to find a sign, if a column of the type of signs, or of lists of them, stands beside
+        a text.
+        """
         bare = [_bare(node) for node in nodes]
-        types = [self.columns.get(node.name) for node in bare if isinstance(node, exp.Column)]
-        has_text = any(isinstance(node, exp.Literal) and node.is_string for node in bare)
-        return has_text and any(type_ in (pa.int64(), pa.list_(pa.int64())) for type_ in types)
+        slots = [
+            node.name
+            for node in bare
+            if isinstance(node, exp.Column)
+            and self.columns.get(node.name) in (pa.int64(), pa.list_(pa.int64()))
+        ]
+        texts = [node.this for node in bare if isinstance(node, exp.Literal) and node.is_string]
+        if not slots or not texts:
+            return ""
+        return _SIGNS.format(text=shlex.quote(texts[0]), slot=shlex.quote(slots[0]))
 
     def operands(self, *nodes: Node) -> list[pc.Expression]:
         """Expressions of values that are compared with each other, which must be of one kind."""

@@ -35,9 +35,9 @@ _MEANINGS = {
     "column_of": "one column of the aligned events",
     "fill_null": "`default` or `fill` in place of missing",
     "hash_values": "xxhash64 of each value's text",
-    "sign_column": "the id: slot number and hashes mixed, as a positive number",
-    "index_column": "the index, from 1; of a list each of them",
-    "float_column": "as float32",
+    "sign_column": "sign",
+    "index_column": "index, from 1",
+    "float_column": "float32",
 }
 _OPERATORS = {
     "hash": "the hashes, cut to `max_len`",
@@ -127,8 +127,7 @@ class Explanation(TableResult):
         return _HEADERS, [
             (
                 stored.get(i, step.of),
-                f"{step.step}{', stored' if i in stored else ''}"
-                f"{f': {step.meaning}' if step.meaning else ''}",
+                f"{_words(step)}{', stored' if i in stored else ''}",
                 ", ".join(self.steps[j].of for j in _shown_sources(self.steps, step)),
                 _text(step.value) + (f": {step.name}" if step.name else ""),
             )
@@ -174,6 +173,13 @@ def _described(step: Step) -> dict[str, str]:
     if function is known.function if known else function.__name__ not in _MEANINGS:
         return {"step": step.op, "meaning": _OPERATORS.get(step.op, "")}
     return {"step": function.__name__, "meaning": _MEANINGS.get(function.__name__, "")}
+
+
+def _words(step: ExplainedStep) -> str:
+    """What a step does, without the name of a function."""
+    if step.step in _MEANINGS:
+        return step.meaning
+    return f"{step.step}: {step.meaning}" if step.meaning else step.step
 
 
 def _is_shown(steps: Sequence[ExplainedStep], step: ExplainedStep) -> bool:

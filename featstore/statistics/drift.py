@@ -21,6 +21,7 @@ from featstore.statistics.summary import SlotSummary
 NUM_BINS = 10  # of numbers: the deciles of the rows before
 DEPENDENT = "rows of one user are not independent, so chance may do more than is said"
 NUM_ERRORS = 3.0  # the error, in standard errors, beside what chance adds on average
+_MOST_POINTS = 4096  # quantiles of counted rows: so many tell the shares of bins to three digits
 _DECILES = tuple((i + 1) / NUM_BINS for i in range(NUM_BINS - 1))
 
 
@@ -28,12 +29,14 @@ class DriftMethod(enum.StrEnum):
     """Over which cells drift was computed.
 
     `EXACT`: over all ids. `AT_LEAST`: over the ids that are listed, and all others as one; the
-    others may have drifted more. `BINS`: over bins of numbers.
+    others may have drifted more. `BINS`: over bins of numbers. `ESTIMATED_BINS`: over such bins,
+    whose shares are estimated from a sample, or from few quantiles.
     """
 
     EXACT = "exact"
     AT_LEAST = "at least"
     BINS = "bins"
+    ESTIMATED_BINS = "estimated bins"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +83,19 @@ def drift(before: Sequence[SlotSummary], after: SlotSummary) -> Drift | None:
     )
 
 
+def shares_differ(before: float, after: float, num_before: int, num_after: int) -> bool:
+    """Whether two shares of so many rows differ by more than `NUM_ERRORS` standard errors."""
+    if not num_before or not num_after:
+        return False
+    pooled = (before * num_before + after * num_after) / (num_before + num_after)
+    variance = pooled * (1 - pooled) * (1 / num_before + 1 / num_after)
+    return abs(after - before) > NUM_ERRORS * float(np.sqrt(max(variance, 0.0)))
+
+
 def _method(parts: Sequence[SlotSummary]) -> DriftMethod:
     if parts[-1].slot.kind is SlotKind.FLOAT:
-        return DriftMethod.BINS
+        off = any(one.sampled or one.points_error > one.num_values / _MOST_POINTS for one in parts)
+        return DriftMethod.ESTIMATED_BINS if off else DriftMethod.BINS
     knows_all = not any(part.unlisted or part.sampled for part in parts)
     return DriftMethod.EXACT if knows_all else DriftMethod.AT_LEAST
 

@@ -49,8 +49,8 @@ def mean_error(values: Floats) -> float:
     (the method of batch means, A. M. Law and W. D. Kelton, "Simulation Modeling and Analysis",
     2000).
 
-    At least `3 / n` of `n` rows, by the rule of three: rows that are all alike do not say that all
-    others are.
+    At least that of independent rows, since few parts may be alike by chance; and `3 / n` of `n`
+    rows, by the rule of three: rows that are all alike do not say that all others are.
 
     Args:
         values: Numbers from the rows in their order; NaN where unknown.
@@ -63,7 +63,8 @@ def mean_error(values: Floats) -> float:
         return 0.0
     off = sums - counts * (sums.sum() / total)
     variance = _NUM_PARTS / (_NUM_PARTS - 1) * float(np.sum(off**2)) / total**2
-    return max(_T_95 * float(np.sqrt(variance)), 3 / float(total))
+    independent = Z_95 * float(np.nanstd(values) / np.sqrt(total))
+    return max(_T_95 * float(np.sqrt(variance)), independent, 3 / float(total))
 
 
 def psi(expected: ArrayLike, actual: ArrayLike) -> float | None:
@@ -134,12 +135,20 @@ def auc(positives: ArrayLike, negatives: ArrayLike) -> float | None:
     return float(np.sum(up * (below + down / 2)) / (up.sum() * down.sum()))
 
 
+def auc_placements(positives: ArrayLike, negatives: ArrayLike) -> tuple[Floats, Floats]:
+    """For each cell, the share of negative rows with a lower score, and that of positive rows with
+    a higher one, ties counted half. There are rows of both.
+    """
+    up, down = _counts(positives), _counts(negatives)
+    lower = (np.cumsum(down) - down / 2) / down.sum()
+    return lower, 1 - (np.cumsum(up) - up / 2) / up.sum()
+
+
 def auc_standard_error(positives: ArrayLike, negatives: ArrayLike) -> float | None:
     """The standard error of `auc` (E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson, "Comparing
     the areas under two or more correlated receiver operating characteristic curves", Biometrics 44,
-    1988): the root of `var(v) / m + var(w) / n`, where `v` is for each of `m` positive rows the
-    share of negative ones with a lower score, `w` for each of `n` negative rows the share of
-    positive ones with a higher score, and ties count half.
+    1988): the root of `var(v) / m + var(w) / n`, where `v` and `w` are the `auc_placements` of the
+    `m` positive and the `n` negative rows.
 
     Rows are taken to be independent: those of one user are not, and the error is then larger.
 
@@ -150,11 +159,33 @@ def auc_standard_error(positives: ArrayLike, negatives: ArrayLike) -> float | No
     m, n = up.sum(), down.sum()
     if m < 2 or n < 2:
         return None
-    lower = (np.cumsum(down) - down / 2) / n
-    higher = 1 - (np.cumsum(up) - up / 2) / m
+    lower, higher = auc_placements(up, down)
     area = float(np.sum(up * lower) / m)
     of_up, of_down = np.sum(up * (lower - area) ** 2), np.sum(down * (higher - area) ** 2)
     return float(np.sqrt(of_up / (m - 1) / m + of_down / (n - 1) / n))
+
+
+def mean_of_halves_variance(of_half: float, agreement: float, area: float) -> float:
+    """The variance of the mean of two areas, where each half of the rows is scored by the rates of
+    the other half.
+
+    Where both halves order the values alike (agreement 1), the areas are independent, and the
+    variance is half of that of one. Where they order them by chance (0), both areas are high or low
+    by the same chance, and it is that of one. Between, an area is `a . b / |b|` for the deviations
+    `a` and `b` of the halves from one rate, and all of its terms of first order count
+    (docs/design/explore.md). The agreement of few values may be chance, too: it counts less where
+    the area is few standard errors from a half.
+
+    Args:
+        of_half: The variance of one area for given scores.
+        agreement: The correlation of the scores of both halves.
+        area: The mean of the areas.
+    """
+    if not of_half:
+        return 0.0
+    squared = (area - 0.5) ** 2 / of_half
+    q = max(0.0, agreement) * squared / (squared + 1)
+    return of_half * (1 - q + q * (2 - q) ** 2 / 2)
 
 
 def mutual_information(positives: ArrayLike, negatives: ArrayLike) -> float | None:

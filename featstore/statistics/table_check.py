@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ class TableCheckReport(TableResult):
         table_url: The table.
         version: Its version; None for plain Parquet.
         results: The results, by partition.
+        num_left_out: How many results that passed or were skipped `only_failed` has left out.
         table: An Arrow table with a row per result: `outcome`, `check`, `column`, `partition` (such
             as `dt=2026-11-01`), `value`, `error`, `at_least`, `at_most` and `note`, as of
             `CheckResult`.
@@ -46,6 +47,7 @@ class TableCheckReport(TableResult):
     table_url: str = field(repr=False)
     version: int | None
     results: tuple[CheckResult, ...]
+    num_left_out: int = 0
     table: pa.Table = field(init=False, compare=False)
     _align = ("left", "left", "left", "left", "right", "left", "left")
 
@@ -60,6 +62,11 @@ class TableCheckReport(TableResult):
     def ok(self) -> bool:
         """Whether no check of severity `fail` failed."""
         return all(result.outcome is not Outcome.FAIL for result in self.results)
+
+    def only_failed(self) -> "TableCheckReport":
+        """The report with only the results that failed or warn."""
+        kept = [one for one in self.results if one.outcome in (Outcome.FAIL, Outcome.WARN)]
+        return replace(self, results=tuple(kept), num_left_out=len(self.results) - len(kept))
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
@@ -91,7 +98,10 @@ class TableCheckReport(TableResult):
         found = Counter(result.outcome for result in self.results)
         counts = ", ".join(f"{found[outcome]:,} {outcome}" for outcome in Outcome if found[outcome])
         of_drift = any(result.check == "drift" and result.error for result in self.results)
-        summary = f"{redact(self.table_url)}: {len(self.results):,} checks: {counts}"
+        if self.num_left_out:
+            counts = ", ".join(filter(None, [counts, f"{self.num_left_out:,} others not shown"]))
+        num = len(self.results) + self.num_left_out
+        summary = f"{redact(self.table_url)}: {num:,} checks: {counts}"
         return [summary, *([f"± of drift is what chance may do; {DEPENDENT}"] if of_drift else [])]
 
 

@@ -184,3 +184,19 @@ def test_drift_over_all_values_is_not_marked(before: Profile) -> None:
     found = before.compare(before)
     assert found.table["psi_method"].to_pylist() == ["exact", "bins"]
     assert "≥" not in str(found)
+
+
+@pytest.mark.parametrize(("num_rows", "estimated"), [(5, False), (20_000, True)])
+def test_drift_of_bins_is_marked_as_an_estimate_where_statistics_have_few_quantiles(
+    num_rows: int, estimated: bool
+) -> None:
+    price = Slot(name="price", kind=SlotKind.FLOAT, number=1)
+    gatherer = StatisticsGatherer(SlotSchema(slots=(price,)))
+    rows = pa.record_batch({"price": np.random.default_rng(1).random(num_rows, np.float32)})
+    gatherer.update(rows)
+    stored = stored_profile(gatherer.finish(), None, [price], [])
+    for other in (stored, profile_rows([rows], [price])):
+        found = stored.compare(other)
+        assert found["price"]["psi_method"] == ("estimated bins" if estimated else "bins")
+        assert ("≈ " in str(found).splitlines()[-3 if estimated else -2]) == estimated
+        assert str(found).splitlines()[-1].startswith("≈: estimated") == estimated

@@ -206,7 +206,7 @@ def test_slots_of_more_values_than_are_listed_are_marked_in_picture_and_text() -
     assert "may have drifted more" in " ".join(render(found.plot_drift()).texts)
     assert [text.get_text() for text in found.plot_coverage().axes[0].get_yticklabels()] == [*"ab"]
     lines = str(found).splitlines()
-    assert [line.split("  ")[-1].strip() for line in lines[3:5]] == ["-", "≥ 0"]
+    assert [line.split()[2:] for line in lines[3:5]] == [["-"], ["≥", "0"]]
     assert lines[-1].startswith("≥: over the most frequent values")
 
 
@@ -214,15 +214,33 @@ def test_the_text_begins_with_the_partition_that_drifted_most(table: Table) -> N
     found = table.profile_partitions()
     lines = str(found).splitlines()
     assert lines[0] == "3 partitions (from the rows: exact)"
-    assert lines[3].split()[::3] == ["dt=2026-11-03", "user"]
+    assert lines[3].split()[:4:3] == ["dt=2026-11-03", "user"]
     assert {line.split()[0]: line.split()[2] for line in lines[4:6]} == {
         "dt=2026-11-01": "-",
         "dt=2026-11-02": "0",  # no more than chance may do to 40 rows
     }
     assert "rows of one user are not independent" in lines[-1]
     as_json = json.loads(json.dumps(found.as_dict()))
-    assert as_json["slots"] == found.table.to_pylist()
+    slots = [partition.pop("slots") for partition in as_json["partitions"]]
+    assert [row for rows in slots for row in rows] == as_json["slots"] == found.table.to_pylist()
     assert as_json["partitions"] == found.most_drifted.to_pylist()
+
+
+def test_all_slots_that_drifted_and_those_whose_coverage_moved_are_named(table: Table) -> None:
+    lines = str(table.profile_partitions()).splitlines()
+    assert "coverage that moved" in lines[1]
+    moved = {line.split()[0]: line.split("  ")[-1] for line in lines[3:6]}
+    assert moved["dt=2026-11-02"] == "price 100.0% → 50.0%"
+    assert moved["dt=2026-11-03"] == "price 50.0% → 100.0%"
+    slots = [Slot(name=f"slot_{i}", kind=SlotKind.ID, number=i) for i in range(1, 9)]
+
+    def profile(value: int) -> Profile:
+        rows = {slot.name: [value] * 1_000 for slot in slots}
+        return profile_rows(pa.table(rows).to_batches(), slots)
+
+    text = str(partition_profiles([("day=1", profile(1)), ("day=2", profile(2))]))
+    assert "…" not in text
+    assert all(slot.name in text for slot in slots)
 
 
 def test_drift_is_what_chance_did_not_make_and_sorts_the_days(table: Table) -> None:

@@ -64,7 +64,7 @@ def test_without_decoding_there_are_bytes_and_no_times(table: Table) -> None:
     assert found.table["stored_bytes"].equals(table.reading_costs().table["stored_bytes"])
     assert found.table["decode_ns_per_row"].null_count == 3
     assert found.num_decoded_rows == 0
-    assert "0 ns of CPU" in str(found)
+    assert str(found).splitlines()[0].endswith("footers are left out)")
 
 
 def test_every_slot_takes_time_to_decode(table: Table) -> None:
@@ -152,6 +152,7 @@ def test_the_text_begins_with_the_slots_that_take_most_time(table: Table) -> Non
     found = table.reading_costs()
     times = {row["slot"]: row["decode_ns_per_row"] for row in found.table.to_pylist()}
     lines = str(found).splitlines()
-    assert lines[0].startswith("a row: ")
+    assert lines[0].startswith("a row of these slots: ")
+    assert "footers are left out), " in lines[0]
     assert [line.split()[0] for line in lines[3:]] == sorted(times, key=lambda name: -times[name])
     assert json.loads(json.dumps(found.as_dict()))["slots"] == found.table.to_pylist()

@@ -240,6 +240,29 @@ def test_a_directory_of_a_table_is_no_table(table: Table) -> None:
         featstore.open_table(f"{table.url}/month=2013-01")
 
 
+@pytest.mark.parametrize("type_", [pa.int64(), pa.bool_(), pa.float64()])
+def test_a_column_of_a_plain_directory_may_be_the_label(tmp_path: Path, type_: Any) -> None:
+    """Its zeros are not missing. A spec's slots are no labels, and neither are lists or texts."""
+    columns = {
+        "item": [1, 1, 2, 2, 0],
+        "click": pa.array([1, 0, 0, 0, None]).cast(type_),
+        "text": ["a"] * 5,
+        "tags": [[1]] * 5,
+    }
+    put_parquet(tmp_path / "plain" / "a.parquet", columns)
+    table = featstore.open_table(tmp_path / "plain")
+    found = table.label_profile("click")
+    assert (found.num_known, found.num_positive) == (4, 1)
+    assert found.table["slot"].to_pylist() == ["item", "tags"]
+    assert [cell["rate"] for cell in found["item"]["cells"]] == [0.5, 0.0]
+    assert table.label_profile("click", "click = 1").num_positive == 1
+    with pytest.raises(SelectionError, match=r"no label 'clik'; the table has .*mean 'click'"):
+        table.label_profile("clik")
+    for name in ("text", "tags"):
+        with pytest.raises(SelectionError, match=f"no label '{name}'"):
+            table.label_profile(name)
+
+
 def test_a_directory_and_a_glob_of_parquet_open_like_a_table(table: Table, plain: Path) -> None:
     whole = table.to_arrow(where="month = '2013-01'").drop_columns("month")
     for url in (f"{plain}", f"{plain}/*.parquet"):

@@ -75,6 +75,8 @@ def test_frames_and_files_of_a_profile_have_texts(table: Table) -> None:
     assert (ann["count"], ann["share"]) == (3, 0.6)
     assert ann["rate_click"] == pytest.approx(1 / 3)
     assert "user_slot" in profile.values.to_pandas().to_csv()
+    # Stored statistics know no rates: a column of them would be null in every row.
+    assert table.profile(stored=True).values.column_names == columns[:-1]
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -190,9 +190,10 @@ def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int])
         ("usr = 1", r"no column 'usr'; did you mean 'user'"),
         (
             "user = 'x'",
-            r"expected values of one kind, found user \(number\), 'x' \(text\); .*--ids",
+            r"expected values of one kind, found user \(number\), 'x' \(text\); .*"
+            "`featstore whatis --text x --slot user --table URL`",
         ),
-        ("tags = 'x'", r"found tags \(list\), 'x' \(text\); .*--ids"),
+        ("tags = 'x y'", r"found tags \(list\), 'x y' \(text\); .*--text 'x y' --slot tags "),
         ("tags = 1", r"found tags \(list\), 1 \(number\)$"),
         ("month = 1", r"found month \(text\), 1 \(number\)$"),
         ("price = 'x'", r"found price \(number\), 'x' \(text\)$"),

@@ -52,7 +52,7 @@ def test_a_slot_is_explained_from_its_raw_columns_to_its_sign() -> None:
     assert {step.of for step in found.steps} == {"user", "at", "who", "hour", "who_x_hour"}
     assert "2026-11-01T17:00:00+00:00" in str(found)
     last = str(found).splitlines()[-1].split()
-    assert last[:3] == ["who_x_hour", "sign_column,", "stored:"]
+    assert last[:3] == ["who_x_hour", "sign,", "stored"]
 
 
 def test_reads_are_positions_of_earlier_steps() -> None:
@@ -96,11 +96,11 @@ def test_each_step_of_a_hash_has_its_name_and_its_meaning() -> None:
         ("clean", "NaN and null elements made missing"),
         ("hash_values", "xxhash64 of each value's text"),
         ("hash", "the hashes, cut to `max_len`"),
-        ("sign_column", "the id: slot number and hashes mixed, as a positive number"),
+        ("sign_column", "sign"),
     ]
     assert [line.split()[:2] for line in str(found).splitlines()[2:]] == [
         ["user", "raw"],
-        ["who", "sign_column,"],
+        ["who", "sign,"],
     ]
     frame = found.to_pandas()
     assert frame["stored"].tolist() == [False] * 5 + [True]
@@ -160,8 +160,7 @@ def test_buckets_are_shown_as_their_intervals_and_signs_as_what_they_stand_for()
         "user raw 'ann'",
         "price raw 20.0",
         "bin bucketize price 1: [10, 50)",
-        "user_x_bin sign_column, stored: the id: slot number and hashes mixed, as a positive number "
-        f"user, bin {sign}: ann & [10, 50)",
+        f"user_x_bin sign, stored user, bin {sign}: ann & [10, 50)",
     ]
 
 

@@ -8,12 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 import featstore
 from featstore.base.errors import InputError, SelectionError, SpecError
 from featstore.explore.table import Table, open_table
 from featstore.spec.parse import load_spec
 from featstore.statistics.data_checks import Outcome
+from featstore.tools.cli.program import cli
 from tests.checked_specs import document
 
 RATE = {"check": "label_rate", "of": "click", "at_least": 0.4, "at_most": 0.6}
@@ -69,6 +71,15 @@ def test_the_report_is_a_table_with_a_summary(url: str) -> None:
     assert lines[2].split() == ["warn", "rows", "dt=2026-11-02", "8", "at", "least", "10"]
     assert lines[-1] == f"{url}: 4 checks: 3 pass, 1 warn"
     assert max(map(len, open_table(url).check().text(60).splitlines()[:-1])) <= 60
+
+
+def test_only_what_failed_is_kept_beside_the_number_of_all(url: str) -> None:
+    report = open_table(url).check().only_failed()
+    assert [(r.check, r.outcome) for r in report.results] == [("rows", Outcome.WARN)]
+    assert report.table.num_rows == len(report.as_dict()["results"]) == 1
+    assert str(report).splitlines()[-1] == f"{url}: 4 checks: 1 warn, 3 others not shown"
+    printed = CliRunner().invoke(cli, ["table", "check", url, "--failed"])
+    assert (printed.exit_code, printed.stdout) == (0, f"{report}\n")
 
 
 def test_the_report_is_a_result_for_notebooks(url: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from featstore.base.errors import InputError, SelectionError
-from featstore.base.table_result import auc_text, least_text, number_text
+from featstore.base.table_result import ERRORS_95, auc_text, least_text, number_text
 from featstore.explore.plots.frame import (
     COLOUR,
     MARKED,
@@ -72,7 +72,7 @@ def plot_costs(table: pa.Table) -> "Figure":
 
 
 def plot_auc(label: str, table: pa.Table) -> "Figure":
-    """A bar from 0.5 to the AUC of each slot alone with its standard error, the largest first.
+    """A bar from 0.5 to the AUC of each slot alone with its error of 95 %, the largest first.
 
     Args:
         label: The label.
@@ -86,12 +86,14 @@ def plot_auc(label: str, table: pa.Table) -> "Figure":
     axes.barh(range(len(shown)), lengths, left=0.5, color=COLOUR)
     for i, row in enumerate(shown):
         if row["auc_standard_error"] is not None:
-            ends = [row["auc"] - row["auc_standard_error"], row["auc"] + row["auc_standard_error"]]
-            axes.plot(ends, [i, i], color="black", linewidth=3.0)
+            error = ERRORS_95 * row["auc_standard_error"]
+            axes.plot(
+                [row["auc"] - error, row["auc"] + error], [i, i], color="black", linewidth=3.0
+            )
     axes.axvline(0.5, color="black", linewidth=0.8)
     low, high = axes.get_xlim()
     axes.set_xlim(low if min(lengths, default=0.0) < 0.0 else 0.5, max(high, _LEAST_AUC))
-    axes.set_xlabel("AUC of the slot alone, out of sample (0.5: says nothing; black: ± its error)")
+    axes.set_xlabel("AUC of the slot alone, out of sample (0.5: says nothing; black: 95 %)")
     texts = [auc_text(row["auc"], row["auc_standard_error"]) for row in shown]
     write_values(axes, texts)
     return figure
@@ -250,13 +252,13 @@ def cells_in_order(
 
 
 def cell_text(slot: str, cell: Mapping[str, Any], names: ValueNames) -> str:
-    """What a row of `LabelProfile.cells` is about: a value, a bin, all other values, or missing."""
+    """What a row of `LabelProfile.cells` is about: a value, a bin, others, or rows without any."""
     if cell["cell"] == "value":
         return names.text(slot, cell["value"])
     if cell["cell"] == "bin":
         low, high = number_text(cell["low"]), number_text(cell["high"])
         return low if low == high else f"{low} to {high}"
-    return "(missing)" if cell["cell"] == "missing" else "(all other values)"
+    return "(all other values)" if cell["cell"] == "other" else f"({cell['cell']})"
 
 
 def _intervals(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:

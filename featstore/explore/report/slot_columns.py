@@ -104,7 +104,7 @@ def facts(slot: SlotFigures) -> list[tuple[str, str]]:
     ]
     if label:
         found += [
-            ("AUC of the slot alone (standard error)", _auc(slot)[0]),
+            ("AUC of the slot alone (± 95 %)", _auc(slot)[0]),
             ("mutual information, bits", two_digits(label["mutual_information"])),
             ("information value", two_digits(label["information_value"])),
         ]
@@ -250,12 +250,13 @@ _FIRST: Sequence[SlotColumn] = (
 _PSI = SlotColumn(
     title="drift",
     help="the population stability index from before to after; above 0.25 is much; ≥: of the most "
-    "frequent values, others may have drifted more (a report with --exact counts all of them)",
+    "frequent values, others may have drifted more; ≈: estimated from samples of rows (a report "
+    "with --exact counts all of them)",
     cell=lambda slot: _drift(slot.change),
 )
 _AUC = SlotColumn(
     title="AUC",
-    help="how well the slot alone ranks rows by the label, and the standard error; 0.5: nothing",
+    help="how well the slot alone ranks rows by the label, ± 95 %; 0.5: nothing",
     cell=_auc,
 )
 _DAY = SlotColumn(

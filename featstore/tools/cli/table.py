@@ -287,6 +287,7 @@ def delete(table: str, where: str, dry_run: bool) -> None:
     examples=[
         "featstore table check --table /data/ctr",
         "featstore table check --table /data/ctr --spec spec.yaml --where \"dt >= '2026-11-01'\"",
+        "featstore table check --table /data/ctr --failed",
         "featstore table check --table /data/ctr --layout --batch-size 4096",
     ]
 )
@@ -299,6 +300,7 @@ def delete(table: str, where: str, dry_run: bool) -> None:
 )
 @click.option("--spec", metavar="URL", help="The spec whose `checks` to run.")
 @stale_groups_option
+@click.option("--failed", is_flag=True, help="Print only the checks that failed or warn.")
 @click.option(
     "--layout",
     is_flag=True,
@@ -318,6 +320,7 @@ def check(
     where: str | None,
     spec: str | None,
     stale_groups: str,
+    failed: bool,
     layout: bool,
     batch_size: int,
     as_json: bool,
@@ -328,12 +331,13 @@ def check(
     The exit code is 1 if a check of severity `fail` fails, or if something is slow to read.
     """
     only(layout, "with --layout", "--batch-size")
-    only(not layout, "without --layout", "--where", "--spec", "--stale-groups")
+    only(not layout, "without --layout", "--where", "--spec", "--stale-groups", "--failed")
     if layout:
         report = load("featstore.statistics.table_lint").lint(table, version, batch_size=batch_size)
     else:
         open_table = load("featstore.explore.table").open_table
-        report = open_table(table, version, stale_groups=stale_groups).check(spec, where)
+        found = open_table(table, version, stale_groups=stale_groups).check(spec, where)
+        report = found.only_failed() if failed else found
     show(report, as_json=as_json)
     sys.exit(0 if report.ok else 1)
 

@@ -63,11 +63,11 @@ def test_areas_near_a_half_are_not_drawn_as_if_they_were_large() -> None:
     assert_bar_ends_at(picture, axes, 0.513, 0)
 
 
-def test_a_line_has_the_length_of_two_standard_errors() -> None:
+def test_a_line_is_an_interval_of_95_percent() -> None:
     figure = label_profile_of({"one": 0.7}, error=0.05).plot_auc()
     picture, [axes] = render(figure), figure.axes
-    assert "0.700 (0.05)" in picture.texts
-    for end, away in ((0.65, 3), (0.75, -3)):
+    assert "0.700 ±0.098" in picture.texts
+    for end, away in ((0.7 - 1.96 * 0.05, 3), (0.7 + 1.96 * 0.05, -3)):
         assert same_colour(picture.colour(axes, end, 0, dx=away), "black")
         assert not same_colour(picture.colour(axes, end, 0, dx=-away), "black")
 

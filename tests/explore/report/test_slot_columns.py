@@ -52,7 +52,7 @@ def test_cells_are_texts_with_the_numbers_behind_them(table: Table) -> None:
     assert cells["coverage"] == ("100%", 1.0)
     assert cells["distinct"] == ("6", 6)
     assert cells["bytes/row"][1] > 0
-    assert cells["AUC"] == ("1.000 (0)", 1.0)
+    assert cells["AUC"] == ("1.000 ±0", 1.0)
     assert cells["drift"][1] > 1.0
     assert cells["values"][0].count("(25.0%)") == 2
     tags = figures(table, "tags", stored=False)
@@ -90,7 +90,7 @@ def test_the_facts_of_ids_numbers_and_lists(table: Table) -> None:
     assert user["different values, before → after"] == "4"
     assert user["new values"] == f"50.0%: {whole('u4 (25.0%)')}  {whole('u5 (25.0%)')}"
     assert user["vanished values"].startswith("50.0%: u")
-    assert user["AUC of the slot alone (standard error)"] == "1.000 (0)"
+    assert user["AUC of the slot alone (± 95 %)"] == "1.000 ±0"
     assert "mean" not in user
     assert price["rows not missing"] == "64 (80.0%)"
     assert price["least and largest"] == "1, 139"
