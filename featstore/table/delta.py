@@ -43,6 +43,7 @@ from featstore.table.layout import (
     require_delta_scheme,
 )
 from featstore.table.log_files import (
+    NO_MASKS,
     LogFiles,
     VersionTakenError,
     commit_infos,
@@ -655,7 +656,7 @@ def _data_files(url: str, table: DeltaTable, crc32s: Mapping[str, int]) -> FileL
     # `pa.table(actions)` would import pandas, which takes longer than all the rest.
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
     log_url = _table_uri(url)
-    masks = masks_at(url, log_url, table.version()) if may_have_vectors(table) else {}
+    masks = masks_at(url, log_url, table.version()) if may_have_vectors(table) else NO_MASKS
     return files_of(url, actions, table.metadata().partition_columns, crc32s, masks)
 
 

@@ -8,10 +8,10 @@ here. Formats: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#checkpo
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 from featstore.base.errors import DataFileError
 from featstore.base.redaction import redact
 from featstore.files.storage import join, open_read
+from featstore.native.columns import Numbers, numbers, text_of, texts
 from featstore.native.damage import damage_as, first_line
 from featstore.table.layout import LOG_DIR, decode_path, is_whole
-from featstore.table.log_files import commit_url, content_of, log_names
-from featstore.table.row_masks import MaskRecord, RowMask, decode_base85
+from featstore.table.log_files import Masks, commit_url, content_of, decoded_paths, log_names
+from featstore.table.row_masks import MaskRecord, decode_base85, texts_of_masks
 
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint(\.(?P<part>\d{10})\.(?P<num_parts>\d{10})|\.[^.]+)?"
@@ -37,31 +38,20 @@ _FIRST = 1
 # What is read of actions. Arrow parses them without an object for each.
 _VECTOR = pa.struct(
     {
-        "storageType": pa.string(),
-        "pathOrInlineDv": pa.string(),
+        "storageType": pa.large_string(),
+        "pathOrInlineDv": pa.large_string(),
         "offset": pa.int64(),
         "sizeInBytes": pa.int64(),
         "cardinality": pa.int64(),
     }
 )
-_ADD = pa.struct({"path": pa.string(), "deletionVector": _VECTOR})
+_ADD = pa.struct({"path": pa.large_string(), "deletionVector": _VECTOR})
 _ACTIONS = pa.schema({"add": _ADD, "sidecar": pa.struct({"path": pa.string()})})
 _MOST_BLOCK_BYTES = 1 << 30
 
 
-class _Vector(NamedTuple):
-    """What an action says of a vector; the fields are those of the format."""
-
-    storage: str | None
-    text: str | None
-    offset: int | None
-    num_bytes: int | None
-    num_rows: int | None
-
-
-def masks_at(url: str, log_url: str, version: int) -> dict[str, RowMask]:
-    """The row masks of a version's files, by the path of the file. There may be some of files that
-    the version does not have.
+def masks_at(url: str, log_url: str, version: int) -> Masks:
+    """Reads the row masks of a version's files. There may be some of files that it does not have.
 
     Args:
         url: The table.
@@ -73,18 +63,16 @@ def masks_at(url: str, log_url: str, version: int) -> dict[str, RowMask]:
         StoreError: The store failed.
     """
     begin, names = latest_checkpoint(log_names(log_url), version)
-    vectors = dict[str, _Vector | None]()
-    for name in names:
-        for actions in _of_checkpoint(join(log_url, LOG_DIR), name):
-            vectors |= _vectors(actions)
-    for later in range(begin + 1, version + 1):
-        vectors |= _vectors(_of_lines(commit_url(log_url, later)))
-    found = {path: vector for path, vector in vectors.items() if vector is not None}
-    named = _named_files(url, found)
-    return {
-        decode_path(url, path): _mask(url, path, vector, named.get(path, ""))
-        for path, vector in found.items()
-    }
+    log = join(log_url, LOG_DIR)
+    read = itertools.chain(
+        (_ACTIONS.empty_table(),),
+        *(_of_checkpoint(log, name) for name in names),
+        (_of_lines(commit_url(log_url, later)) for later in range(begin + 1, version + 1)),
+    )
+    last = _last_of_each_path(pa.concat_tables([_added(actions) for actions in read]))
+    last = last.filter(last["vector"].is_valid())
+    paths = decoded_paths(url, last["path"].combine_chunks())
+    return Masks(paths, _masks(url, paths, last["vector"].combine_chunks()))
 
 
 def latest_checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
@@ -162,44 +150,103 @@ def _of_lines(url: str) -> pa.Table:
         )
 
 
-def _vectors(actions: pa.Table) -> dict[str, _Vector | None]:
-    """The vector of each path that is added, by the last of its actions."""
+def _added(actions: pa.Table) -> pa.Table:
+    """The paths that actions add, each with its vector."""
     added = actions["add"].filter(pc.struct_field(actions["add"], "path").is_valid())
-    vectors = pc.struct_field(added, "deletionVector")
-    fields = [pc.struct_field(vectors, field.name).to_pylist() for field in _VECTOR]
-    return {
-        path: _Vector(*of) if has_vector else None
-        for path, has_vector, of in zip(
-            pc.struct_field(added, "path").to_pylist(),
-            vectors.is_valid().to_pylist(),
-            zip(*fields, strict=True),
-            strict=True,
-        )
-    }
+    paths, vectors = (pc.struct_field(added, name) for name in ("path", "deletionVector"))
+    return pa.table([paths.cast(pa.large_binary()), vectors], ["path", "vector"])
 
 
-def _named_files(url: str, vectors: Mapping[str, _Vector]) -> dict[str, str]:
-    """The URLs of those files of vectors that are named by a UUID, by the paths of data files. All
-    names are decoded together, since each data file may have its own.
+def _last_of_each_path(added: pa.Table) -> pa.Table:
+    """The last row of each path."""
+    encoded = added["path"].combine_chunks().dictionary_encode()
+    last: Numbers = np.zeros(len(encoded.dictionary), np.int64)
+    last[np.from_dlpack(encoded.indices)] = np.arange(len(encoded))  # the last of several stays
+    return added.take(numbers(last))
+
+
+def _masks(url: str, paths: pa.Array, vectors: pa.StructArray) -> pa.Array:
+    """The mask of each file with a vector, as of `Masks`."""
+    storage, text, offset, num_bytes, num_deleted = vectors.flatten()
+    _require(url, paths, "pathOrInlineDv to be text", text, text.is_valid())
+    zero, minus = numbers([0])[0], numbers([-1])[0]
+    firsts = pc.coalesce(offset, zero)
+    for name, column in zip(
+        ("sizeInBytes", "cardinality", "offset"), (num_bytes, num_deleted, firsts), strict=True
+    ):
+        is_right = pc.greater_equal(pc.coalesce(column, minus), zero)
+        _require(url, paths, f"{name} to be a number from 0 on", column, is_right)
+    nothing, colon = texts(["", ":"])
+    parts = (pc.coalesce(column.cast(pa.large_binary()), nothing) for column in (storage, text))
+    # One file has the vectors of many.
+    encoded = pc.binary_join_element_wise(*parts, colon).dictionary_encode()
+    of = np.from_dlpack(encoded.indices)
+    stored = [text_of(each).partition(":") for each in encoded.dictionary.to_pylist()]
+    records = _records(
+        url,
+        [(kind, where) for kind, _, where in stored],
+        lambda index: text_of(paths[int(np.argmax(of == index))].as_py()),
+    )
+    is_in_log = np.array([not record.url for record in records], bool)
+    # Null, or 0, in the log is the first one of a file.
+    places = np.where(is_in_log[of], 0, np.maximum(np.from_dlpack(firsts), _FIRST))
+    return texts_of_masks(f"{join(url)}/", records, of, num_deleted, numbers(places), num_bytes)
+
+
+def _require(url: str, paths: pa.Array, expected: str, found: pa.Array, is_right: pa.Array) -> None:
+    """DataFileError for the first file whose value in the log is not right."""
+    if pc.all(is_right).as_py() is False:  # None of no vectors
+        row = pc.index(is_right, value=False).as_py()
+        raise _damaged(url, text_of(paths[row].as_py()), expected, found[row].as_py())
+
+
+def _records(
+    url: str, stored: Sequence[tuple[str, str]], path_of: Callable[[int], str]
+) -> list[MaskRecord]:
+    """The records of vectors, without place and size.
+
+    Args:
+        url: The table.
+        stored: How each is stored, and the path of its file or the vector itself.
+        path_of: The path of a data file that has it, for errors.
     """
-    texts = {
-        path: (of.text or "")[-_UUID_CHARS:] for path, of in vectors.items() if of.storage == "u"
-    }
+    uuids = {index: of[-_UUID_CHARS:] for index, (kind, of) in enumerate(stored) if kind == "u"}
     try:
-        if any(len(text) != _UUID_CHARS for text in texts.values()):
-            raise ValueError("a text that is no UUID's")
-        digits = decode_base85("".join(texts.values())).hex()
+        names = dict(zip(uuids, _names(uuids.values()), strict=True))
     except ValueError:
-        path = next(path for path, text in texts.items() if not _is_uuid(text))
+        index = next(index for index, text in uuids.items() if not _is_uuid(text))
         expected = f"a path that ends in {_UUID_CHARS} characters of base85"
-        raise _damaged(url, path, expected, vectors[path].text) from None
-    root, found = f"{join(url)}/", dict[str, str]()
-    for number, path in enumerate(texts):
+        raise _damaged(url, path_of(index), expected, stored[index][1]) from None
+    root, records = f"{join(url)}/", list[MaskRecord]()
+    for index, (kind, text) in enumerate(stored):
+        if kind == "i":
+            records.append(MaskRecord(_KIND, text=text))
+        elif kind == "u":
+            directory = text[:-_UUID_CHARS].strip("/")
+            name = names[index]
+            records.append(
+                MaskRecord(_KIND, f"{root}{directory}/{name}" if directory else root + name)
+            )
+        elif kind == "p":
+            records.append(MaskRecord(_KIND, _url(url, text)))
+        else:
+            raise DataFileError(
+                f"{redact(url)}: {path_of(index)}: expected a deletion vector in a file or in the "
+                f"log (storage u, p or i), found storage {kind!r}, which featstore does not read"
+            )
+    return records
+
+
+def _names(uuids: Collection[str]) -> Iterator[str]:
+    """The names of files of vectors, which are decoded together, since each data file may have its
+    own. ValueError if a text is no UUID in base85.
+    """
+    if any(len(text) != _UUID_CHARS for text in uuids):
+        raise ValueError("a text that is no UUID's")
+    digits = decode_base85("".join(uuids)).hex()
+    for number in range(len(uuids)):
         of = digits[32 * number : 32 * (number + 1)]
-        directory = (vectors[path].text or "")[:-_UUID_CHARS].strip("/")
-        name = f"deletion_vector_{of[:8]}-{of[8:12]}-{of[12:16]}-{of[16:20]}-{of[20:]}.bin"
-        found[path] = f"{root}{directory}/{name}" if directory else f"{root}{name}"
-    return found
+        yield f"deletion_vector_{of[:8]}-{of[8:12]}-{of[12:16]}-{of[16:20]}-{of[20:]}.bin"
 
 
 def _is_uuid(text: str) -> bool:
@@ -214,44 +261,8 @@ def _url(url: str, logged: str) -> str:
     return path if is_whole(path) else join(url, path)
 
 
-def _number(url: str, path: str, name: str, found: int | None) -> int:
-    """A field of a vector, which must be a number from 0 on."""
-    if found is None or found < 0:
-        raise _damaged(url, path, f"{name} to be a number from 0 on", found)
-    return found
-
-
 def _damaged(url: str, path: str, expected: str, found: object) -> DataFileError:
     return DataFileError(
         f"{redact(url)}: {path}: deletion vector in the log: expected {expected}, found "
         f"{found!r:.80}: restore the log from a copy"
     )
-
-
-def _mask(url: str, path: str, vector: _Vector, named: str) -> RowMask:
-    """The mask of a file with this vector.
-
-    Args:
-        url: The table.
-        path: The file's path.
-        vector: The vector.
-        named: The URL of the vector's file, if that is named by a UUID.
-    """
-    kind, text = vector.storage, vector.text
-    if text is None:
-        raise _damaged(url, path, "pathOrInlineDv to be text", text)
-    num_bytes = _number(url, path, "sizeInBytes", vector.num_bytes)
-    num_deleted = _number(url, path, "cardinality", vector.num_rows)
-    first = _number(url, path, "offset", vector.offset or 0) or _FIRST  # null, or 0, in the log
-    if kind == "i":
-        record = MaskRecord(_KIND, num_bytes=num_bytes, text=text)
-    elif kind == "u":
-        record = MaskRecord(_KIND, named, first, num_bytes)
-    elif kind == "p":
-        record = MaskRecord(_KIND, _url(url, text), first, num_bytes)
-    else:
-        raise DataFileError(
-            f"{redact(url)}: {path}: expected a deletion vector in a file or in the log (storage "
-            f"u, p or i), found storage {kind!r}, which featstore does not read"
-        )
-    return RowMask((record,), num_deleted)

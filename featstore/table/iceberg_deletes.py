@@ -57,6 +57,9 @@ class Deletes:
     by_path: dict[str, list[_Delete]] = field(default_factory=dict)
     by_partition: dict[tuple[int, Any], list[_Delete]] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.vectors or self.by_path or self.by_partition)
+
     def add(self, url: str, io: Any, manifest: Any) -> None:
         """Adds what a manifest of deletes records.
 

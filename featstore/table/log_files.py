@@ -24,7 +24,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +52,6 @@ from featstore.files.storage import (
 from featstore.native.columns import Numbers, narrow, numbers, text_of, texts
 from featstore.table.layout import LOG_DIR, decode_path, is_whole
 from featstore.table.parquet_dir import each_footer
-from featstore.table.row_masks import RowMask
 from featstore.table.snapshot import FileList, Partition
 
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -201,12 +200,35 @@ def _parsed(file_url: str, line: bytes) -> dict[str, Any]:
     )
 
 
+class Masks(NamedTuple):
+    """Row masks of data files.
+
+    Attributes:
+        paths: The paths of the files, large_binary (num_masks,).
+        texts: The masks, as of the column `mask` of a `FileList`, likewise.
+    """
+
+    paths: pa.Array
+    texts: pa.Array
+
+
+NO_MASKS = Masks(texts(()), texts(()))
+
+
+def decoded_paths(url: str, logged: pa.Array) -> pa.Array:
+    """`decode_path` of paths in a table's log, large_binary: these themselves if they are so."""
+    # Few tables have escaped or absolute paths, and decoding is a call in Python for each file.
+    if not pc.any(pc.match_substring_regex(logged, "%|^/|:/")).as_py():
+        return logged
+    return texts(decode_path(url, text_of(path)) for path in logged.to_pylist())
+
+
 def files_of(
     url: str,
     actions: pa.Table,
     keys: Sequence[str],
     crc32s: Mapping[str, int],
-    masks: Mapping[str, RowMask],
+    masks: Masks,
 ) -> FileList:
     """The data files of add actions. The footers of files without a row count are read.
 
@@ -215,17 +237,13 @@ def files_of(
         actions: The add actions of delta-rs, flattened.
         keys: The partition keys.
         crc32s: The CRC-32s of files that are known, by path.
-        masks: The row masks of files that have one, by path.
+        masks: The row masks of files that have one.
     """
     if not actions.num_rows:
         return FileList.of()
     # Arrow counts the bytes of a plain text column with 32 bits: enough for 30 million files.
-    paths = actions["path"].cast(pa.large_binary())
-    # Few tables have escaped or absolute paths, and decoding is a call in Python for each file.
-    has_whole = False
-    if pc.any(pc.match_substring_regex(paths, "%|^/|:/")).as_py():
-        decoded = [decode_path(url, path.decode()) for path in paths.to_pylist()]
-        paths, has_whole = texts(decoded), any(map(is_whole, decoded))
+    logged = actions["path"].cast(pa.large_binary())
+    paths = decoded_paths(url, logged)
     selected = ("size_bytes", "num_records", "modification_time", *(f"partition.{k}" for k in keys))
     # One batch, as the rows that are taken are one chunk.
     [ordered] = (
@@ -240,9 +258,10 @@ def files_of(
         "num_rows": narrow(ordered["num_records"]),
         "version": ordered["modification_time"].cast(pa.string()).dictionary_encode(),
     }
-    if has_whole:
-        ordered_paths = map(text_of, columns["path"].to_pylist())
-        columns["url"] = texts(p if is_whole(p) else join(url, p) for p in ordered_paths)
+    if paths is not logged:
+        decoded = [text_of(path) for path in columns["path"].to_pylist()]
+        if any(map(is_whole, decoded)):
+            columns["url"] = texts(p if is_whole(p) else join(url, p) for p in decoded)
     if crc32s:
         # The last one, -1, is for files of commits that were not read.
         known = numbers([*crc32s.values(), -1])
@@ -250,9 +269,11 @@ def files_of(
         columns["crc32"] = known.take(pc.coalesce(found, numbers([len(crc32s)])[0]))
     place, places = _places({key: ordered[f"partition.{key}"] for key in keys}, len(ordered))
     root = f"{join(url)}/"
-    if masks:
-        masked = (masks.get(text_of(path)) for path in columns["path"].to_pylist())
-        columns["mask"] = texts("" if mask is None else mask.to_json(root) for mask in masked)
+    if len(masks.paths):
+        # The last one is for files without a mask.
+        found = pc.index_in(columns["path"], value_set=masks.paths)
+        of = pc.coalesce(found, numbers([len(masks.paths)])[0])
+        columns["mask"] = pa.concat_arrays([masks.texts, texts([""])]).take(of)
     files = FileList(columns=columns, root=root, place=place, places=places).sorted()
     return _counted(url, files)
 

@@ -208,7 +208,7 @@ def _delta_input(url: str, opened: OpenedTables) -> InputTable:
     if after is not None:
         key = table_url, found.version, after
         commits = opened.get(key, lambda: _commits(found, after))
-        _require_appends(found, after, commits, values)
+        _require_appends(found, after, commits, values, opened)
         files, appended = opened.get((*key, "files"), lambda: _appended(found, after, commits))
         files = files.of_values(url, values, keys)
         return InputTable(
@@ -268,13 +268,17 @@ def _commit_of(url: str, version: int) -> _Commit:
 
 
 def _require_appends(
-    snapshot: Snapshot, after: int, commits: Iterable[_Commit], named: Mapping[str, str]
+    snapshot: Snapshot,
+    after: int,
+    commits: Iterable[_Commit],
+    named: Mapping[str, str],
+    opened: OpenedTables,
 ) -> None:
     """InputError if a version takes rows away from the partitions that a URL names."""
     for commit in commits:
         removed = commit.removed
         if removed and named.keys() - {*VERSIONS}:
-            removed = removed - _elsewhere(snapshot, commit.version - 1, named)
+            removed = removed - _elsewhere(snapshot, commit.version - 1, named, opened)
         if removed:
             [(_, info)] = commit_infos(snapshot.url, [commit.version])
             raise InputError(
@@ -329,12 +333,14 @@ def _appended(
     return FileList.of(found.values()), appended
 
 
-def _elsewhere(snapshot: Snapshot, version: int, named: Mapping[str, str]) -> set[str]:
+def _elsewhere(
+    snapshot: Snapshot, version: int, named: Mapping[str, str], opened: OpenedTables
+) -> set[str]:
     """The paths of the files that a version had in other partitions than those that a URL names.
     None are known of a version that the log does not hold any more, or that had other keys.
     """
     try:
-        before = open_delta(snapshot.url, version)
+        before = opened.get((snapshot.url, version), lambda: open_delta(snapshot.url, version))
     except TableNotFoundError:
         return set()
     former, keys = (

@@ -12,7 +12,7 @@ import functools
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from featstore.base.errors import DataFileError
 from featstore.base.redaction import redact
 from featstore.files.storage import open_read
-from featstore.native.columns import Numbers
+from featstore.native.columns import Numbers, lines, numbers, texts
 from featstore.native.damage import damage_as, first_line
 from featstore.native.footers import read_checked
 from featstore.table.layout import is_whole
@@ -80,12 +80,11 @@ class RowMask(NamedTuple):
         Args:
             root: What the URLs of records are written without.
         """
-        # Only texts are left to an encoder: to make one for each list takes four times as long.
         number = "null" if self.num_deleted is None else f"{self.num_deleted}"
-        records = [
-            f"[{_quoted(kind)}, {_quoted(_below(url, root))}, {first}, {size}, {_quoted(text)}]"
-            for kind, url, first, size, text in self.records
-        ]
+        records = list[str]()
+        for record in self.records:
+            before, after = _around(record, root)
+            records.append(f"{before}{record.first}, {record.num_bytes}{after}")
         return f"[{', '.join((number, *records))}]"
 
     @classmethod
@@ -96,6 +95,37 @@ class RowMask(NamedTuple):
         return cls(
             tuple(record._replace(url=_whole(record.url, root)) for record in records), num_deleted
         )
+
+
+def texts_of_masks(
+    root: str,
+    records: Sequence[MaskRecord],
+    of: Numbers,
+    num_deleted: pa.Array,
+    firsts: pa.Array,
+    num_bytes: pa.Array,
+) -> pa.Array:
+    """What `RowMask.to_json` makes of masks of one record each: large_binary (num_masks,). It takes
+    a tenth of the time that objects do.
+
+    Args:
+        root: As of `to_json`.
+        records: Records, each of which several masks may have, with places and sizes of their own.
+        of: The record of each mask, an index in `records`.
+        num_deleted: `RowMask.num_deleted` of each, int64.
+        firsts: `MaskRecord.first` of each, int64.
+        num_bytes: `MaskRecord.num_bytes` of each, int64.
+    """
+    pairs = [_around(record, root) for record in records]
+    before, after = (texts(pair[side] for pair in pairs).take(numbers(of)) for side in (0, 1))
+    return lines("[", num_deleted, ", ", before, firsts, ", ", num_bytes, after, "]")
+
+
+def _around(record: MaskRecord, root: str) -> tuple[str, str]:
+    """The text of a record before its place and size, and after them."""
+    # Only texts are left to an encoder: to make one for each list takes four times as long.
+    before = f"[{_quoted(record.kind)}, {_quoted(_below(record.url, root))}, "
+    return before, f", {_quoted(record.text)}]"
 
 
 def num_deleted_in(text: bytes) -> int | None:

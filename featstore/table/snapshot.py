@@ -2,6 +2,7 @@
 reader starts from a snapshot.
 """
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -176,23 +177,43 @@ class FileList(Sequence[DataFile]):
             DataFileError: Two of them have the same path.
         """
         rows = list(files)
-        keys = [frozenset(file.partition.items()) for file in rows]
-        places = {key: file.partition for key, file in zip(keys, rows, strict=True)}
-        number_of = {key: number for number, key in enumerate(places)}
         beside: dict[str, dict[int, GroupFile]] = {}
         for index, file in enumerate(rows):
             for bound in file.groups:
                 beside.setdefault(bound.group, {})[index] = bound
         root, columns = _packed(rows)
+        place, places = _placed(file.partition for file in rows)
         return cls(
             columns=columns,
             root=root,
-            place=np.array([number_of[key] for key in keys], np.int32),
-            places=list(places.values()),
+            place=place,
+            places=places,
             groups={
                 name: GroupFiles.of(found, len(rows)) for name, found in sorted(beside.items())
             },
         ).sorted()
+
+    @classmethod
+    def of_columns(
+        cls,
+        *,
+        paths: Sequence[str],
+        urls: Sequence[str],
+        size_bytes: Sequence[int],
+        num_rows: Sequence[int],
+        masks: Iterable[RowMask | None] | None,
+        partitions: Iterable[Partition] | None,
+    ) -> "FileList":
+        """The list of files without versions and slot groups, sorted by path.
+
+        Arguments are fields of `DataFile`, of each file; None if no file has any.
+
+        Raises:
+            DataFileError: Two of them have the same path.
+        """
+        root, columns = _columns(paths, urls, size_bytes, num_rows, masks)
+        place, places = _placed([{}] * len(paths) if partitions is None else partitions)
+        return cls(columns=columns, root=root, place=place, places=places).sorted()
 
     def __len__(self) -> int:
         return len(self.place)
@@ -495,22 +516,53 @@ def _value(url: str, key: str, text: str | None, type_: pa.DataType) -> pa.Scala
         ) from None
 
 
+def _placed(partitions: Iterable[Partition]) -> tuple[Numbers, list[Partition]]:
+    """`FileList.place` and `FileList.places` of files in these partitions."""
+    # An object for each file that stayed would cost more than all else: in garbage collections.
+    number_of, places, found = dict[frozenset[Any], int](), list[Partition](), array("i")
+    for partition in partitions:
+        number = number_of.setdefault(frozenset(partition.items()), len(places))
+        if number == len(places):
+            places.append(partition)
+        found.append(number)
+    return np.array(found, np.int32), places
+
+
 def _packed(files: Sequence[TableFile]) -> tuple[str, dict[str, pa.Array]]:
     """The root and the columns of files."""
-    root = files[0].url.removesuffix(files[0].path) if files else ""
-    columns = {
-        "path": texts(file.path for file in files),
-        "size_bytes": narrow(numbers(file.size_bytes for file in files)),
-        "num_rows": narrow(numbers(file.num_rows for file in files)),
-        "version": texts(file.version for file in files).cast(pa.large_string()),
-    }
-    columns["version"] = columns["version"].dictionary_encode()
+    root, columns = _columns(
+        [file.path for file in files],
+        [file.url for file in files],
+        [file.size_bytes for file in files],
+        [file.num_rows for file in files],
+        (file.mask for file in files) if any(file.mask for file in files) else None,
+    )
+    versions = texts(file.version for file in files).cast(pa.large_string())
+    columns["version"] = versions.dictionary_encode()
     if any(file.crc32 is not None for file in files):
         columns["crc32"] = numbers(-1 if file.crc32 is None else file.crc32 for file in files)
-    if any(file.url != f"{root}{file.path}" for file in files):
-        columns["url"] = texts(file.url for file in files)
-    if any(file.mask for file in files):
-        columns["mask"] = texts(file.mask.to_json(root) if file.mask else "" for file in files)
+    return root, columns
+
+
+def _columns(
+    paths: Sequence[str],
+    urls: Sequence[str],
+    size_bytes: Sequence[int],
+    num_rows: Sequence[int],
+    masks: Iterable[RowMask | None] | None,
+) -> tuple[str, dict[str, pa.Array]]:
+    """The root and the columns of files without versions."""
+    root = urls[0].removesuffix(paths[0]) if paths else ""
+    columns = {
+        "path": texts(paths),
+        "size_bytes": narrow(numbers(size_bytes)),
+        "num_rows": narrow(numbers(num_rows)),
+        "version": texts([""] * len(paths)).cast(pa.large_string()).dictionary_encode(),
+    }
+    if any(url != f"{root}{path}" for url, path in zip(urls, paths, strict=True)):
+        columns["url"] = texts(urls)
+    if masks is not None:
+        columns["mask"] = texts(mask.to_json(root) if mask else "" for mask in masks)
     return root, columns
 
 

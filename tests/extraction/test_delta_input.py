@@ -238,6 +238,24 @@ def test_a_range_of_a_partition_is_not_held_up_by_changes_of_others(
             extract_files(replace(job, input_url=f"delta+{table}?{query}"))
 
 
+def test_the_version_before_a_removal_is_opened_once_for_all_days(
+    spec: Spec, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_deltalake(table, raw_rows(10, 600, dt="2026-10-30"), mode="append")
+    DeltaTable(table).delete("dt = '2026-10-30'")
+    opened = list[int | None]()
+
+    def open_noted(url: str, version: int | None = None) -> Snapshot:
+        opened.append(version)
+        return open_delta(url, version)
+
+    monkeypatch.setattr(open_module, "open_delta", open_noted)
+    url = f"delta+{table}?after=-1&dt={{dt}}"
+    done = extract_days(job_of(spec, tmp_path, url, partition_from_path=()), "..".join(DAYS))
+    assert [day.report.num_rows for day in done.days if day.report] == [300, 200]
+    assert opened.count(2) == 1
+
+
 def test_a_range_of_a_partition_is_refused_where_it_is_not_known_to_be_another(
     tmp_path: Path,
 ) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from featstore.base.errors import DataFileError
 from featstore.explore.table import open_table
 from featstore.table.delta_vectors import latest_checkpoint, masks_at
+from featstore.table.row_masks import num_deleted_in
 from tests.masked_tables import FEATURE, add_file, commit, masked_table, write_vector
 
 ROWS = pa.table({"x": range(1, 9)})
@@ -154,7 +155,8 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def vectors_of(table: Path) -> dict[str, int | None]:
-    return {path: mask.num_deleted for path, mask in masks_at(str(table), str(table), 3).items()}
+    paths, masks = (each.to_pylist() for each in masks_at(str(table), str(table), 3))
+    return {path.decode(): num_deleted_in(mask) for path, mask in zip(paths, masks, strict=True)}
 
 
 def test_a_checkpoint_may_be_of_several_parts(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from featstore.base.errors import (
 )
 from featstore.explore.description import table_history
 from featstore.explore.table import open_table
+from featstore.files.storage import absolute
+from featstore.table.iceberg import urls_of
 from featstore.table.open import open_for_writing, open_snapshot
 from tests.iceberg_tables import (
     COLUMNS,
@@ -574,6 +576,31 @@ def test_it_is_looked_into_as_any_table(catalog: Any) -> None:
     assert opened.sample(7).num_rows == 7
     assert "id      id     scalar" in str(opened.inspect())
     assert opened.lint().num_files == 1
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                [
+                    "",
+                    "/",
+                    "a/",
+                    "/a//b/",
+                    "file:///",
+                    "file:/a/",
+                    "file:///a/../b/",
+                    "s3://k//",
+                    "s3://k/a/",
+                ]
+            ),
+            st.sampled_from(["x", "a b", "%20", "~x", "?"]),
+        )
+    )
+)
+def test_urls_of_files_are_absolute_paths(parts: list[tuple[str, str]]) -> None:
+    paths = [directory + name for directory, name in parts if directory or name != "~x"]
+    assert urls_of(paths) == list(map(absolute, paths))
 
 
 def test_what_is_no_iceberg_table_is_told_in_one_line(catalog: Any, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """An Iceberg table shows each version of a table, as other readers of Iceberg find it."""
 
+import os
 import shutil
+import subprocess
 import sys
 import threading
 import warnings
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -49,6 +52,13 @@ from tests.table.test_golden import SCHEMA
 pytest.importorskip("pyiceberg")
 NAME = "iceberg://test/db.ctr"
 DAY_S = 86_400.0
+READ_BY_DUCKDB = """
+import pathlib, sys, duckdb, duckdb_extension_avro, duckdb_extension_iceberg
+for extension in (duckdb_extension_avro, duckdb_extension_iceberg):
+    [path] = pathlib.Path(extension.__file__).parent.rglob("*.duckdb_extension")
+    duckdb.execute(f"LOAD '{path}'")
+duckdb.execute(f"COPY (FROM iceberg_scan('{sys.argv[1]}')) TO '{sys.argv[2]}' (FORMAT parquet)")
+"""
 SLOTS: list[dict[str, Any]] = [
     {"slot": 101, "name": "user_id", "op": "hash", "of": "user"},
     {"slot": 102, "name": "tag_ids", "op": "hash", "of": "tags", "max_len": 3},
@@ -118,8 +128,6 @@ def rows_of(found: pa.Table) -> list[str]:
 
 def files_rows(url: str, version: int | None = None) -> list[str]:
     """The rows of a table without its slot groups, with missing values as files have them."""
-    import pyarrow.parquet as pq
-
     snapshot = open_delta(url, version)
     names = snapshot.schema.to_arrow(nullable=True, partition_keys=True)
     keys = {key.name for key in snapshot.schema.partition_keys}
@@ -198,6 +206,30 @@ def test_each_commit_is_shown(catalog: Any, table: Path) -> None:
     vacuum(url, retain_s=0)
     mirror = require_shown(catalog, url)
     assert len(mirror.snapshots()) == 1
+
+
+@pytest.mark.slow  # a process of duckdb for each of four versions
+def test_duckdb_reads_the_rows_of_each_commit(catalog: Any, table: Path) -> None:
+    duckdb = Path(__file__).parents[2] / "build" / "iceberg" / "duckdb"
+    if not duckdb.is_dir():
+        pytest.skip("no duckdb with its Iceberg extension: `make iceberg` brings it")
+    url, out = str(table), str(table.parent / "found.parquet")
+    register(url, NAME)
+    write_raw(table.parent / "raw-1", 0, 45)  # overwrites a partition
+    changes: list[Callable[[], Any]] = [
+        lambda: extract(table.parent, "1", [*SLOTS, *MORE]),
+        lambda: api.delete_rows(url, "user = 'u1'"),
+        lambda: api.delete_rows(url, "day = '1'"),
+    ]
+    for change in (lambda: None, *changes):
+        change()
+        mirror = catalog.load_table("db.ctr")
+        subprocess.run(
+            [sys.executable, "-c", READ_BY_DUCKDB, mirror.metadata_location, out],
+            env={**os.environ, "PYTHONPATH": str(duckdb)},
+            check=True,
+        )
+        assert rows_of(pq.read_table(out).cast(as_plain(mirror))) == files_rows(url)
 
 
 def operations(mirror: Any) -> list[str]:

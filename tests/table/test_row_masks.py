@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from featstore.base.errors import DataFileError
+from featstore.native.columns import numbers
 from featstore.table.row_masks import (
     MaskRecord,
     RowMask,
     decode_base85,
     deleted_rows,
     num_deleted_in,
+    texts_of_masks,
 )
 from tests.masked_tables import base85, vector_bytes, vector_file
 
@@ -50,6 +52,26 @@ def test_a_mask_is_json_that_begins_with_the_number_of_rows(
     assert text == json.dumps([num_deleted, *map(list, records)], ensure_ascii=False)
     assert num_deleted_in(text.encode()) == num_deleted
     assert RowMask.from_json(text) == mask
+
+
+NUMBERS = st.integers(0, 2**63 - 1)
+
+
+@given(
+    st.lists(RECORDS, min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), NUMBERS, NUMBERS, NUMBERS)),
+    TEXTS,
+)
+def test_texts_of_masks_are_those_of_their_objects(
+    records: list[MaskRecord], drawn: list[tuple[int, int, int, int]], root: str
+) -> None:
+    rows = [(of % len(records), *rest) for of, *rest in drawn]
+    of, *columns = np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 4).T)
+    found = texts_of_masks(root, records, of, *map(numbers, columns))
+    assert [text.decode() for text in found.to_pylist()] == [
+        RowMask((records[of]._replace(first=first, num_bytes=size),), deleted).to_json(root)
+        for of, deleted, first, size in rows
+    ]
 
 
 @given(st.binary(max_size=40).map(lambda data: data[: len(data) // 4 * 4]), st.data())

@@ -6,6 +6,8 @@ import logging
 from dataclasses import replace
 from itertools import accumulate
 
+import pyarrow.compute as pc
+
 from featstore.base.errors import BudgetError
 from featstore.loader.iteration.job import Job
 from featstore.staging.budget import require_fits
@@ -145,7 +147,10 @@ def _staged_sizes(options: Staging, job: Job) -> list[tuple[str, int]]:
     """The URLs and the sizes of the files that are staged."""
     found = list[tuple[str, int]]()
     for files in job.files.files.parts:
-        if "url" in files.columns or options.stages(files.root):  # a root has the files' scheme
+        urls = files.columns.get("url")
+        # A root has the files' scheme. To ask for that of each URL takes as long as to list them.
+        is_remote = urls is not None and pc.any(pc.match_substring(urls, "://")).as_py()
+        if is_remote or options.stages(files.root):
             sizes = zip(files.urls, files.values("size_bytes").tolist(), strict=True)
             found += [(url, size) for url, size in sizes if options.stages(url)]
     return found
