@@ -109,8 +109,8 @@ class HistoryReader:
     """Reads rows with their histories. Not thread-safe.
 
     Args:
-        reader: Reads the other columns.
-        file: The data file, which has the histories.
+        reader: Reads the other columns, and maybe other histories.
+        file: The data file, or that of a slot group, which has the histories.
         histories: What is read of each.
         num_threads: As of `RowGroupReader`.
         most_room_bytes: As of `RowGroupReader`.
@@ -122,7 +122,7 @@ class HistoryReader:
 
     def __init__(
         self,
-        reader: RowsReader,
+        reader: "RowsReader | HistoryReader",
         file: OpenFile,
         histories: Sequence[SelectedHistory],
         *,
@@ -170,6 +170,7 @@ class HistoryReader:
             own_bytes += of_history.own_lists_bytes
         if chosen is not None:
             found = chosen_lists(found, chosen)
+        found, own_bytes = {**rows.histories, **found}, own_bytes + rows.own_lists_bytes
         return replace(rows, histories=found, own_lists_bytes=own_bytes)
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
@@ -190,25 +191,27 @@ class HistoryReader:
         return max(own_bytes, self._reader.room_bytes(row_groups, in_order=in_order))
 
     @property
-    def _readers(self) -> tuple[RowsReader, RowGroupReader]:
+    def _readers(self) -> "tuple[RowsReader | HistoryReader, RowGroupReader]":
         return self._reader, self._lists
 
 
 class StoredReader:
-    """Reads what a data file stores of histories, for rows to be written again. Not thread-safe.
+    """Reads what a data file and its slot groups' files store of histories, for rows to be written
+    again. Not thread-safe.
 
     Args:
         file: The data file.
         schema: The table's.
+        groups: The files of its slot groups.
 
     Attributes:
-        histories: Those that the file has.
+        histories: Those that the files have.
 
     Raises:
         DataFileError: As of `HistoryReader`.
     """
 
-    def __init__(self, file: OpenFile, schema: SlotSchema) -> None:
+    def __init__(self, file: OpenFile, schema: SlotSchema, groups: Sequence[OpenFile] = ()) -> None:
         fields = {column.name: column for column in schema.kept}
         selected = [
             SelectedHistory(
@@ -219,15 +222,14 @@ class StoredReader:
             )
             for history in histories_of(schema)
         ]
-        self._file = file
-        self._reader = RowGroupReader(
-            file, joined([each.selection for each in selected]), as_values=True
-        )
-        columns = self._reader.columns
-        for each in selected:
-            _require_whole(each, columns, file.name)
-        self._selected = [each for each in selected if columns.others[each.history.end] is not None]
-        self.histories = [each.history for each in self._selected]
+        self._file, self._parts = file, list[tuple[RowGroupReader, list[SelectedHistory]]]()
+        for part, own in by_file([file, *groups], selected):
+            reader = RowGroupReader(part, joined([each.selection for each in own]), as_values=True)
+            for each in own:
+                _require_whole(each, reader.columns, part.name)
+            has = [each for each in own if reader.columns.others[each.history.end] is not None]
+            self._parts += [(reader, has)] if has else []
+        self.histories = [each.history for _, own in self._parts for each in own]
 
     def read(self, row_group: int) -> list[HistoryRanges]:
         """What the rows of a row group see of each history.
@@ -235,10 +237,25 @@ class StoredReader:
         Raises:
             DataFileError: A row's range is not one of its own key's list.
         """
-        if not self._selected:
-            return []
-        rows, sizes = self._reader.read([row_group]), [self._file.row_group_rows[row_group]]
-        return [_Lists(each, rows, [row_group], sizes).stored() for each in self._selected]
+        sizes, found = [self._file.row_group_rows[row_group]], list[HistoryRanges]()
+        for reader, own in self._parts:
+            rows = reader.read([row_group])
+            found += [_Lists(each, rows, [row_group], sizes).stored() for each in own]
+        return found
+
+
+def by_file(
+    files: Sequence[OpenFile], histories: Iterable[SelectedHistory]
+) -> list[tuple[OpenFile, list[SelectedHistory]]]:
+    """The files that have histories, each with its own: a history is read from the last file that
+    has it, or else from the first one.
+    """
+    found = dict[int, list[SelectedHistory]]()
+    for each in histories:
+        has = (file.resolve(each.selection).others[each.history.end] for file in files[1:])
+        place = max((place for place, name in enumerate(has, 1) if name is not None), default=0)
+        found.setdefault(place, []).append(each)
+    return [(files[place], own) for place, own in found.items()]
 
 
 def joined(selections: Iterable[Selection]) -> Selection:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from featstore.base.errors import DataFileError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
+from featstore.histories.file_format import histories_of
 from featstore.native.columns import lines, numbers
 from featstore.table import delta
 from featstore.table.evolution import merge_schemas
@@ -128,7 +129,7 @@ class GroupOrigins:
                 if commit.metadata is not None
             ]
             for group in snapshot.groups
-            if group.schema.slots
+            if _slot_names(group)
         }
 
     def of(self, partitions: Sequence[Mapping[str, str | None]]) -> tuple[GroupOrigin, ...]:
@@ -139,7 +140,7 @@ class GroupOrigins:
         return tuple(
             GroupOrigin(
                 group=group.name,
-                slots=tuple(slot.name for slot in group.schema.slots),
+                slots=_slot_names(group),
                 spec_hash=hashes.pop(),
             )
             for group in self._snapshot.groups
@@ -153,6 +154,12 @@ class GroupOrigins:
             next((c.spec_hash for c in self._commits[name] if partition in c.partitions), "")
             for partition in partitions
         }
+
+
+def _slot_names(group: Group) -> tuple[str, ...]:
+    """The names of a group's slots, those of histories too."""
+    of_histories = (slot for each in histories_of(group.schema) for slot in each.slots)
+    return tuple(slot.name for slot in (*group.schema.slots, *of_histories))
 
 
 def publish_group(

@@ -21,7 +21,7 @@ from featstore.ops.arrays import array_of
 from featstore.reading.aligned import RowsReader, aligned_reader
 from featstore.reading.buffers import Array, chosen_rows, rows_left
 from featstore.reading.file_columns import FileColumns
-from featstore.reading.histories import HistoryReader
+from featstore.reading.histories import HistoryReader, by_file
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
 from featstore.reading.reader import Rows
@@ -109,12 +109,12 @@ class FilteredReader:
                 most_room_bytes=most_room_bytes,
             )
             self._filter = None if first is None else reader(first)
-            self._rest = of_rows = reader(rest, as_values=True, take=take)
-            if request.histories:
+            self._rest = reader(rest, as_values=True, take=take)
+            for part, histories in by_file([file, *groups], request.histories):
                 self._rest = HistoryReader(
-                    of_rows,
-                    file,
-                    request.histories,
+                    self._rest,
+                    part,
+                    histories,
                     num_threads=num_threads,
                     most_room_bytes=most_room_bytes,
                     take=take,
