@@ -242,8 +242,8 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
     if group.key is None and part.spec.histories:
         raise ConfigError(
             f"histories: expected --key (key=) with the slot group {group.name!r}, to match rows "
-            f"for {part.spec.histories[0].name!r}, found none; name a kept column that is different "
-            "in every row"
+            f"for {part.spec.histories[0].name!r}, found none; name a kept column that is "
+            "different in every row"
         )
     none = f"the slot group {group.name!r} has no histories that the table lacks"
     require_logs(part.spec.histories, list(group.job.events), none)

@@ -161,8 +161,6 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             follow=_followed(given.get("follow"), snapshot, request, key, epochs),
         )
         job, staging = _staged(job, given.get("staging"))
-        if staging is not None and staging.decoded:
-            request.require_no_histories("staging.decoded")
         return LoaderDescription(
             job=job,
             url=snapshot.url,

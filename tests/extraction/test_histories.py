@@ -723,7 +723,7 @@ def test_days_get_slots_and_a_history_in_one_group(job: ExtractJob, tmp_path: Pa
     days: dict[str, Any] = {"days": "2026-01-01..2026-01-02"}
     api.extract(base, url, job.table_url, **days)
     group: dict[str, Any] = {"group": "seen", "key": "row", "events": job.events}
-    both = {"partition_from_path": ["dt"]}
+    both: dict[str, Any] = {"partition_from_path": ["dt"]}
     found = api.extract(spec, tmp_path / "days", job.table_url, **both, **group)
     # The log is read once for each partition, and its events are counted once.
     whole = api.extract(spec, tmp_path / "days", tmp_path / "whole", **both, events=job.events)
@@ -756,7 +756,7 @@ def test_a_history_of_a_stale_group_is_not_read_as_missing(job: ExtractJob) -> N
     with_a_group(job)
     changed = replace(plain_spec(), keep=("row", "ts"))
     extract_files(replace(job, spec=changed, events={}, run_id="base 2"))
-    with pytest.raises(StaleGroupError, match="slot group 'seen' is stale .* clicks_end"):
+    with pytest.raises(StaleGroupError, match=r"slot group 'seen' is stale .* clicks_end"):
         check_rows(job)
     options: dict[str, Any] = {"slots": ["clicks_item"], "batch_size": 500}
     with FeatureLoader(job.table_url, stale_groups="missing", **options) as loader:
@@ -780,7 +780,7 @@ def test_what_a_group_with_a_history_needs(job: ExtractJob) -> None:
         with_a_group(fails)
     extract_files(replace(job, table_url=f"{job.table_url}2"))
     with pytest.raises(
-        ConfigError, match="^events: expected none, as the slot group 'seen' has no histories that"
+        ConfigError, match=r"^events: expected none, as the slot group 'seen' has no histories that"
     ):
         with_a_group(replace(job, table_url=f"{job.table_url}2"))
 

@@ -32,7 +32,7 @@ class Part:
     base: Spec
 
     def stored(self, schema: SlotSchema) -> SlotSchema:
-        """Returns the group's columns out of those that the spec yields, and ranges of histories."""
+        """Returns the group's columns: of those that the spec yields, and ranges of histories."""
         return with_ranges(schema, self.spec).only(self.names)
 
 
