@@ -3,7 +3,7 @@ range of it that each row has. These are gathered as other lists are (gather.py)
 batches only.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -72,6 +72,11 @@ class SelectedHistory:
         found = [slot for slot in history.lists if slot.name in self.names]
         return (*found, history.times) if self.needs_times or self.is_whole else tuple(found)
 
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots that are delivered."""
+        return tuple(slot for slot in self.history.slots if slot.name in self.names)
+
     @cached_property
     def ages(self) -> tuple[tuple[Slot, str], ...]:
         return tuple(each for each in self.history.ages if each[0].name in self.names)
@@ -102,6 +107,20 @@ class SelectedHistory:
     @property
     def time_of_row(self) -> pa.Field:
         return self.fields[self.history.as_of].with_type(_TIME)
+
+
+def selected_histories(schema: SlotSchema, names: Collection[str]) -> list[SelectedHistory]:
+    """The histories of a table that have slots of these names, as they were extracted."""
+    fields = {column.name: column for column in schema.kept}
+    found = [
+        SelectedHistory(
+            history=history,
+            names=frozenset(slot.name for slot in history.slots if slot.name in names),
+            fields=fields,
+        )
+        for history in histories_of(schema)
+    ]
+    return [each for each in found if each.names]
 
 
 class AnyReader(Protocol):

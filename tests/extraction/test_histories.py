@@ -633,6 +633,41 @@ def check_statistics(job: ExtractJob, num_rows: int) -> Profile:
     return profile
 
 
+def test_people_see_the_events_of_rows_with_the_texts_of_signs(
+    job: ExtractJob, capsys: Any
+) -> None:
+    extract_files(job)
+    rows = {row["row"]: row for row in read(job.input_url).to_pylist()}
+    events, extractor = events_by_user(job), Extractor(job.spec)
+    table = open_table(job.table_url)
+    num_texts = 0
+    for row, texts in zip(
+        table.head(20).to_pylist(), table.named(table.head(20)).to_pylist(), strict=True
+    ):
+        given = events.get(rows[row["row"]]["user"], [])
+        expected = extractor.one(rows[row["row"]], {"clicks": given})
+        for name in ("clicks_item", "clicks_price", "clicks_age"):
+            gone = 0 if name == "clicks_item" else math.nan
+            values: Any = expected[name]
+            shown = [None if str(each) == str(gone) else each for each in values]
+            assert row[name] == shown
+        known = {None: None} | {item_sign(f"i{n}"): f"i{n}" for n in range(20)}
+        assert texts["clicks_item"] == [known.get(sign, str(sign)) for sign in row["clicks_item"]]
+        num_texts += len(set(texts["clicks_item"]) & set(known.values()))
+        assert not {"clicks_end", "clicks_length", "clicks_back"} & row.keys()
+    assert num_texts > 5
+    where = "clicks_length = 3 and item is not null"
+    options = ["table", "show", job.table_url, "--where", where]
+    cli.main([*options, "--slots", "clicks_*"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    cli.main([*options, "--rows", "1"], standalone_mode=False)
+    [line] = capsys.readouterr().out.splitlines()
+    first = json.loads(line)
+    assert len(first["clicks_age"]) == 3
+    assert next(part for part in shown.splitlines() if "clicks_age" in part).count(",") == 2
+    assert ", ".join(item or "?" for item in first["clicks_item"]) in shown
+
+
 def test_a_spec_without_statistics_stores_none_of_histories(job: ExtractJob) -> None:
     extract_files(replace(job, spec=spec_of({"statistics": False})))
     assert not list(Path(job.table_url).rglob("*.statistics"))
