@@ -825,24 +825,22 @@ def lists_of(jagged: Any) -> list[list[Any]]:
     return [values[a:b] for a, b in pairwise(offsets)]
 
 
-def in_a_preview(job: ExtractJob) -> None:
-    preview(job.spec, job.input_url)
-
-
-def in_a_replay(job: ExtractJob) -> None:
-    replay(job.spec, job.input_url, job.table_url)
-
-
-REFUSED = [in_a_preview, in_a_replay]
-
-
-@pytest.mark.parametrize("extract", REFUSED)
-def test_what_cannot_make_histories_says_so(
-    job: ExtractJob, extract: Callable[[ExtractJob], None]
-) -> None:
-    with pytest.raises(ConfigError, match=r"^histories: expected none for .*, found clicks; extr"):
-        extract(job)
+def test_a_replay_cannot_make_histories(job: ExtractJob) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^histories: expected none for a replay, .* found clicks; extr"
+    ):
+        replay(job.spec, job.input_url, job.table_url)
     assert open_delta_or_none(job.table_url) is None
+
+
+def test_a_preview_shows_the_slots_of_rows(job: ExtractJob) -> None:
+    found = preview(job.spec, job.input_url)
+    assert [slot.statistics["slot"] for slot in found.slots] == ["item"]
+    assert found.histories == ("clicks",)
+    assert "without histories: the slots of histories need all events" in str(found)
+    for slot in ("clicks_age", "303"):
+        with pytest.raises(SpecError, match=f"^slots: expected a slot of the rows, found '{slot}'"):
+            preview(job.spec, job.input_url, slot=slot)
 
 
 def test_a_history_of_a_table_keeps_its_meaning(job: ExtractJob, tmp_path: Path) -> None:
