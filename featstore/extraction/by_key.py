@@ -255,9 +255,8 @@ def _row_groups(
     for num_rows in target.row_groups:
         own = places[first : first + num_rows]
         rows = columns.take(array_of(own))
-        for name, column in histories.columns(own).items():
-            rows = rows.append_column(name, column)
-        yield rows
+        of_rows = dict(zip(rows.column_names, rows.columns, strict=True))
+        yield pa.table(of_rows | histories.columns(own))
         first += num_rows
 
 

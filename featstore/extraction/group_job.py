@@ -234,11 +234,14 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
     """Returns what to extract, and its columns with the table's partition keys."""
     spec, keep = group.job.spec, [group.key] if group.key else []
     Extractor(spec)  # raises if any part of the spec is wrong, not only the group's
+    existing = _existing(group, base, files)
     part = (
         labels_part(spec, keep)
         if group.labels
-        else slots_part(spec, _missing_slots(group, base, files), keep)
+        else slots_part(spec, _missing_slots(spec, base, existing), keep)
     )
+    times = frozenset(history.as_of for history in part.spec.histories)
+    part = replace(part, names=part.names | times - existing)
     if group.key is None and part.spec.histories:
         raise ConfigError(
             f"histories: expected --key (key=) with the slot group {group.name!r}, to match rows "
@@ -260,23 +263,27 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
     return part, schema
 
 
-def _missing_slots(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
-    """The spec's slots that some base file lacks, with other groups' files beside it."""
-    slots = {other.name: set(other.schema.names) for other in base.groups}
+def _existing(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
+    """The columns that all base files have, with other groups' files beside them."""
+    columns = {other.name: other.schema.column_names for other in base.groups}
     of_files = [
         set(file.names).union(
-            *(slots[each.group] for each in file.file.groups if each.group != group.name)
+            *(columns[each.group] for each in file.file.groups if each.group != group.name)
         )
         for file in files
     ]
-    existing = set.intersection(*of_files)
+    return set.intersection(*of_files)
+
+
+def _missing_slots(spec: Spec, base: Snapshot, existing: set[str]) -> set[str]:
+    """The spec's slots that are not among the existing columns, those of histories too."""
     numbers = {slot.number for slot in base.schema if slot.name in existing}
     missing = {
         node.name
-        for node in group.job.spec.nodes
+        for node in spec.nodes
         if node.store and node.name not in existing and node.slot not in numbers
     }
-    histories = (of for of in group.job.spec.histories if not existing.issuperset(of.columns[:3]))
+    histories = (each for each in spec.histories if not existing.issuperset(each.columns[:3]))
     return missing.union(*(history.slot_names for history in histories))
 
 

@@ -19,11 +19,12 @@ from featstore.native import kernels
 from featstore.ops.arrays import nulls_of, values_of
 from featstore.ops.lists import positions_of
 from featstore.ops.timestamps import UNITS
+from featstore.reading.aligned import aligned_reader
 from featstore.reading.buffers import Array, Ragged, SharedLists, one_array
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
-from featstore.reading.reader import RowGroupReader, Rows, chosen_lists
+from featstore.reading.reader import Rows, chosen_lists
 
 _TIME = pa.timestamp("us", "UTC")
 _NO_TIMES, _ANY_LEN = np.empty(0, np.int64), 2**63 - 1
@@ -145,7 +146,7 @@ class HistoryReader:
     """Reads rows with their histories. Not thread-safe.
 
     Args:
-        reader: Reads the other columns, and maybe other histories.
+        reader: Reads the other columns.
         lists: Reads those of the histories.
         histories: What is read of each.
         row_group_rows: The rows of each row group.
@@ -188,7 +189,6 @@ class HistoryReader:
         found, own_bytes = lists_of_rows(self._histories, lists, row_groups, sizes)
         if chosen is not None:
             found = chosen_lists(found, chosen)
-        found, own_bytes = {**rows.histories, **found}, own_bytes + rows.own_lists_bytes
         return replace(rows, histories=found, own_lists_bytes=own_bytes)
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
@@ -257,19 +257,20 @@ def with_histories(
     Raises:
         DataFileError: A column cannot be what was selected, or a history lacks columns.
     """
-    for file, own in by_file(files, histories):
-        lists = RowGroupReader(
-            file,
-            joined([each.selection for each in own]),
-            num_threads=num_threads,
-            as_values=True,
-            most_room_bytes=most_room_bytes,
-            take=take,
-        )
-        for each in own:
-            _require_whole(each, lists.columns, file.name)
-        reader = HistoryReader(reader, lists, own, file.row_group_rows)
-    return reader
+    if not (histories := list(histories)):
+        return reader
+    lists = aligned_reader(
+        files[0],
+        files[1:],
+        joined([each.selection for each in histories]),
+        num_threads=num_threads,
+        as_values=True,
+        most_room_bytes=most_room_bytes,
+        take=take,
+    )
+    for each in histories:
+        _require_whole(each, lists.columns, files[0].name)
+    return HistoryReader(reader, lists, histories, files[0].row_group_rows)
 
 
 class StoredReader:
@@ -299,14 +300,15 @@ class StoredReader:
             )
             for history in histories_of(schema)
         ]
-        self._file, self._parts = file, list[tuple[RowGroupReader, list[SelectedHistory]]]()
-        for part, own in by_file([file, *groups], selected):
-            reader = RowGroupReader(part, joined([each.selection for each in own]), as_values=True)
-            for each in own:
-                _require_whole(each, reader.columns, part.name)
-            has = [each for each in own if reader.columns.others[each.history.end] is not None]
-            self._parts += [(reader, has)] if has else []
-        self.histories = [each.history for _, own in self._parts for each in own]
+        self._file = file
+        self._reader = aligned_reader(
+            file, groups, joined([each.selection for each in selected]), as_values=True
+        )
+        columns = self._reader.columns
+        for each in selected:
+            _require_whole(each, columns, file.name)
+        self._selected = [each for each in selected if columns.others[each.history.end] is not None]
+        self.histories = [each.history for each in self._selected]
 
     def read(self, row_group: int) -> list[HistoryRanges]:
         """What the rows of a row group see of each history.
@@ -314,25 +316,10 @@ class StoredReader:
         Raises:
             DataFileError: A row's range is not one of its own key's list.
         """
-        sizes, found = [self._file.row_group_rows[row_group]], list[HistoryRanges]()
-        for reader, own in self._parts:
-            rows = reader.read([row_group])
-            found += [_Lists(each, rows, [row_group], sizes).stored() for each in own]
-        return found
-
-
-def by_file(
-    files: Sequence[OpenFile], histories: Iterable[SelectedHistory]
-) -> list[tuple[OpenFile, list[SelectedHistory]]]:
-    """The files that have histories, each with its own: a history is read from the last file that
-    has it, or else from the first one.
-    """
-    found = dict[int, list[SelectedHistory]]()
-    for each in histories:
-        has = (file.resolve(each.selection).others[each.history.end] for file in files[1:])
-        place = max((place for place, name in enumerate(has, 1) if name is not None), default=0)
-        found.setdefault(place, []).append(each)
-    return [(files[place], own) for place, own in found.items()]
+        if not self._selected:
+            return []
+        rows, sizes = self._reader.read([row_group]), [self._file.row_group_rows[row_group]]
+        return [_Lists(each, rows, [row_group], sizes).stored() for each in self._selected]
 
 
 def joined(selections: Iterable[Selection]) -> Selection:

@@ -103,8 +103,7 @@ def slots_part(spec: Spec, names: Iterable[str], keep: Iterable[str] = ()) -> Pa
     in the table.
 
     Args:
-        names: Names of the slots. With any of a history, the part has all of it, and the time of
-            its rows.
+        names: Names of the slots. With any of a history, the part has all of it.
         keep: Raw columns to keep besides, such as the key.
     """
     names = frozenset(names)
@@ -117,7 +116,7 @@ def slots_part(spec: Spec, names: Iterable[str], keep: Iterable[str] = ()) -> Pa
     times = [each.as_of for each in histories]
     part = replace(_part(spec, nodes, [*keep, *times, *_skipping(base)]), histories=histories)
     ranges = (f.name for each in stored_histories(part) for f in each.row_fields)
-    return Part(spec=part, names=names.union(times, ranges), base=base)
+    return Part(spec=part, names=names.union(ranges), base=base)
 
 
 def is_made_by(spec: Spec, base_hash: str, groups: Iterable[GroupOrigin]) -> bool:
