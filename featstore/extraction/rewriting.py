@@ -313,7 +313,8 @@ def rewrite_file(
         sizes, histories = footer.row_group_rows, lists.histories
         cut = max(sizes if histories else sizes[:1], default=0) or 1
         metadata, compression = _file_metadata(footer, file.path), _compression(footer)
-        metadata = replace(metadata, histories=[of.name for of in histories] or None)
+        if groups and histories:
+            metadata = replace(metadata, histories=[history.name for history in histories])
         writer = stack.enter_context(
             open_data_file(url, stored, metadata, cut, compression, histories)
         )

@@ -9,7 +9,6 @@ from functools import cache
 
 from featstore.base.errors import ConfigError, DataFileError, StaleGroupError
 from featstore.base.redaction import redact
-from featstore.histories.file_format import histories_of
 from featstore.native.footers import CheckedFooter
 from featstore.reading.file_columns import Selection, find_columns
 from featstore.table.layout import LABELS
@@ -121,7 +120,7 @@ def _lacking(
 def _selection(group: Group, names: Collection[str]) -> Selection:
     """The group's columns of these names. The key that binds its rows is none of them."""
     schema = group.schema
-    ranges = (field for history in histories_of(schema) for field in history.row_fields)
+    ranges = (field for history in group.histories for field in history.row_fields)
     others = (*schema.labels, *(() if schema.weight is None else (schema.weight,)), *ranges)
     return Selection(
         slots=tuple(slot for slot in schema.slots if slot.name in names),

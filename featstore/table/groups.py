@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from featstore.base.errors import DataFileError, TableNotFoundError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
-from featstore.histories.file_format import histories_of
 from featstore.native.columns import lines, numbers
 from featstore.table import delta
 from featstore.table.evolution import merge_schemas
@@ -158,7 +157,7 @@ class GroupOrigins:
 
 def _slot_names(group: Group) -> tuple[str, ...]:
     """The names of a group's slots, those of histories too."""
-    of_histories = (slot for each in histories_of(group.schema) for slot in each.slots)
+    of_histories = (slot for each in group.histories for slot in each.slots)
     return tuple(slot.name for slot in (*group.schema.slots, *of_histories))
 
 

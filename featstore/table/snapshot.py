@@ -102,6 +102,11 @@ class Group:
     schema: SlotSchema
     stale: tuple["DataFile", ...] = ()
 
+    @property
+    def histories(self) -> tuple[StoredHistory, ...]:
+        """Its histories. DataFileError as `histories_of`."""
+        return histories_of(self.schema)
+
     def has(self, names: Iterable[str]) -> bool:
         """Whether it has a column of any of these names. Partition keys do not count."""
         return not set(names).isdisjoint(self.schema.column_names)
