@@ -1,5 +1,6 @@
 """Samples with histories: what a loader gives of the same rows."""
 
+import pickle
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -61,6 +62,8 @@ def test_samples_have_the_histories_of_their_rows(
     url, fat = table
     with samples_of(url) as samples:
         found = rows_checked([samples[indices]], fat)
+        with pickle.loads(pickle.dumps(samples)) as sent:  # as to a spawned worker
+            assert rows_checked([sent[indices]], fat) == found
     assert found == [index % NUM_ROWS for index in indices]
 
 
