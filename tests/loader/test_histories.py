@@ -294,3 +294,13 @@ def test_a_range_of_another_key_ends_the_epoch_or_leaves_its_file_out(
     with make(root, on_bad_file="skip", **options) as loader:
         rows = rows_checked(loader, fat)
     assert set(range(40, 70)) <= set(rows) <= {*range(20), *range(40, 70)}
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"slots": ["row"]}], ids=str)
+def test_rows_by_key_that_are_not_shuffled_are_warned_of(
+    table: tuple[str, FatRows], options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with make(table[0], **options):
+        pass
+    said = [text for text in caplog.messages if "by user_id as history clicks has them" in text]
+    assert len(said) == (not options)
