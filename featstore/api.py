@@ -138,7 +138,8 @@ def extract(
         dataframe: A Spark DataFrame whose rows are the input, in place of `input_url`.
         run_id: The name of this run, stored in the commit. Random by default.
         progress: Called as `progress(num_files, num_files_total, num_rows)` while the run goes on.
-        group: Extract only the slots that the table's files lack, into the slot group of this name.
+        group: Extract only the slots and histories that the table's files lack, into the slot group
+            of this name. A history needs `key`.
             No base file is read or written. Without `key` the raw files must be the very ones that
             made the base files, so that rows match by position. With `days` those days get it that
             lack slots of the spec, each in a commit.
@@ -158,8 +159,8 @@ def extract(
 
     Raises:
         SpecError: The spec is invalid.
-        ConfigError: The events of a history are missing, or it has histories and rows are extracted
-            with `group`, and the table has none of that name.
+        ConfigError: The events of a history are missing, or there are others, or a `group` is to
+            have one without `key`.
         InputError: The input cannot be extracted, or arguments contradict each other.
         OperatorError: An operator failed on a row.
         CommitConflictError: Another writer committed the same partition first.

@@ -148,10 +148,16 @@ def with_row_groups(
     return schema.with_metadata({_ROW_GROUPS: json.dumps(pairs)})
 
 
+def row_groups_of(schema: pa.Schema) -> list[tuple[int, int]]:
+    """The rows of each row group of an entry's data file, and the memory that its columns take."""
+    return [
+        (num_rows, num_bytes) for num_rows, num_bytes in json.loads(schema.metadata[_ROW_GROUPS])
+    ]
+
+
 def has_columns(schema: pa.Schema) -> bool:
     """Whether the data file of an entry with this schema had any of the entry's columns."""
-    row_groups = json.loads(schema.metadata[_ROW_GROUPS])
-    return any(num_bytes or not num_rows for num_rows, num_bytes in row_groups)
+    return any(num_bytes or not num_rows for num_rows, num_bytes in row_groups_of(schema))
 
 
 class DecodedFile(Closing):
@@ -174,7 +180,7 @@ class DecodedFile(Closing):
         self.name = name
         self._entry, self._on_close = entry, on_close
         self._table = pa.Table.from_batches(entry.batches, entry.schema)
-        found = json.loads(entry.schema.metadata[_ROW_GROUPS])
+        found = row_groups_of(entry.schema)
         self.row_group_rows: tuple[int, ...] = tuple(num_rows for num_rows, _ in found)
         self.row_group_bytes: tuple[int, ...] = tuple(num_bytes for _, num_bytes in found)
         self.has_columns = has_columns(entry.schema)

@@ -20,7 +20,7 @@ from featstore.explore.profile import Profile, numeric_labels, result_schema, sh
 from featstore.explore.profiling import profile_rows
 from featstore.explore.table import Table, open_table
 from featstore.explore.whatis import named_profile
-from featstore.extraction.units.extractor import Extractor, check_no_histories
+from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.raw import Unit, find_raw_files, plan_units
 from featstore.extraction.units.stand_ins import SlotTexts
 from featstore.extraction.units.unit import extract_range
@@ -39,6 +39,10 @@ from featstore.statistics.measures import mean_error
 from featstore.statistics.stale_groups import ERROR
 
 NUM_ROWS = 10_000
+_NO_EVENTS = (
+    "the slots of histories need all events of their keys; extract a day, and see its rows with "
+    "`featstore table show --rows 10` and its lengths and ages with `featstore table profile`"
+)
 _NUM_RANKED = 3  # previewed slots whose rank the text says
 _NUM_TOP = 5  # top values that the text shows
 _HEADERS = ("slot", "from", "kind", "shape", "coverage", "distinct", "quantiles or top values")
@@ -161,11 +165,13 @@ class Preview(TableResult):
             `auc_LABEL` and `auc_standard_error_LABEL` for each label of 0 and 1.
         slots: The previewed slots and those of the table by their AUC for the first label that has
             any, the largest first: the table's slot, and below it the previewed one of its number.
+        histories: The spec's histories, whose slots are left out.
     """
 
     rows: PreviewedRows
     table_rows: PreviewedRows | None = None
     slots: tuple[PreviewedSlot, ...]
+    histories: tuple[str, ...] = ()
     table: pa.Table = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -205,7 +211,9 @@ class Preview(TableResult):
             leak_remark(label, {slot: of.get(label) for slot, of in aucs.items()})
             for label in self.labels
         )
-        return "\n".join([str(self.rows), *beside, *self._ranks(), *filter(None, remarks)])
+        left_out = [f"without histories: {_NO_EVENTS}"] if self.histories else []
+        lines = [str(self.rows), *left_out, *beside, *self._ranks(), *filter(None, remarks)]
+        return "\n".join(lines)
 
     def _ranks(self) -> list[str]:
         """The places of the previewed slots among all, where they stand beside a table's."""
@@ -251,6 +259,7 @@ def preview(
     stale_groups: str = ERROR,
 ) -> Preview:
     """Extracts some raw rows in memory, and profiles the slots, also against labels of 0 and 1.
+    Slots of histories, which need the events of all time, are left out.
 
     The rows are random ones of the first 65,536 rows (fewer of wide rows) of each of 16 row groups
     (or files of text) that are evenly spaced in the input; of more if these have too few. The same
@@ -277,9 +286,10 @@ def preview(
     """
     parsed = spec if isinstance(spec, Spec) else load_spec(spec)
     parsed = parsed if with_labels else replace(parsed, labels={}, weight=None, checks=())
-    check_no_histories(parsed, "a preview")
     extractor = Extractor(parsed)
-    slots = _wanted(extractor, slot)
+    if parsed.histories:
+        extractor = Extractor(replace(parsed, histories=(), checks=()))
+    slots = _wanted(extractor, slot, parsed)
     raw: list[pa.RecordBatch] = []
     extractor.watch(raw.append)
     files = find_raw_files(str(input_url), {}, (), parsed.raw_types)
@@ -297,14 +307,22 @@ def preview(
     if table_url is not None:
         table = open_table(table_url, stale_groups=stale_groups)
         table_rows, others = _of_table(table, num_rows)
-    return Preview(rows=looked_at, table_rows=table_rows, slots=tuple(_beside(found, others)))
+    return Preview(
+        rows=looked_at,
+        table_rows=table_rows,
+        slots=tuple(_beside(found, others)),
+        histories=tuple(history.name for history in parsed.histories),
+    )
 
 
-def _wanted(extractor: Extractor, slot: str | None) -> Sequence[Slot]:
+def _wanted(extractor: Extractor, slot: str | None, spec: Spec) -> Sequence[Slot]:
     slots = extractor.schema.slots
     if slot is None:
         return slots
     found = [one for one in slots if slot in (one.name, str(one.number))]
+    of_events = [node for each in spec.histories for node in each.nodes if node.store]
+    if not found and slot in {text for node in of_events for text in (node.name, str(node.slot))}:
+        raise SpecError(f"slots: expected a slot of the rows, found {slot!r}: {_NO_EVENTS}")
     if not found:
         names = [one.name for one in slots]
         raise SpecError(f"slots: expected a slot named {slot!r}, found none{nearest(slot, names)}")

@@ -81,12 +81,13 @@ def show_row(table: Table, where: str, slots: Sequence[str] | None = None) -> Ro
         )
     signs = {
         slot.name: [value] if isinstance(value, int) else list(value)
-        for slot in table.slots
+        for slot in table.snapshot.all_slots
         if slot.kind is SlotKind.ID and (value := rows[0].get(slot.name)) is not None
     }
-    names = find_names(table.snapshot, {name: set(values) for name, values in signs.items()})
+    names = find_names(table.snapshot, {name: {*values} - {None} for name, values in signs.items()})
     texts = {
-        name: tuple(names.known(name, sign) for sign in values) for name, values in signs.items()
+        name: tuple(None if sign is None else names.known(name, sign) for sign in values)
+        for name, values in signs.items()
     }
     columns = tuple(
         RowColumn(slot=number, name=name, kind=kind, value=rows[0][name], texts=texts.get(name, ()))
@@ -115,6 +116,6 @@ def _kinds(table: Table) -> Mapping[str, tuple[int | None, str]]:
         ("partition", schema.partition_keys),
     )
     kinds: dict[str, tuple[int | None, str]] = {
-        slot.name: (slot.number, str(slot.kind)) for slot in schema.slots
+        slot.name: (slot.number, str(slot.kind)) for slot in table.snapshot.all_slots
     }
     return kinds | {field.name: (None, kind) for kind, fields in others for field in fields}

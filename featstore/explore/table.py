@@ -34,8 +34,9 @@ from featstore.extraction.units.unit_statistics import gather_rows, history_summ
 from featstore.loader.plan.column_sizes import ColumnSizes
 from featstore.reading.buffers import rows_left
 from featstore.reading.file_columns import ColumnCache, Selection
+from featstore.reading.histories import SelectedHistory, selected_histories
 from featstore.reading.open_file import OpenFile
-from featstore.reading.tables import read_tables
+from featstore.reading.tables import read_lists, read_tables
 from featstore.selection.slot_names import select
 from featstore.selection.where import Where, parse_where
 from featstore.spec.model import Spec
@@ -259,22 +260,54 @@ class Table:
     def head(
         self, num_rows: int = 10, slots: Sequence[str] | None = None, where: str | None = None
     ) -> pa.Table:
-        """The first rows of the table, or of those that match.
+        """The first rows of the table, or of those that match, with the lists of histories in place
+        of their ranges.
 
         Args:
             num_rows: The number of rows. Fewer are returned if there are fewer.
-            slots: Names and globs of slots; by default all. Labels, weight, kept columns and
-                partition keys are always returned.
+            slots: Names and globs of slots, those of histories too; by default all. Labels, weight,
+                kept columns and partition keys are always returned.
             where: A predicate; by default every row matches.
         """
-        schema = arrow_schema(selected_schema(self.schema, slots))
-        batches, num_read = [], 0
-        for batch in self.to_batches(slots, where):
-            batches.append(batch.slice(0, num_rows - num_read))
-            num_read += batches[-1].num_rows
-            if num_read >= num_rows:
-                break
-        return nullable_integers(pa.Table.from_batches(batches, schema))
+        known = [slot.name for slot in self.snapshot.all_slots]
+        names = None if slots is None else frozenset(select(slots, known))
+        own = None if names is None else [name for name in self.schema.names if name in names]
+        schema = selected_schema(self.schema, own)
+        histories = selected_histories(self.schema, names or frozenset(known))
+        return nullable_integers(self._first(num_rows, schema, self._where(where), histories))
+
+    def _first(
+        self,
+        num_rows: int,
+        schema: SlotSchema,
+        where: Where | None,
+        histories: Sequence[SelectedHistory],
+    ) -> pa.Table:
+        """The first matching rows, with the lists of histories."""
+        files = matching_files(self.snapshot.data_files, where)
+        read = schema if where is None else _with_columns(schema, self.schema, where.columns)
+        self._require_fresh(files, read)
+        ranges = {field.name for each in histories for field in each.history.row_fields}
+        shown = [field for field in arrow_schema(schema) if field.name not in ranges]
+        lists = [slot.to_field(nullable=True) for each in histories for slot in each.slots]
+        fields = pa.schema([*shown[: len(schema.slots)], *lists, *shown[len(schema.slots) :]])
+        found = fields.empty_table()
+        with NamedErrors(self.url):
+            for file, base, groups in self._opened(files, read):
+                deleted = file.deleted_rows()
+                tables = read_tables(base, read, file.partition, groups, deleted=deleted)
+                for index, table in enumerate(tables):
+                    is_match = np.ones(table.num_rows, bool)
+                    if where is not None:
+                        is_match = np.asarray(where.mask(table))
+                    rows = np.flatnonzero(is_match)[: num_rows - found.num_rows]
+                    columns = dict(zip(table.column_names, table.take(pa.array(rows)), strict=True))
+                    columns |= read_lists(base, groups, histories, index, rows, deleted)
+                    part = [columns[name] for name in fields.names]
+                    found = pa.concat_tables([found, pa.Table.from_arrays(part, schema=fields)])
+                    if found.num_rows == num_rows:
+                        return found
+        return found
 
     def profile(
         self, where: str | None = None, slots: Sequence[str] | None = None, *, stored: bool = False

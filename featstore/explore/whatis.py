@@ -250,7 +250,7 @@ def named_rows(rows: pa.Table, snapshot: Snapshot) -> pa.Table:
     """
     slots = [
         slot.name
-        for slot in snapshot.schema
+        for slot in snapshot.all_slots
         if slot.kind is SlotKind.ID and slot.name in rows.column_names
     ]
     columns = {name: rows[name].to_pylist() for name in slots}

@@ -1,7 +1,8 @@
 """Matches raw rows with the rows of base data files by the value of a kept column."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,15 +11,23 @@ import pyarrow.compute as pc
 
 from featstore.base.errors import InputError, not_once
 from featstore.base.host import num_cores
+from featstore.extraction.units.blocks import Blocks
+from featstore.extraction.units.buckets import key_signs
 from featstore.extraction.units.extractor import Extractor
-from featstore.extraction.units.findings import first_examples
-from featstore.extraction.units.part import GroupTask
+from featstore.extraction.units.findings import Malformed, first_examples
+from featstore.extraction.units.history_rows import HistoryRows, cut_events, event_schema
+from featstore.extraction.units.part import GroupTask, Target
 from featstore.extraction.units.raw import Unit, as_input_errors, open_raw
 from featstore.extraction.units.unit import Progress, UnitReport, extract_unit
 from featstore.extraction.units.unit_values import ValueGathering, store_values
 from featstore.extraction.units.writer import open_data_file
 from featstore.files.retry import thread_pool
 from featstore.files.storage import join
+from featstore.histories.needed import RowTimes
+from featstore.histories.stored import stored_histories
+from featstore.histories.visibility import keys_of_rows
+from featstore.ops.arrays import Integers, array_of, values_of
+from featstore.spec.model import EventHistory
 from featstore.statistics.column_statistics import add_counts
 from featstore.table.snapshot import DataFile, by_partition
 
@@ -74,8 +83,8 @@ def run_by_key(
 def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -> list[UnitReport]:
     """Writes one file beside each base file of the partition.
 
-    The keys and the new columns of the whole partition are held in memory. Raw rows that the base
-    lacks are left out.
+    The keys and the new columns of the whole partition are held in memory, and of histories what
+    the rows of a row group see. Raw rows that the base lacks are left out.
 
     Args:
         task: Its `targets` are by the index of the base file in the run.
@@ -85,31 +94,39 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
         InputError: A key is null or occurs twice on either side, or a row of the base has no raw
             row.
     """
-    raw, extractors, gatherings = _raw_rows(task, partition.units)
+    raw, signs, extractors, gatherings = _raw_rows(task, partition.units)
     key = partition.key
     files, key_type = list(partition.files.values()), raw.schema.field(key).type
     keys = [_base_keys(file, key, key_type) for file in files]
     raw_places = _match_rows(pa.chunked_array(keys, key_type), raw.column(key), key, files)
     # The loop below takes only these columns; the key column is not written.
-    first, columns = 0, raw.select(task.stored(Extractor(task.spec).schema).column_names)
+    schema = task.stored(Extractor(task.spec).schema)
+    first, columns = 0, raw.select([n for n in schema.column_names if n in raw.column_names])
     reports: list[UnitReport] = []
-    for (place, file), of_file in zip(partition.files.items(), keys, strict=True):
-        rows = columns.take(pa.array(raw_places[first : first + len(of_file)]))
-        (target,) = task.targets[place]
-        bound = {place: (replace(target, rows_digest=rows_digest(of_file)),)}
-        reports.append(_write_file(replace(task, targets=bound), file, rows, attempt))
-        first += len(of_file)
+    with ExitStack() as opened:
+        histories = _Histories(task, raw, signs, raw_places, opened)
+        for (place, file), of_file in zip(partition.files.items(), keys, strict=True):
+            places = raw_places[first : first + len(of_file)]
+            (target,) = task.targets[place]
+            bound = {place: (replace(target, rows_digest=rows_digest(of_file)),)}
+            of_groups = _row_groups(columns, places, target, histories)
+            reports.append(_write_file(replace(task, targets=bound), file, of_groups, attempt))
+            first += len(of_file)
     size_bytes = sum(report.size_bytes for report in reports)
     found = [extractor.findings for extractor in extractors]
+    counts, examples = histories.findings()
     # The findings of the whole partition are in the report of its last file.
     reports[-1] = replace(
         reports[-1],
-        counts=add_counts(findings.counts for findings in found),
+        counts=add_counts([*(findings.counts for findings in found), counts]),
         num_rows_skipped=sum(findings.num_rows_skipped for findings in found),
-        examples=first_examples(example for findings in found for example in findings.examples),
+        examples=first_examples(
+            [*(example for findings in found for example in findings.examples), *examples]
+        ),
+        times=histories.times,
         has_values=store_values(gatherings, task.table_url, reports[-1].path, size_bytes),
     )
-    return reports
+    return [*reports, *histories.of_logs]
 
 
 def rows_digest(keys: pa.Array) -> str:
@@ -131,21 +148,116 @@ def rows_digest(keys: pa.Array) -> str:
     return digest.hexdigest()
 
 
+_Signs = Mapping[str, Integers]
+"""By key of a history, its sign in each raw row: int64 (num_rows,)."""
+
+
 def _raw_rows(
     task: GroupTask, units: Sequence[Unit]
-) -> tuple[pa.Table, list[Extractor], list[ValueGathering]]:
-    """The group's columns and the key, for all raw rows of a partition; and what extracted them."""
+) -> tuple[pa.Table, _Signs, list[Extractor], list[ValueGathering]]:
+    """The group's columns and the key, for all raw rows of a partition; the signs of histories'
+    keys; and what extracted them.
+    """
+    spec = task.spec
+    names = {history.key for history in spec.histories}
 
-    def extract(unit: Unit) -> tuple[list[pa.RecordBatch], Extractor, ValueGathering]:
-        extractor = Extractor(task.spec)
+    def extract(
+        unit: Unit,
+    ) -> tuple[list[pa.RecordBatch], list[_Signs], Extractor, ValueGathering]:
+        extractor, signs = Extractor(spec), list[_Signs]()
+        extractor.watch(
+            lambda raw: signs.append(
+                {name: key_signs(raw.column(name), spec.inputs[name]) for name in names}
+            )
+        )
         gathering = ValueGathering(extractor, task.stored(extractor.schema).names)
-        return list(gathering.watch(extract_unit(unit, extractor))), extractor, gathering
+        return list(gathering.watch(extract_unit(unit, extractor))), signs, extractor, gathering
 
     with thread_pool(num_cores(), "featstore-extract") as threads:
-        of_units, extractors, gatherings = zip(*threads.map(extract, units), strict=True)
-    schema = Extractor(task.spec).schema.to_arrow()
+        of_units, signs, extractors, gatherings = zip(*threads.map(extract, units), strict=True)
+    schema = Extractor(spec).schema.to_arrow()
     rows = pa.Table.from_batches([batch for of_unit in of_units for batch in of_unit], schema)
-    return rows, list(extractors), list(gatherings)
+    joined = {
+        name: np.concatenate([found[name] for of_unit in signs for found in of_unit])
+        for name in names
+    }
+    return rows, joined, list(extractors), list(gatherings)
+
+
+class _Histories:
+    """The histories of a partition's rows, whose events wait in temporary files.
+
+    Args:
+        task: The task, with the units of logs.
+        raw: The raw rows.
+        signs: Those of the raw rows.
+        places: The raw rows that the base has, int64 (num_rows,).
+        opened: Closes the files.
+
+    Attributes:
+        of_logs: What the units of logs reported.
+    """
+
+    def __init__(
+        self, task: GroupTask, raw: pa.Table, signs: _Signs, places: Integers, opened: ExitStack
+    ) -> None:
+        self._raw, self._signs = raw, signs
+        self._rows, self.of_logs = list[tuple[str, HistoryRows]](), list[UnitReport]()
+        for history in task.spec.histories:
+            as_of = raw.column(history.as_of).combine_chunks()
+            keys = keys_of_rows(array_of(signs[history.key]), as_of)[places]
+            times = RowTimes.of(keys, values_of(as_of)[places])
+            blocks = opened.enter_context(Blocks(event_schema(history)))
+            self.of_logs += _cut_log(history, task.events[history.name], times, blocks)
+            own = replace(task.spec, histories=(history,))
+            self._rows.append((history.key, HistoryRows(own, {history.name: blocks})))
+
+    @property
+    def times(self) -> dict[str, tuple[int, int]]:
+        """As of `UnitReport`."""
+        return {name: span for _, rows in self._rows for name, span in rows.times.items()}
+
+    def columns(self, places: Integers) -> dict[str, pa.Array]:
+        """The columns of a row group of these raw rows, by name."""
+        found = dict[str, pa.Array]()
+        for key, rows in self._rows:
+            [name] = [stored.as_of for stored in rows.stored]
+            times = self._raw.select([name]).take(array_of(places))
+            found |= rows.of_row_group(times.append_column("key", [self._signs[key][places]]))
+        return found
+
+    def findings(self) -> tuple[dict[str, int], list[Malformed]]:
+        """What was counted while the events that rows see were extracted, and examples."""
+        counts, examples = zip(({}, ()), *(rows.findings() for _, rows in self._rows), strict=True)
+        return add_counts(counts), [one for some in examples for one in some]
+
+
+def _cut_log(
+    history: EventHistory, units: Sequence[Unit], times: RowTimes, blocks: Blocks
+) -> list[UnitReport]:
+    """Gives the events that rows of these times may see to blocks."""
+
+    def cut(unit: Unit) -> UnitReport:
+        events = cut_events(history, unit, times)
+        for block in events:
+            blocks.add(block)
+        return events.report()
+
+    with thread_pool(num_cores(), "featstore-extract") as threads:
+        return list(threads.map(cut, units))
+
+
+def _row_groups(
+    columns: pa.Table, places: Integers, target: Target, histories: _Histories
+) -> Iterator[pa.Table]:
+    """The row groups of a file of raw rows at these places, cut like the target."""
+    first = 0
+    for num_rows in target.row_groups:
+        own = places[first : first + num_rows]
+        rows = columns.take(array_of(own))
+        of_rows = dict(zip(rows.column_names, rows.columns, strict=True))
+        yield pa.table(of_rows | histories.columns(own))
+        first += num_rows
 
 
 def _base_keys(file: DataFile, key: str, key_type: pa.DataType) -> pa.Array:
@@ -201,18 +313,18 @@ def _require_once(num_twice: int, key: str, where: str) -> None:
         )
 
 
-def _write_file(task: GroupTask, file: DataFile, rows: pa.Table, attempt: int) -> UnitReport:
-    """Writes the rows beside a base file, the task's only target."""
+def _write_file(
+    task: GroupTask, file: DataFile, row_groups: Iterable[pa.Table], attempt: int
+) -> UnitReport:
+    """Writes row groups beside a base file, the task's only target."""
     schema, (place,) = task.stored(Extractor(task.spec).schema), task.targets
     partition = {key: value for key, value in file.partition.items() if value is not None}
     path = task.path(partition, place, attempt)
     url = join(task.table_url, path)
-    (target,) = task.targets[place]
     metadata, cut = task.file_metadata(place), task.rows_per_row_group(place)
-    with open_data_file(url, schema, metadata, cut, task.spec.output.compression) as writer:
-        first = 0
-        for num_rows in target.row_groups:
-            writer.write_row_group(rows.slice(first, num_rows))
-            first += num_rows
+    compression, histories = task.spec.output.compression, stored_histories(task.spec)
+    with open_data_file(url, schema, metadata, cut, compression, histories) as writer:
+        for rows in row_groups:
+            writer.write_row_group(rows.select(writer.columns.names).cast(writer.columns))
         done = writer.close()
     return UnitReport(path=path, partition=partition, **vars(done))

@@ -381,7 +381,7 @@ def extract_days(
 def _plan(
     job: ExtractJob, days: str, opened: OpenedTables, *, has_events: bool
 ) -> tuple[DayReport, ...]:
-    if has_events:  # A slot group takes none, and asks for none to be the same.
+    if has_events:  # Those of a slot group are checked with its files.
         check_events(job)
     if job.partition_from_path:
         raise InputError(

@@ -8,6 +8,7 @@ each row. A group is first committed to its own table; one commit to the base th
 """
 
 import hashlib
+import itertools
 import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from featstore.base.errors import CommitConflictError, ConfigError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.by_key import KeyRunner, keyed_partitions, run_by_key
+from featstore.extraction.event_logs import with_events
 from featstore.extraction.job import (
     CommitFunction,
     ExtractionRun,
@@ -26,13 +28,16 @@ from featstore.extraction.job import (
     check_raw_schemas,
     commit_of_input,
     digest_of,
+    event_files,
+    marks_of,
     raw_files_of,
     report_of_commit,
+    require_logs,
     runs_here,
     write_and_commit,
 )
 from featstore.extraction.local import LocalRunner
-from featstore.extraction.units.extractor import Extractor, check_no_histories
+from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.part import GroupTask, Part, Target, labels_part, slots_part
 from featstore.extraction.units.raw import RawFile, Unit, files_part, plan_units
 from featstore.extraction.units.unit import Progress, Runner, UnitReport, ignore_progress
@@ -126,13 +131,15 @@ def extract_group(
     check_apart(job.input_url, job.table_url)
     expected = f"one to add slot group {group.name!r} to"
     base = open_existing(job.table_url, "add a slot group", expected)
-    _check_histories(group, base)
     files = _raw_files(job, base, with_text=runs_here(runner))
     with_rows = by_partition(file for file in files if any(file.row_groups))
     partitions = tuple(found[0].partition for found in with_rows.values())
     base_files = _base_files(base, partitions)
     part, schema = _part(group, base, base_files)
     check_raw_schemas(part.spec, files)
+    logs = event_files(job, with_text=runs_here(runner))
+    marks = marks_of(part.spec, logs)
+    most = job.spec.output.rows_per_file
     task = GroupTask(
         spec=part.spec,
         table_url=group_url(job.table_url, group.name),
@@ -141,14 +148,16 @@ def extract_group(
         part=part,
         targets={},
         bound_by="input" if group.key is None else f"key {group.key}",
+        events={name: plan_units(of_log, most) for name, of_log in logs.items()},
     )
     run = ExtractionRun(
         task=task,
         schema=schema,
         base=open_group_or_none(base.url, group.name),
         partitions=partitions,
-        input_digest=_digest(files, group, part.spec),
+        input_digest=with_events(_digest(files, group, part.spec), marks),
         started_s=started_s,
+        logs=marks,
     )
 
     def run_units(targets: Targets, units: Sequence[Unit]) -> list[UnitReport]:
@@ -157,27 +166,16 @@ def extract_group(
             return _with_checked_rows(bound, (runner or LocalRunner())(bound, units, progress))
         # No check of row counts here: matching by key yields exactly the base's rows.
         bases = [base_file.file for base_file in base_files]
-        return run_keyed(bound, keyed_partitions(group.key, bases, units), progress)
+        found = run_keyed(bound, keyed_partitions(group.key, bases, units), progress)
+        # Each partition has read the logs, and reported of their units under the same paths.
+        return [*{report.path: report for report in found}.values()]
 
-    report = _earlier(run, base, files) or _write(
-        group, run, part, base_files, files, run_units, commit
+    listed = [file.listed for file in (*files, *itertools.chain(*logs.values()))]
+    input_bytes = sum(file.size_bytes for file in listed)
+    report = _earlier(run, base, input_bytes) or _write(
+        group, run, part, base_files, files, run_units, commit, input_bytes
     )
     return _publish(group, base, run, report, publish)
-
-
-def _check_histories(group: GroupJob, base: Snapshot) -> None:
-    """Histories that the table has, or that come with rows, are no part of a group.
-
-    Raises:
-        ConfigError: The spec has others, or there are events of some.
-    """
-    if not group.labels:
-        check_no_histories(group.job.spec, f"the slot group {group.name!r}", base.schema)
-    if group.job.events:
-        raise ConfigError(
-            f"events: expected none for the slot group {group.name!r}, which has no histories, "
-            f"found those of {', '.join(group.job.events)}; leave them out"
-        )
 
 
 def _raw_files(job: ExtractJob, base: Snapshot, *, with_text: bool) -> list[RawFile]:
@@ -236,11 +234,22 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
     """Returns what to extract, and its columns with the table's partition keys."""
     spec, keep = group.job.spec, [group.key] if group.key else []
     Extractor(spec)  # raises if any part of the spec is wrong, not only the group's
+    existing = _existing(group, base, files)
     part = (
         labels_part(spec, keep)
         if group.labels
-        else slots_part(spec, _missing_slots(group, base, files), keep)
+        else slots_part(spec, _missing_slots(spec, base, existing), keep)
     )
+    times = frozenset(history.as_of for history in part.spec.histories)
+    part = replace(part, names=part.names | times - existing)
+    if group.key is None and part.spec.histories:
+        raise ConfigError(
+            f"histories: expected --key (key=) with the slot group {group.name!r}, to match rows "
+            f"for {part.spec.histories[0].name!r}, found none; name a kept column that is "
+            "different in every row"
+        )
+    none = f"the slot group {group.name!r} has no histories that the table lacks"
+    require_logs(part.spec.histories, list(group.job.events), none)
     if not part.names:
         raise InputError(
             "the spec has no labels and no weight, so there is nothing to relabel; add labels"
@@ -254,22 +263,28 @@ def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[P
     return part, schema
 
 
-def _missing_slots(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
-    """The spec's slots that some base file lacks, with other groups' files beside it."""
-    slots = {other.name: set(other.schema.names) for other in base.groups}
+def _existing(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> set[str]:
+    """The columns that all base files have, with other groups' files beside them."""
+    columns = {other.name: other.schema.column_names for other in base.groups}
     of_files = [
         set(file.names).union(
-            *(slots[each.group] for each in file.file.groups if each.group != group.name)
+            *(columns[each.group] for each in file.file.groups if each.group != group.name)
         )
         for file in files
     ]
-    existing = set.intersection(*of_files)
+    return set.intersection(*of_files)
+
+
+def _missing_slots(spec: Spec, base: Snapshot, existing: set[str]) -> set[str]:
+    """The spec's slots that are not among the existing columns, those of histories too."""
     numbers = {slot.number for slot in base.schema if slot.name in existing}
-    return {
+    missing = {
         node.name
-        for node in group.job.spec.nodes
+        for node in spec.nodes
         if node.store and node.name not in existing and node.slot not in numbers
     }
+    histories = (each for each in spec.histories if not existing.issuperset(each.columns[:3]))
+    return missing.union(*(history.slot_names for history in histories))
 
 
 def _digest(files: Sequence[RawFile], group: GroupJob, spec: Spec) -> str:
@@ -283,13 +298,11 @@ def _digest(files: Sequence[RawFile], group: GroupJob, spec: Spec) -> str:
     )
 
 
-def _earlier(run: ExtractionRun, base: Snapshot, files: Sequence[RawFile]) -> ExtractReport | None:
+def _earlier(run: ExtractionRun, base: Snapshot, input_bytes: int) -> ExtractReport | None:
     """Returns the report of an equal run, if its files still match the current base files."""
     if run.base is None or not matches_base(run.base, run.partitions, base):
         return None
-    return report_of_commit(
-        run, commit_of_input(run, run.base), sum(file.listed.size_bytes for file in files)
-    )
+    return report_of_commit(run, commit_of_input(run, run.base), input_bytes)
 
 
 def _write(
@@ -300,6 +313,7 @@ def _write(
     files: Sequence[RawFile],
     run_units: Callable[[Targets, Sequence[Unit]], list[UnitReport]],
     commit: CommitFunction,
+    input_bytes: int,
 ) -> ExtractReport:
     units = plan_units(files, group.job.spec.output.rows_per_file)
     if group.key is None:
@@ -310,7 +324,6 @@ def _write(
         targets = _targets_by_unit(units, files, base_files, makers, digest)
     else:
         targets = {i: (_target(base_file, ""),) for i, base_file in enumerate(base_files)}
-    input_bytes = sum(file.listed.size_bytes for file in files)
     return write_and_commit(run, lambda: run_units(targets, units), commit, input_bytes)
 
 

@@ -57,7 +57,7 @@ from featstore.files.walking import MAGIC
 from featstore.histories.stored import with_ranges
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import check_lock
-from featstore.spec.model import Spec
+from featstore.spec.model import EventHistory, Spec
 from featstore.spec.value_names import kept_values
 from featstore.statistics.column_statistics import add_counts
 from featstore.statistics.data_checks import CheckResult, check_before_commit
@@ -288,10 +288,7 @@ def extract_files(
     digest = digest_of(files, [*Extractor(job.spec).input_columns, *job.partition_from_path])
     num_raw_files = tuple(len(listed[key]) for key in with_rows)
     logs = event_files(job, with_text=runs_here(runner), opened=opened)
-    marks = {
-        history.name: file_marks(history, [(f.listed, f.of_table) for f in logs[history.name]])
-        for history in job.spec.histories
-    }
+    marks = marks_of(job.spec, logs)
     digest = with_events(digest, marks)
     run = begin_run(job, base, partitions, digest, started_s, num_raw_files)
     input_bytes = sum(file.listed.size_bytes for file in itertools.chain(files, *logs.values()))
@@ -313,9 +310,26 @@ def check_events(job: ExtractJob, others: Iterable[str] = ()) -> None:
     """Raises ConfigError unless there are events of each history and of no others, either named by
     the job or among `others`; or if the histories have several keys.
     """
-    names = [history.name for history in job.spec.histories]
-    known = f"those of {', '.join(names)}" if names else "none, as the spec has no histories"
-    found = [*job.events, *others]
+    require_logs(job.spec.histories, [*job.events, *others], "the spec has no histories")
+    for history in job.spec.histories:
+        if history.key != job.spec.cluster_by:
+            raise ConfigError(
+                f"{history.where}.key: expected {job.spec.cluster_by!r}, the key of the first "
+                f"history, by which rows are put side by side, found {history.key!r}; extract it "
+                f"into a slot group, or into a table of its own"
+            )
+
+
+def require_logs(histories: Iterable[EventHistory], found: Sequence[str], none: str) -> None:
+    """Raises ConfigError unless there are logs of events of each history and of no others.
+
+    Args:
+        histories: The histories that are extracted.
+        found: The histories whose logs are there.
+        none: Why there is none, for the error.
+    """
+    names = [history.name for history in histories]
+    known = f"those of {', '.join(names)}" if names else f"none, as {none}"
     for name in found:
         if name not in names:
             hint = nearest(name, names) or "; leave it out"
@@ -325,13 +339,6 @@ def check_events(job: ExtractJob, others: Iterable[str] = ()) -> None:
             raise ConfigError(
                 f"events: expected {known}, found none of {name}: give --events {name}=URL "
                 f"(events={{{name!r}: URL}}), where its raw events are"
-            )
-    for history in job.spec.histories:
-        if history.key != job.spec.cluster_by:
-            raise ConfigError(
-                f"{history.where}.key: expected {job.spec.cluster_by!r}, the key of the first "
-                f"history, by which rows are put side by side, found {history.key!r}; extract it "
-                f"into a table of its own"
             )
 
 
@@ -351,6 +358,14 @@ def event_files(
             )
             check_raw_schemas(history.events, logs[history.name])
     return logs
+
+
+def marks_of(spec: Spec, logs: Mapping[str, Sequence[RawFile]]) -> dict[str, dict[bytes, LogFile]]:
+    """By history, the files of its log, as of `file_marks`."""
+    return {
+        history.name: file_marks(history, [(f.listed, f.of_table) for f in logs[history.name]])
+        for history in spec.histories
+    }
 
 
 def digest_of(files: Iterable[RawFile], columns: Iterable[str]) -> str:

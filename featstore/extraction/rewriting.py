@@ -309,10 +309,12 @@ def rewrite_file(
     with ExitStack() as stack:
         footer, *groups = (stack.enter_context(open_part(part)) for part in file.parts)
         reader = aligned_reader(footer, groups, Selection(slots=schema.slots, others=schema.others))
-        stored, lists = _stored(schema, reader.columns), StoredReader(footer, schema)
+        stored, lists = _stored(schema, reader.columns), StoredReader(footer, schema, groups)
         sizes, histories = footer.row_group_rows, lists.histories
         cut = max(sizes if histories else sizes[:1], default=0) or 1
         metadata, compression = _file_metadata(footer, file.path), _compression(footer)
+        if groups and histories:
+            metadata = replace(metadata, histories=[history.name for history in histories])
         writer = stack.enter_context(
             open_data_file(url, stored, metadata, cut, compression, histories)
         )

@@ -2,6 +2,7 @@
 table, into a `LoaderDescription`. No loader is made here, and no store is asked.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -69,6 +70,7 @@ from featstore.table.iceberg import is_metadata_file
 from featstore.table.open import data_files_of, open_snapshot, open_without_files
 from featstore.table.snapshot import FileList, Snapshot
 
+_LOG = logging.getLogger(__name__)
 Group = TypeVar("Group")
 
 
@@ -141,6 +143,8 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
         if (options := given.get("candidates")) is not None:
             request, pool = _with_candidates(request, options, keywords)
         key = section_key(epochs.shuffle, snapshot.schema, epochs.ordering)
+        if epochs.shuffle is None:
+            _warn_of_order(snapshot, request)
         size = split_size(dispatch)
         cut = partial(make_splits, size=size, accepts_bad=process.on_bad_file == SKIP)
         parts = (
@@ -161,8 +165,6 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             follow=_followed(given.get("follow"), snapshot, request, key, epochs),
         )
         job, staging = _staged(job, given.get("staging"))
-        if staging is not None and staging.decoded:
-            request.require_no_histories("staging.decoded")
         return LoaderDescription(
             job=job,
             url=snapshot.url,
@@ -367,3 +369,15 @@ def _require_mixable(names: Sequence[str], found: Sequence[LoaderDescription]) -
                 f"{name}: expected other rows than those of {other}, found the same table with "
                 "the same `where`: make them one entry, with the sum of the weights"
             )
+
+
+def _warn_of_order(snapshot: Snapshot, request: Request) -> None:
+    """Warns that batches of rows in the order of files have few keys of a history."""
+    of_groups = {history.name for group in snapshot.groups for history in group.histories}
+    own = [each.history for each in request.histories if each.history.name not in of_groups]
+    if own:
+        _LOG.warning(
+            "%s: rows are read as they lie in files, by %s as history %s has them: a batch has few "
+            "keys; set shuffle to train (docs/shuffle.md)",
+            *(redact(snapshot.url), own[0].key, own[0].name),
+        )

@@ -87,7 +87,6 @@ def _warm(config: Mapping[str, Any]) -> WarmReport:
     chosen = [file for file in files if options.stages(file.url)]
     with Stager(options, staging_source(request.selection)) as stager:
         if options.decoded:
-            request.require_no_histories("staging.decoded")
             decoded_bytes = _decoded(files, request, stager)
             return WarmReport(
                 num_files=len(files), counts=stager.stats(), decoded_bytes=decoded_bytes

@@ -3,9 +3,9 @@ range of it that each row has. These are gathered as other lists are (gather.py)
 batches only.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +19,12 @@ from featstore.native import kernels
 from featstore.ops.arrays import nulls_of, values_of
 from featstore.ops.lists import positions_of
 from featstore.ops.timestamps import UNITS
-from featstore.reading.aligned import RowsReader
+from featstore.reading.aligned import aligned_reader
 from featstore.reading.buffers import Array, Ragged, SharedLists, one_array
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
-from featstore.reading.reader import RowGroupReader, Rows, chosen_lists
+from featstore.reading.reader import Rows, chosen_lists
 
 _TIME = pa.timestamp("us", "UTC")
 _NO_TIMES, _ANY_LEN = np.empty(0, np.int64), 2**63 - 1
@@ -73,6 +73,11 @@ class SelectedHistory:
         found = [slot for slot in history.lists if slot.name in self.names]
         return (*found, history.times) if self.needs_times or self.is_whole else tuple(found)
 
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """The slots that are delivered."""
+        return tuple(slot for slot in self.history.slots if slot.name in self.names)
+
     @cached_property
     def ages(self) -> tuple[tuple[Slot, str], ...]:
         return tuple(each for each in self.history.ages if each[0].name in self.names)
@@ -105,42 +110,60 @@ class SelectedHistory:
         return self.fields[self.history.as_of].with_type(_TIME)
 
 
+def selected_histories(schema: SlotSchema, names: Collection[str]) -> list[SelectedHistory]:
+    """The histories of a table that have slots of these names, as they were extracted."""
+    fields = {column.name: column for column in schema.kept}
+    found = [
+        SelectedHistory(
+            history=history,
+            names=frozenset(slot.name for slot in history.slots if slot.name in names),
+            fields=fields,
+        )
+        for history in histories_of(schema)
+    ]
+    return [each for each in found if each.names]
+
+
+class AnyReader(Protocol):
+    """The methods of `RowGroupReader`, which other readers have too."""
+
+    @property
+    def columns(self) -> FileColumns: ...
+
+    @property
+    def parts(self) -> list[tuple[OpenFile, FileColumns]]: ...
+
+    def read(self, row_groups: Iterable[int], chosen: Array | None = None) -> Rows: ...
+
+    def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None: ...
+
+    def size_bytes(self, row_groups: Iterable[int]) -> int: ...
+
+    def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int: ...
+
+
 class HistoryReader:
     """Reads rows with their histories. Not thread-safe.
 
     Args:
         reader: Reads the other columns.
-        file: The data file, which has the histories.
+        lists: Reads those of the histories.
         histories: What is read of each.
-        num_threads: As of `RowGroupReader`.
-        most_room_bytes: As of `RowGroupReader`.
-        take: As of `RowGroupReader`.
-
-    Raises:
-        DataFileError: A column cannot be what was selected, or a history lacks columns.
+        row_group_rows: The rows of each row group.
+        counts_all: Whether the sizes that `reader` tells are those of both.
     """
 
     def __init__(
         self,
-        reader: RowsReader,
-        file: OpenFile,
+        reader: AnyReader,
+        lists: AnyReader,
         histories: Sequence[SelectedHistory],
+        row_group_rows: Sequence[int],
         *,
-        num_threads: int | None = None,
-        most_room_bytes: int | None = None,
-        take: Take | None = None,
+        counts_all: bool = False,
     ) -> None:
-        self._reader, self._file, self._histories = reader, file, histories
-        self._lists = RowGroupReader(
-            file,
-            joined([each.selection for each in histories]),
-            num_threads=num_threads,
-            as_values=True,
-            most_room_bytes=most_room_bytes,
-            take=take,
-        )
-        for each in histories:
-            _require_whole(each, self._lists.columns, file.name)
+        self._reader, self._lists, self._histories = reader, lists, histories
+        self._row_group_rows, self._counts_all = row_group_rows, counts_all
 
     @property
     def columns(self) -> FileColumns:
@@ -162,12 +185,8 @@ class HistoryReader:
         rows = self._reader.read(row_groups, chosen)
         # All rows of whole row groups: a row that is left out may hold the list of others.
         lists = self._lists.read(row_groups)
-        sizes = [self._file.row_group_rows[index] for index in row_groups]
-        found, own_bytes = dict[str, SharedLists](), 0
-        for each in self._histories:
-            of_history = _Lists(each, lists, row_groups, sizes)
-            found |= of_history.ranges()
-            own_bytes += of_history.own_lists_bytes
+        sizes = [self._row_group_rows[index] for index in row_groups]
+        found, own_bytes = lists_of_rows(self._histories, lists, row_groups, sizes)
         if chosen is not None:
             found = chosen_lists(found, chosen)
         return replace(rows, histories=found, own_lists_bytes=own_bytes)
@@ -179,9 +198,10 @@ class HistoryReader:
     def size_bytes(self, row_groups: Iterable[int]) -> int:
         """As of `RowGroupReader`: the lists as they are stored, not those of all rows."""
         row_groups = list(row_groups)
-        num_rows = sum(self._file.row_group_rows[index] for index in row_groups)
+        num_rows = sum(self._row_group_rows[index] for index in row_groups)
         own_bytes = _ROW_BYTES * num_rows * len(self._histories)
-        return own_bytes + sum(each.size_bytes(row_groups) for each in self._readers)
+        counted = [self._reader] if self._counts_all else [self._reader, self._lists]
+        return own_bytes + sum(each.size_bytes(row_groups) for each in counted)
 
     def room_bytes(self, row_groups: Iterable[int], *, in_order: bool = False) -> int:
         """As of `RowGroupReader`."""
@@ -189,26 +209,87 @@ class HistoryReader:
         own_bytes = self._lists.room_bytes(row_groups)
         return max(own_bytes, self._reader.room_bytes(row_groups, in_order=in_order))
 
-    @property
-    def _readers(self) -> tuple[RowsReader, RowGroupReader]:
-        return self._reader, self._lists
+
+def lists_of_rows(
+    histories: Iterable[SelectedHistory],
+    rows: Rows,
+    row_groups: Sequence[int],
+    sizes: Sequence[int],
+) -> tuple[dict[str, SharedLists], int]:
+    """The slots of histories in rows, by name, and the bytes of lists that were made of others.
+
+    Args:
+        histories: The histories.
+        rows: All rows of some row groups, with the histories' columns.
+        row_groups: The row groups.
+        sizes: How many rows each has.
+
+    Raises:
+        DataFileError: A row's range is not one of its own key's list.
+    """
+    found, own_bytes = dict[str, SharedLists](), 0
+    for each in histories:
+        of_history = _Lists(each, rows, row_groups, sizes)
+        found |= of_history.ranges()
+        own_bytes += of_history.own_lists_bytes
+    return found, own_bytes
+
+
+def with_histories(
+    reader: AnyReader,
+    files: Sequence[OpenFile],
+    histories: Iterable[SelectedHistory],
+    *,
+    num_threads: int | None = None,
+    most_room_bytes: int | None = None,
+    take: Take | None = None,
+) -> AnyReader:
+    """A reader of rows with their histories.
+
+    Args:
+        reader: Reads the other columns.
+        files: The data file, then those of its slot groups.
+        histories: What is read of each.
+        num_threads: As of `RowGroupReader`.
+        most_room_bytes: As of `RowGroupReader`.
+        take: As of `RowGroupReader`.
+
+    Raises:
+        DataFileError: A column cannot be what was selected, or a history lacks columns.
+    """
+    if not (histories := list(histories)):
+        return reader
+    lists = aligned_reader(
+        files[0],
+        files[1:],
+        joined([each.selection for each in histories]),
+        num_threads=num_threads,
+        as_values=True,
+        most_room_bytes=most_room_bytes,
+        take=take,
+    )
+    for each in histories:
+        _require_whole(each, lists.columns, files[0].name)
+    return HistoryReader(reader, lists, histories, files[0].row_group_rows)
 
 
 class StoredReader:
-    """Reads what a data file stores of histories, for rows to be written again. Not thread-safe.
+    """Reads what a data file and its slot groups' files store of histories, for rows to be written
+    again. Not thread-safe.
 
     Args:
         file: The data file.
         schema: The table's.
+        groups: The files of its slot groups.
 
     Attributes:
-        histories: Those that the file has.
+        histories: Those that the files have.
 
     Raises:
         DataFileError: As of `HistoryReader`.
     """
 
-    def __init__(self, file: OpenFile, schema: SlotSchema) -> None:
+    def __init__(self, file: OpenFile, schema: SlotSchema, groups: Sequence[OpenFile] = ()) -> None:
         fields = {column.name: column for column in schema.kept}
         selected = [
             SelectedHistory(
@@ -220,8 +301,8 @@ class StoredReader:
             for history in histories_of(schema)
         ]
         self._file = file
-        self._reader = RowGroupReader(
-            file, joined([each.selection for each in selected]), as_values=True
+        self._reader = aligned_reader(
+            file, groups, joined([each.selection for each in selected]), as_values=True
         )
         columns = self._reader.columns
         for each in selected:
@@ -296,7 +377,7 @@ class _Lists:
         """
         selected, history = self._selected, self._history
         as_of = self._times_of_rows() if selected.needs_times else None
-        if self._rows.columns.others[history.end] is None:
+        if not self._has_history():
             lists = {slot.name: _no_lists(slot, self._rows.num_rows) for slot in selected.lists}
             of_rows = np.zeros((self._rows.num_rows, 2), np.int64)
         else:
@@ -311,6 +392,13 @@ class _Lists:
             if slot.name in selected.names:
                 found[slot.name] = SharedLists(lists[slot.name].values, of_rows)
         return found
+
+    def _has_history(self) -> bool:
+        """Whether the file has it. Decoded columns that it lacks are null."""
+        names = (self._history.end, self._history.key_column)
+        columns = (each for each in self._selected.selection.others if each.name in names)
+        num_rows = self._rows.num_rows
+        return any(self._rows.other(each).null_count < num_rows for each in columns)
 
     def stored(self) -> HistoryRanges:
         """The ranges of all rows in the lists of their holders, as they are stored.

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.base.schema import Slot, SlotKind, SlotSchema, without_places
-from featstore.ops.arrays import values_of
-from featstore.ops.lists import flat, mark_missing
+from featstore.ops.arrays import array_of, values_of
+from featstore.ops.lists import flat, mark_missing, offsets_from, positions_of
 from featstore.reading.aligned import aligned_reader
-from featstore.reading.buffers import Array, converted, rows_left
+from featstore.reading.buffers import Array, SharedLists, converted, rows_left
 from featstore.reading.file_columns import Selection
+from featstore.reading.histories import SelectedHistory, with_histories
 from featstore.reading.open_file import OpenFile
 
 
@@ -58,6 +59,55 @@ def read_tables(
         table = pa.table([columns[name] for name in target.names], names=target.names)
         # Not cast: Arrow views no struct with nulls as one whose members may not be null.
         yield pa.table(marks_to_nulls(table, schema.slots).columns, schema=target)
+
+
+def read_lists(
+    file: OpenFile,
+    groups: Sequence[OpenFile],
+    histories: Sequence[SelectedHistory],
+    row_group: int,
+    chosen: Array,
+    deleted: Array | None = None,
+) -> dict[str, pa.Array]:
+    """The slots of histories in some rows of a row group, as lists by name, with nulls for
+    missing values.
+
+    Args:
+        file: As of `read_tables`, and so `groups` and `deleted`.
+        groups: The open files of its slot groups.
+        histories: The histories.
+        row_group: The row group.
+        chosen: Which of the rows that `read_tables` gives of it: int64 (num_rows,).
+        deleted: The deleted rows of the file.
+
+    Raises:
+        DataFileError: As of `read_tables`, or a row's range is not one of its own key's list.
+    """
+    if not histories:
+        return {}
+    first = sum(file.row_group_rows[:row_group])
+    left = np.flatnonzero(rows_left(deleted, first, first + file.row_group_rows[row_group]))
+    of_rows = aligned_reader(file, groups, Selection())
+    rows = with_histories(of_rows, [file, *groups], histories).read([row_group], left[chosen])
+    return {
+        slot.name: _lists(rows.histories[slot.name], slot)
+        for each in histories
+        for slot in each.slots
+    }
+
+
+def _lists(shared: SharedLists, slot: Slot) -> pa.Array:
+    lengths = shared.lengths
+    values = shared.values[positions_of(shared.ranges[:, 0], lengths)]
+    if shared.dtype != values.dtype:  # of ages
+        as_of, unit = (np.repeat(column, lengths) for column in shared.ranges[:, 2:].T)
+        values = ((as_of - values) / unit).astype(np.float32)
+    is_missing = values == 0 if slot.kind is SlotKind.ID else np.isnan(values)
+    type_ = slot.arrow_type(nullable=True)
+    elements = pa.array(values, type_.value_type, mask=is_missing)
+    return pa.ListArray.from_arrays(
+        array_of(offsets_from(lengths).astype(np.int32)), elements, type_
+    )
 
 
 def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:

@@ -14,7 +14,7 @@ from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import LabelRequest, Request
 from featstore.loader.request.sequences import aligned
 from featstore.ops.arrays import array_of as arrow_of
-from featstore.reading.buffers import Array, Ragged, SharedLists, Values
+from featstore.reading.buffers import Array, BatchValues, Ragged, SharedLists, Values
 from featstore.reading.gather import Places, buffers_of, max_pieces, row_bits_of
 from featstore.reading.reader import Rows
 from featstore.tensors.batch import Batch
@@ -41,13 +41,24 @@ class DecodedRows:
         self.pieces, self._request = pieces, request
         self.firsts = np.cumsum([0, *(piece.num_rows for piece, _ in pieces)], dtype=np.int64)
         self._row_bits = row_bits_of(piece.num_rows for piece, _ in pieces)
-        self._columns: Mapping[Key, Sequence[Values]] = {
-            (SLOT, item.slot.name): [piece.slots[item.slot.name] for piece, _ in pieces]
-            for item in request.slots
-        } | {
-            (role, label.name): [piece.numbers[label.name] for piece, _ in pieces]
-            for role, label in _numbers(request)
-        }
+        self._columns: Mapping[Key, Sequence[BatchValues]] = (
+            {
+                (SLOT, item.slot.name): [piece.slots[item.slot.name] for piece, _ in pieces]
+                for item in request.slots
+                if item.history is None
+            }
+            | {
+                (SLOT, item.slot.name): [
+                    piece.rows.histories[item.slot.name] for piece, _ in pieces
+                ]
+                for item in request.slots
+                if item.history is not None
+            }
+            | {
+                (role, label.name): [piece.numbers[label.name] for piece, _ in pieces]
+                for role, label in _numbers(request)
+            }
+        )
         self._buffers = [
             buffers_of({key: of[number] for key, of in self._columns.items()}, piece.num_rows)
             for number, (piece, _) in enumerate(pieces)
@@ -77,7 +88,10 @@ class DecodedRows:
         lengths = np.empty(self.num_rows, np.int64)
         sequences = [slots for slots in self._request.sequences if item.slot in slots]
         for number, first in enumerate(self.firsts[:-1]):
-            lists = self._stored(number, item.slot)
+            lists = self._columns[SLOT, item.slot.name][number]
+            if isinstance(lists, SharedLists):
+                lengths[first : first + len(lists)] = lists.lengths
+                continue
             changed = aligned(sequences, partial(self._stored, number))
             lists = changed.get(item.slot.name, lists)
             assert isinstance(lists, Ragged)
@@ -85,17 +99,21 @@ class DecodedRows:
         return lengths if item.max_len is None else np.minimum(lengths, item.max_len)
 
     def _stored(self, number: int, slot: Slot) -> Values:
-        """A slot's column of a piece."""
-        return self._columns[SLOT, slot.name][number]
+        """A column of a piece of a slot whose lists rows do not share."""
+        found = self._columns[SLOT, slot.name][number]
+        assert not isinstance(found, SharedLists)
+        return found
 
     def batch(self, rows: Array) -> Batch:
         """A batch of these rows, in their order: int64 (num_rows,), each from 0 to `num_rows`.
 
-        Consecutive rows of one piece are views of it, all others are gathered.
+        Consecutive rows of one piece are views of it, unless they share lists; all others are
+        gathered.
         """
         numbers = self.numbers_of_pieces(rows)
         found: PackedColumns | TensorColumns
-        if _are_consecutive(rows) and numbers[0] == numbers[-1]:
+        may_be_viewed = not self._request.is_gathered and _are_consecutive(rows)
+        if may_be_viewed and numbers[0] == numbers[-1]:
             found = self._viewed(int(numbers[0]), int(rows[0]), int(rows[-1]) + 1)
         else:
             found = self._gathered(numbers, rows)
@@ -108,6 +126,7 @@ class DecodedRows:
         columns = dict[Key, Column]()
         for key, pieces in self._columns.items():
             values = pieces[number]
+            assert not isinstance(values, SharedLists)
             if isinstance(values, Ragged):
                 cuts = values.offsets[begin : end + 1]
                 offsets = np.subtract(cuts, cuts[0], dtype=np.int64)
@@ -214,7 +233,7 @@ def _only(rows: Rows, request: Request) -> Rows:
 
 
 def _values_of(column: Column) -> Values:
-    """As `values_of`; samples have no histories, whose lists rows share."""
+    """As `values_of`, of columns of a batch, in which rows share no lists."""
     values = values_of(column)
     assert not isinstance(values, SharedLists)
     return values

@@ -15,7 +15,13 @@ from featstore.base.closing import Closing, cleaned_up_on_failure
 from featstore.base.processes import cached_property
 from featstore.base.redaction import redact
 from featstore.decoded.decoded_cache import EntryRequest
-from featstore.decoded.decoded_file import Piece, has_columns, no_rows, piece_of
+from featstore.decoded.decoded_file import (
+    Piece,
+    has_columns,
+    no_rows,
+    piece_of,
+    row_groups_of,
+)
 from featstore.decoded.decoding import entries_ahead
 from featstore.decoded.entry_file import FileState, MappedEntry
 from featstore.decoded.file_sources import staging_source
@@ -25,6 +31,7 @@ from featstore.loader.request.request import Request
 from featstore.ops.arrays import array_of
 from featstore.reading.buffers import Array, one_array
 from featstore.reading.file_columns import ColumnCache, Selection
+from featstore.reading.histories import lists_of_rows
 from featstore.samples.decoded_rows import DecodedRows
 from featstore.samples.lookups import (
     filters_rows,
@@ -235,10 +242,28 @@ class OpenSamples(Closing):
 
 def _pieces(plan: SamplePlan, entries: Sequence[MappedEntry]) -> list[tuple[Piece, Partition]]:
     """The pieces of all files; one without rows if there are none."""
-    pieces = [
-        (piece_of(batch, plan.selection, file.path), partition)
-        for (file, partition), entry in zip(plan.files, entries, strict=True)
-        for batch in entry.batches
-        if batch.num_rows
-    ]
-    return pieces or [(no_rows(plan.selection), Partition(values={}, is_decided=True))]
+    pieces = list[tuple[Piece, Partition]]()
+    for (file, partition), entry in zip(plan.files, entries, strict=True):
+        groups = iter(enumerate(row_groups_of(entry.schema)))
+        for batch in entry.batches:
+            sizes, num_rows = dict[int, int](), 0
+            while num_rows < batch.num_rows:
+                index, (group_rows, _) = next(groups)
+                sizes[index], num_rows = group_rows, num_rows + group_rows
+            if num_rows:
+                piece = piece_of(batch, plan.selection, file.path)
+                pieces.append((_with_histories(piece, plan.request, sizes), partition))
+    nothing = _with_histories(no_rows(plan.selection), plan.request, {})
+    return pieces or [(nothing, Partition(values={}, is_decided=True))]
+
+
+def _with_histories(piece: Piece, request: Request, sizes: Mapping[int, int]) -> Piece:
+    """The piece with the histories of its rows, whose ranges are in the memory of this process.
+
+    Args:
+        piece: The rows of whole row groups.
+        request: What is delivered.
+        sizes: How many rows each of these row groups has.
+    """
+    found, _ = lists_of_rows(request.histories, piece.rows, [*sizes], [*sizes.values()])
+    return replace(piece, rows=replace(piece.rows, histories=found))

@@ -28,7 +28,7 @@ from featstore.loader.request.matching import (
     resolved,
 )
 from featstore.loader.request.options import as_options
-from featstore.loader.request.request import Request
+from featstore.loader.request.request import HistoriesOption, Request
 from featstore.loader.request.train_config import column_arguments, load_of_table
 from featstore.reading.buffers import Array
 from featstore.samples.decoded_rows import SampleBatch
@@ -76,6 +76,7 @@ class SampleDataset(Dataset[Batch], Closing):
         weight: A scalar numeric column, delivered as `batch.weight`, float32 (num_rows,).
         extras: Columns delivered as an Arrow table, `batch.extras`.
         where: SQL condition over partition keys and columns; None takes all rows.
+        histories: Histories that are shorter than extracted, `{name: {max_len, window}}`.
         id_column: A column that is not a slot, with a unique value in each row, for `ids` and
             `by_id`.
         staging: Where data files are staged and decoded, and how much room there is. None takes a
@@ -105,6 +106,7 @@ class SampleDataset(Dataset[Batch], Closing):
         weight: str | None = None,
         extras: Iterable[str] = (),
         where: str | None = None,
+        histories: HistoriesOption | None = None,
         id_column: str | None = None,
         staging: Staging | Mapping[str, Any] | None = None,
         stale_groups: str = ERROR,
@@ -119,9 +121,14 @@ class SampleDataset(Dataset[Batch], Closing):
                 "weight": weight,
                 "extras": extras,
                 "where": where,
+                "histories": histories,
             }
             snapshot, request = resolved(table, columns, stale_groups)
-            request.require_no_histories("SampleDataset")
+            if request.unique_slots:
+                raise ConfigError(
+                    "histories: expected none that is unique, which batches of a SampleDataset "
+                    f"cannot have, found that of {request.unique_slots[0]!r}"
+                )
             self._named_errors = NamedErrors(snapshot.url)
             self._plan = SamplePlan(
                 request=request,

@@ -252,11 +252,11 @@ def share_errors(spec: Spec, slots: Mapping[int | None, Slot]) -> Iterator[SpecE
     shares none itself.
 
     Args:
-        spec: The spec; slots of histories are checked with it.
+        spec: The spec; slots of histories are checked with it, if it is whole.
         slots: The slots by number, of histories too.
     """
     shared = {node.slot for node in spec.all_nodes if node.share_slot is not None}
-    for node in spec.all_nodes:
+    for node in spec.nodes if spec.is_part else spec.all_nodes:
         if node.share_slot is None or spec.history is not None:
             continue
         where, owner = f"{node.where}.share_slot", slots.get(node.share_slot)

@@ -409,6 +409,11 @@ class EventHistory:
         read = {name for node in self.events.nodes for name in node.of}
         return tuple(name for name in self.inputs if name in read)
 
+    @property
+    def slot_names(self) -> frozenset[str]:
+        """The names of its slots."""
+        return frozenset(node.name for node in self.nodes if node.store)
+
     def is_derived(self, node: Node) -> bool:
         """Whether a slot is made of `at` and the row's time while reading, so nothing is stored."""
         return node.op == "time_since" and node.of == (self.at,)

@@ -120,7 +120,8 @@ def _lacking(
 def _selection(group: Group, names: Collection[str]) -> Selection:
     """The group's columns of these names. The key that binds its rows is none of them."""
     schema = group.schema
-    others = (*schema.labels, *(() if schema.weight is None else (schema.weight,)))
+    ranges = (field for history in group.histories for field in history.row_fields)
+    others = (*schema.labels, *(() if schema.weight is None else (schema.weight,)), *ranges)
     return Selection(
         slots=tuple(slot for slot in schema.slots if slot.name in names),
         others=tuple(field for field in others if field.name in names),
@@ -136,7 +137,7 @@ def _held(files: Collection[DataFile], selection: Selection) -> Iterator[set[str
 
 def _found(footer: CheckedFooter, selection: Selection, part: TableFile) -> set[str]:
     """The columns that one file has. Labels that another engine copied are those of the base, older
-    than the group's.
+    than the group's, and ranges of histories are without their lists.
     """
     columns = find_columns(footer.file_schema, selection, part.path)
     slots = {name for name, column in columns.slots.items() if column and holds(footer, column)}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from featstore.base.errors import DataFileError
-from featstore.base.schema import SlotSchema
+from featstore.base.schema import Slot
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.lists import array_of_bits
 from featstore.spec.value_names import MAX_DISTINCT, ValueNames, ValueText
@@ -188,7 +188,7 @@ def find_names(
     for number, values in enumerate(_each(snapshot, snapshot.data_files[::-1])):
         if number == most_files:
             break
-        for slot, sign, text in _texts(values, snapshot.schema, left):
+        for slot, sign, text in _texts(values, snapshot.all_slots, left):
             known = found[slot].get(sign)
             if known is not None:
                 text = replace(known, count=(known.count or 0) + (text.count or 0))
@@ -255,14 +255,14 @@ def _each(snapshot: Snapshot, files: Sequence[DataFile]) -> Iterator[StoredValue
 
 
 def _texts(
-    values: StoredValues, schema: SlotSchema, wanted: Mapping[str, Collection[int]]
+    values: StoredValues, slots: Sequence[Slot], wanted: Mapping[str, Collection[int]]
 ) -> Iterator[tuple[str, int, ValueText]]:
     """The wanted texts, by the names that slots have now: of the slot, and of those that share its
     signs.
     """
-    signs_like = {slot.number: slot.share_slot or slot.number for slot in schema}
+    signs_like = {slot.number: slot.share_slot or slot.number for slot in slots}
     names: dict[int | None, list[str]] = {}
-    for slot in schema:
+    for slot in slots:
         names.setdefault(signs_like[slot.number], []).append(slot.name)
     signs = pa.array(sorted(set[int]().union(*wanted.values())), pa.int64())
     rows = values.table.filter(pc.is_in(values.table["id"], signs))

@@ -128,7 +128,7 @@ class GroupOrigins:
                 if commit.metadata is not None
             ]
             for group in snapshot.groups
-            if group.schema.slots
+            if _slot_names(group)
         }
 
     def of(self, partitions: Sequence[Mapping[str, str | None]]) -> tuple[GroupOrigin, ...]:
@@ -139,7 +139,7 @@ class GroupOrigins:
         return tuple(
             GroupOrigin(
                 group=group.name,
-                slots=tuple(slot.name for slot in group.schema.slots),
+                slots=_slot_names(group),
                 spec_hash=hashes.pop(),
             )
             for group in self._snapshot.groups
@@ -153,6 +153,12 @@ class GroupOrigins:
             next((c.spec_hash for c in self._commits[name] if partition in c.partitions), "")
             for partition in partitions
         }
+
+
+def _slot_names(group: Group) -> tuple[str, ...]:
+    """The names of a group's slots, those of histories too."""
+    of_histories = (slot for each in group.histories for slot in each.slots)
+    return tuple(slot.name for slot in (*group.schema.slots, *of_histories))
 
 
 def publish_group(

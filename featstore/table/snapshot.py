@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from featstore.base.errors import DataFileError, InputError, nearest
 from featstore.base.processes import cached_property
 from featstore.base.redaction import redact
-from featstore.base.schema import FieldId, SlotSchema
+from featstore.base.schema import FieldId, Slot, SlotSchema
 from featstore.histories.file_format import StoredHistory, histories_of
 from featstore.native.columns import Numbers, lines, narrow, numbers, sha256_of, text_of, texts
 from featstore.selection.predicate import Range, Ranges
@@ -102,6 +102,11 @@ class Group:
     version: int
     schema: SlotSchema
     stale: tuple["DataFile", ...] = ()
+
+    @property
+    def histories(self) -> tuple[StoredHistory, ...]:
+        """Its histories. DataFileError as `histories_of`."""
+        return histories_of(self.schema)
 
     def has(self, names: Iterable[str]) -> bool:
         """Whether it has a column of any of these names. Partition keys do not count."""
@@ -626,6 +631,11 @@ class Snapshot:
     def histories(self) -> tuple[StoredHistory, ...]:
         """The table's histories, of which a file may lack some. DataFileError as `histories_of`."""
         return histories_of(self.schema)
+
+    @property
+    def all_slots(self) -> tuple[Slot, ...]:
+        """The slots, then those of histories."""
+        return (*self.schema, *(slot for history in self.histories for slot in history.slots))
 
     @property
     def num_rows(self) -> int:

@@ -24,7 +24,10 @@ from featstore.explore.table import Table
 from featstore.extraction.job import ExtractJob
 from featstore.reading.tables import read_tables
 from featstore.spec.lint import lint
+from featstore.table.open import open_snapshot
 from tests.damaged_files import overwrite
+from tests.history_tables import make_table
+from tests.masked_tables import with_deleted
 from tests.parquet_files import put_parquet
 
 SPEC: Any = {
@@ -337,3 +340,28 @@ def test_a_damaged_file_is_named_with_its_table_and_what_to_do(
     overwrite(path, 4)
     with pytest.raises(DataFileError, match=rf"^a\.parquet: .*; table {tmp_path}: restore the"):
         read(table)
+
+
+@pytest.mark.parametrize("where", [None, "clicks_length > 3", "row % 2 = 0"])
+def test_the_first_rows_have_the_lists_of_histories(tmp_path: Path, where: str | None) -> None:
+    fat = make_table(tmp_path / "table", 7, [[40, 25, 7], [30]])
+    snapshot = open_snapshot(str(tmp_path / "table"))
+    gone = {next(iter(snapshot.data_files)).path: [0, 1, 2, 40]}
+    slots = ["row", "clicks_*"]
+    found = Table(with_deleted(snapshot, gone)).head(80, slots, where)
+    assert found.column_names == [*slots[:1], *fat.columns(), "click", "ts"]
+    rows = [row or 0 for row in found["row"].to_pylist()]
+    left = [row for row in range(102) if row not in (0, 1, 2, 40)]
+    if where is not None:
+        left = [
+            row for row in left if (len(fat.item[row]) > 3 if "length" in where else not row % 2)
+        ]
+    assert rows == left[:80]
+    for name, column in fat.columns().items():
+        assert found[name].to_pylist() == [column[row] for row in rows]
+    only = Table(snapshot).head(3, ["clicks_item"])
+    assert only.column_names == ["clicks_item", "click", "ts"]
+    assert only["clicks_item"].to_pylist() == fat.item[:3]
+    assert Table(snapshot).head(3, ["row"]).column_names[-3:] == [
+        *("clicks_end", "clicks_length", "clicks_back")
+    ]

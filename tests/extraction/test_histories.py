@@ -22,15 +22,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from featstore import api
-from featstore.base.errors import ConfigError, InputError, SpecError
+from featstore.base.errors import ConfigError, InputError, SpecError, StaleGroupError
 from featstore.explore.preview import preview
 from featstore.explore.profile import Profile
 from featstore.explore.replay import replay
 from featstore.explore.report.report import report
 from featstore.explore.table import open_table
+from featstore.extraction.days import DaysReport, Reason
 from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
-from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.local import LocalRunner
 from featstore.extraction.rewriting import compact
 from featstore.extraction.units.extractor import Extractor
@@ -632,43 +633,219 @@ def check_statistics(job: ExtractJob, num_rows: int) -> Profile:
     return profile
 
 
+def test_people_see_the_events_of_rows_with_the_texts_of_signs(
+    job: ExtractJob, capsys: Any
+) -> None:
+    extract_files(job)
+    rows = {row["row"]: row for row in read(job.input_url).to_pylist()}
+    events, extractor = events_by_user(job), Extractor(job.spec)
+    table = open_table(job.table_url)
+    num_texts = 0
+    for row, texts in zip(
+        table.head(20).to_pylist(), table.named(table.head(20)).to_pylist(), strict=True
+    ):
+        given = events.get(rows[row["row"]]["user"], [])
+        expected = extractor.one(rows[row["row"]], {"clicks": given})
+        for name in ("clicks_item", "clicks_price", "clicks_age"):
+            gone = 0 if name == "clicks_item" else math.nan
+            values: Any = expected[name]
+            shown = [None if str(each) == str(gone) else each for each in values]
+            assert row[name] == shown
+        known = {None: None} | {item_sign(f"i{n}"): f"i{n}" for n in range(20)}
+        assert texts["clicks_item"] == [known.get(sign, str(sign)) for sign in row["clicks_item"]]
+        num_texts += len(set(texts["clicks_item"]) & set(known.values()))
+        assert not {"clicks_end", "clicks_length", "clicks_back"} & row.keys()
+    assert num_texts > 5
+    where = "clicks_length = 3 and item is not null"
+    options = ["table", "show", job.table_url, "--where", where]
+    cli.main([*options, "--slots", "clicks_*"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    cli.main([*options, "--rows", "1"], standalone_mode=False)
+    [line] = capsys.readouterr().out.splitlines()
+    first = json.loads(line)
+    assert len(first["clicks_age"]) == 3
+    assert next(part for part in shown.splitlines() if "clicks_age" in part).count(",") == 2
+    assert ", ".join(item or "?" for item in first["clicks_item"]) in shown
+
+
 def test_a_spec_without_statistics_stores_none_of_histories(job: ExtractJob) -> None:
     extract_files(replace(job, spec=spec_of({"statistics": False})))
     assert not list(Path(job.table_url).rglob("*.statistics"))
 
 
-def test_a_group_has_no_history_of_its_own(job: ExtractJob) -> None:
-    extract_files(job)
-    with pytest.raises(ConfigError, match=r"^events: expected none for the slot group 'more'"):
-        with_a_group(job)
-    extract_files(replace(job, spec=plain_spec(), events={}, table_url=f"{job.table_url}2"))
-    other = replace(job, table_url=f"{job.table_url}2", events={})
-    with pytest.raises(ConfigError, match=r"^histories: expected none for the slot group 'more'"):
-        with_a_group(other)
+def plain_table(job: ExtractJob, **changes: Any) -> None:
+    """Rows without histories, in the order of the input."""
+    output = replace(job.spec.output, rows_per_row_group=90, rows_per_file=250)
+    plain = replace(plain_spec(), output=output, **changes)
+    extract_files(replace(job, spec=plain, events={}, run_id="base"))
 
 
-def with_a_group(job: ExtractJob) -> None:
-    extract_group(GroupJob(job=job, name="more", key="row"))
+def with_a_group(job: ExtractJob, key: str | None = "row", **options: Any) -> ExtractReport:
+    return extract_group(GroupJob(job=job, name="seen", key=key), **options)
 
 
-def in_a_preview(job: ExtractJob) -> None:
-    preview(job.spec, job.input_url)
-
-
-def in_a_replay(job: ExtractJob) -> None:
-    replay(job.spec, job.input_url, job.table_url)
-
-
-REFUSED = [in_a_preview, in_a_replay]
-
-
-@pytest.mark.parametrize("extract", REFUSED)
-def test_what_cannot_make_histories_says_so(
-    job: ExtractJob, extract: Callable[[ExtractJob], None]
+@pytest.mark.parametrize("changes", [{"max_len": 400}, LATE], ids=str)
+def test_a_group_gives_a_history_to_a_table_in_any_order(
+    job: ExtractJob, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    with pytest.raises(ConfigError, match=r"^histories: expected none for .*, found clicks; extr"):
-        extract(job)
+    job = replace(job, spec=spec_of(**changes))
+    plain_table(job)
+    assert with_a_group(job).committed
+    [group] = open_snapshot(job.table_url).groups
+    assert group.schema.column_names == ("clicks_end", "clicks_length", "clicks_back")
+    by_relabel(job)
+    staging = {"directory": str(tmp_path / "cache"), "mode": "ranges"}
+    assert check_rows(job, staging=staging, shuffle=True, order="static") > 1_000
+    by_deletion(job)
+    by_compact(job)
+    assert not any(file.groups for file in open_snapshot(job.table_url).data_files)
+    metadata = pq.read_schema(files_of(job)[0]).metadata[KEY.encode()]
+    assert json.loads(metadata)["histories"] == ["clicks"]
+    assert check_rows(job, gone=[17]) > 1_000
+
+
+def test_a_group_keeps_the_time_of_rows_that_the_table_lacks(job: ExtractJob) -> None:
+    plain_table(job, keep=("row",))
+    with_a_group(job)
+    [group] = open_snapshot(job.table_url).groups
+    assert group.schema.column_names[0] == "ts"
+    assert check_rows(job) > 1_000
+
+
+def test_a_history_is_read_from_its_group_beside_another_of_the_base(job: ExtractJob) -> None:
+    """The key of the second one is another, by which rows cannot be clustered as well."""
+    extract_files(job)
+    document = oracle.document_of()
+    [first] = document["histories"]
+    slots = [
+        {"slot": 401, "name": "sold_price", "op": "identity", "of": "price"},
+        {"slot": 402, "name": "sold_age", "op": "time_since", "of": "at", "unit": "minute"},
+    ]
+    sold = first | {"name": "sold", "key": "item", "slots": slots, "max_len": 30}
+    document |= {"histories": [first, sold], "keep": ["ts", "row"]}
+    document["inputs"] |= {"row": "long"}
+    two = replace(job, spec=load_spec(document), events={"sold": job.events["clicks"]})
+    with_a_group(two)
+    rows = {row["row"]: row for row in read(job.input_url).to_pylist()}
+    by_item: dict[str | None, list[_Row]] = {}
+    for event in read(job.events["clicks"]).to_pylist():
+        by_item.setdefault(event["item"], []).append(event)
+    events, extractor, num_found = events_by_user(job), Extractor(two.spec), 0
+    names = ["clicks_item", "clicks_age", "sold_price", "sold_age"]
+    for change in (None, by_deletion):
+        if change is not None:
+            change(two)
+        with FeatureLoader(two.table_url, slots=names, extras=["row"], batch_size=90) as loader:
+            for batch in loader:
+                lists = {name: lists_of(batch[name]) for name in names}
+                for i, number in list(enumerate(batch.extras["row"].to_pylist()))[::3]:
+                    row = rows[number]
+                    given = {
+                        "clicks": events.get(row["user"], []),
+                        "sold": by_item.get(row["item"], []),
+                    }
+                    expected = extractor.one(row, given)
+                    for name in names:
+                        assert str(lists[name][i]) == str(expected[name])
+                    num_found += len(lists["sold_price"][i])
+    assert num_found > 3_000
+
+
+def test_days_get_slots_and_a_history_in_one_group(job: ExtractJob, tmp_path: Path) -> None:
+    rows, more = read(job.input_url), {"slot": 2, "name": "other", "op": "hash", "of": "user"}
+    for day, part in (("2026-01-01", rows.slice(0, 180)), ("2026-01-02", rows.slice(180))):
+        put_parquet(tmp_path / f"days/dt={day}/a.parquet", part)
+    document = oracle.document_of()
+    document["inputs"] |= {"row": "long"}
+    document |= {"keep": ["ts", "row"], "slots": [*document["slots"], more]}
+    spec, url = load_spec(document), f"{tmp_path}/days/dt={{dt}}"
+    base = replace(spec_of(), histories=())
+    days: dict[str, Any] = {"days": "2026-01-01..2026-01-02"}
+    api.extract(base, url, job.table_url, **days)
+    group: dict[str, Any] = {"group": "seen", "key": "row", "events": job.events}
+    both: dict[str, Any] = {"partition_from_path": ["dt"]}
+    found = api.extract(spec, tmp_path / "days", job.table_url, **both, **group)
+    # The log is read once for each partition, and its events are counted once.
+    whole = api.extract(spec, tmp_path / "days", tmp_path / "whole", **both, events=job.events)
+    assert isinstance(found, ExtractReport)
+    assert isinstance(whole, ExtractReport)
+    lost = "clicks.events without key or time"
+    assert found.counts[lost] == whole.counts[lost] > 10
+    assert check_rows(replace(job, spec=spec)) > 1_000
+    # Days that hold a group's slots are up to date for it, whatever events came since.
+    put_parquet(tmp_path / "log/c.parquet", read(job.events["clicks"]).slice(0, 5))
+    again = api.extract(spec, url, job.table_url, **days, **group)
+    assert isinstance(again, DaysReport)
+    assert [day.reason for day in again.days] == [Reason.UP_TO_DATE] * 2
+
+
+def test_an_equal_group_of_a_history_is_known_and_another_log_makes_it_again(
+    job: ExtractJob, tmp_path: Path
+) -> None:
+    plain_table(job)
+    assert with_a_group(job).committed
+    assert not with_a_group(replace(job, run_id="again")).committed
+    events = read(job.events["clicks"])
+    put_parquet(tmp_path / "log/c.parquet", events.slice(0, 300))
+    assert with_a_group(replace(job, run_id="more")).committed
+    assert check_rows(job) > 1_000
+
+
+def test_a_history_of_a_stale_group_is_not_read_as_missing(job: ExtractJob) -> None:
+    plain_table(job)
+    with_a_group(job)
+    changed = replace(plain_spec(), keep=("row", "ts"))
+    extract_files(replace(job, spec=changed, events={}, run_id="base 2"))
+    with pytest.raises(StaleGroupError, match=r"slot group 'seen' is stale .* clicks_end"):
+        check_rows(job)
+    options: dict[str, Any] = {"slots": ["clicks_item"], "batch_size": 500}
+    with FeatureLoader(job.table_url, stale_groups="missing", **options) as loader:
+        assert [batch["clicks_item"].values.tolist() for batch in loader] == [[]]
+    with_a_group(replace(job, run_id="again"))
+    assert check_rows(job) > 1_000
+
+
+def test_what_a_group_with_a_history_needs(job: ExtractJob) -> None:
+    plain_table(job)
+    wrong: tuple[tuple[ExtractJob, str | None, str], ...] = (
+        (job, None, r"^histories: expected --key .* for 'clicks', found none"),
+        (replace(job, events={}), "row", "^events: expected those of clicks, found none of clicks"),
+    )
+    for one, key, said in wrong:
+        with pytest.raises(ConfigError, match=said):
+            with_a_group(one, key)
+    with_a_group(job)
+    fails = replace(job, spec=spec_of(max_len=2), run_id="other")
+    with pytest.raises(InputError, match="history 'clicks' is stored in another way"):
+        with_a_group(fails)
+    extract_files(replace(job, table_url=f"{job.table_url}2"))
+    with pytest.raises(
+        ConfigError, match=r"^events: expected none, as the slot group 'seen' has no histories that"
+    ):
+        with_a_group(replace(job, table_url=f"{job.table_url}2"))
+
+
+def lists_of(jagged: Any) -> list[list[Any]]:
+    values, offsets = jagged.values.tolist(), jagged.offsets.tolist()
+    return [values[a:b] for a, b in pairwise(offsets)]
+
+
+def test_a_replay_cannot_make_histories(job: ExtractJob) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^histories: expected none for a replay, .* found clicks; extr"
+    ):
+        replay(job.spec, job.input_url, job.table_url)
     assert open_delta_or_none(job.table_url) is None
+
+
+def test_a_preview_shows_the_slots_of_rows(job: ExtractJob) -> None:
+    found = preview(job.spec, job.input_url)
+    assert [slot.statistics["slot"] for slot in found.slots] == ["item"]
+    assert found.histories == ("clicks",)
+    assert "without histories: the slots of histories need all events" in str(found)
+    for slot in ("clicks_age", "303"):
+        with pytest.raises(SpecError, match=f"^slots: expected a slot of the rows, found '{slot}'"):
+            preview(job.spec, job.input_url, slot=slot)
 
 
 def test_a_history_of_a_table_keeps_its_meaning(job: ExtractJob, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader
 from featstore.base.errors import ConfigError, DataFileError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.train_check import TrainCheck, check
-from featstore.samples.sample_dataset import SampleDataset
 from featstore.table.delta import commit
 from featstore.table.open import open_snapshot
 from featstore.tensors.batch import Batch
@@ -197,7 +196,6 @@ def test_only_histories_may_be_selected(table: tuple[str, FatRows]) -> None:
     [
         ({"slots": [{"name": "clicks_item", "pad": 5}]}, "'clicks_item': pad: expected none"),
         ({"slots": [{"name": "clicks_age", "dtype": "float16"}]}, "expected dtype float32 of what"),
-        ({"staging": {"decoded": True}}, "staging.decoded: expected no slots of histories"),
         ({"batch": {"max_values": 1, "of": "clicks_item"}}, "found .* in a row of"),
         ({"histories": ["clicks"]}, "histories: expected {name: {max_len: ...}}, found"),
         ({"histories": {"click": {}}}, "histories: unknown key 'click'; did you mean 'clicks'"),
@@ -241,9 +239,26 @@ def test_a_longer_window_than_was_extracted_is_refused(tmp_path: Path) -> None:
         make(tmp_path / "table", histories={"clicks": {"window": "2h"}})
 
 
-def test_samples_by_index_refuse_histories(table: tuple[str, FatRows]) -> None:
-    with pytest.raises(ConfigError, match="SampleDataset: expected no slots of histories"):
-        SampleDataset(table[0], slots=["row", "clicks_item"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, MIXED, {**MIXED, "where": "clicks_length > 3", "memory_budget": 40_000}],
+    ids=str,
+)
+def test_decoded_columns_have_the_histories_of_their_files(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    root = tmp_path / "table"
+    fat = make_table(root, 7, FILES)
+    staging = {"directory": str(tmp_path / "cache"), "decoded": True}
+    expected = list(range(NUM_ROWS))
+    if "where" in options:
+        expected = [row for row in expected if len(fat.item[row]) > 3]
+    with make(root, staging=staging, **options) as first:
+        assert sorted(rows_checked(first, fat)) == expected
+    with make(root, staging=staging, **options) as second:
+        for path in root.glob("*.parquet"):
+            path.unlink()
+        assert sorted(rows_checked(second, fat)) == expected
 
 
 def test_a_config_with_histories_is_checked(tmp_path: Path, table: tuple[str, FatRows]) -> None:
@@ -279,3 +294,13 @@ def test_a_range_of_another_key_ends_the_epoch_or_leaves_its_file_out(
     with make(root, on_bad_file="skip", **options) as loader:
         rows = rows_checked(loader, fat)
     assert set(range(40, 70)) <= set(rows) <= {*range(20), *range(40, 70)}
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"slots": ["row"]}], ids=str)
+def test_rows_by_key_that_are_not_shuffled_are_warned_of(
+    table: tuple[str, FatRows], options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with make(table[0], **options):
+        pass
+    said = [text for text in caplog.messages if "by user_id as history clicks has them" in text]
+    assert len(said) == (not options)

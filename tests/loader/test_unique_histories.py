@@ -89,7 +89,11 @@ def test_random_tables_give_their_rows_with_and_without_unique(
             assert len(batch["clicks_item"].values) == num_seen(batch, fat, files)
 
 
-@pytest.mark.parametrize("options", [{}, {**MIXED, "where": "row % 3 = 1"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {**MIXED, "where": "row % 3 = 1"}, {"staging": {"decoded": True}}],
+    ids=str,
+)
 def test_values_lie_alike_wherever_mixtures_and_loaders_end(
     table: tuple[str, FatRows], options: dict[str, Any]
 ) -> None:
@@ -136,12 +140,16 @@ def test_rows_of_batches_that_move_keep_their_lists(table: tuple[str, FatRows]) 
         found[0].dense(["clicks_price"])
 
 
-def test_worker_processes_and_arrays_have_the_same_lists(table: tuple[str, FatRows]) -> None:
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_worker_processes_and_arrays_have_the_same_lists(
+    table: tuple[str, FatRows], method: str
+) -> None:
     options = {"order": "static", "debug": True}
+    workers: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": method}
     with make(table[0], **options) as other, make(table[0], **options, **UNIQUE) as loader:
         expected = [batch.clone() for batch in other]
         for batch, same in zip(
-            DataLoader(loader, batch_size=None, num_workers=2), expected, strict=True
+            DataLoader(loader, batch_size=None, **workers), expected, strict=True
         ):
             require_equal(batch, same)
         for arrays, same in zip(loader.numpy(), expected, strict=True):

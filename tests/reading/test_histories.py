@@ -18,7 +18,7 @@ from featstore.histories.file_format import StoredHistory, histories_of
 from featstore.loader.request.request import Request, resolve
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.buffers import Array, SharedLists
-from featstore.reading.histories import HistoryReader
+from featstore.reading.histories import AnyReader, with_histories
 from featstore.reading.open_file import OpenFile
 from featstore.table.open import open_snapshot
 from tests.history_tables import HISTORY, US, FatRows, make_table, schema_of, write_files
@@ -56,9 +56,10 @@ def read(
         return reader_of(file, request).read(row_groups, chosen).histories
 
 
-def reader_of(file: OpenFile, request: Request) -> HistoryReader:
+def reader_of(file: OpenFile, request: Request) -> AnyReader:
     _, of_rows = request.reads(is_decided=False)
-    return HistoryReader(aligned_reader(file, (), of_rows, as_values=True), file, request.histories)
+    reader = aligned_reader(file, (), of_rows, as_values=True)
+    return with_histories(reader, [file], request.histories)
 
 
 def expected(fat: FatRows, rows: list[int], slots: tuple[str, ...] = ALL) -> dict[str, Any]:

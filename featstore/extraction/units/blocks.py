@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from featstore.base.closing import Closing
 from featstore.base.named_errors import system_error
-from featstore.ops.arrays import Integers, values_of
+from featstore.ops.arrays import Integers, array_of, values_of
+from featstore.ops.lists import positions_of
 
 # More rows take more memory, fewer more time: each batch has some of nearly each block. So batches
 # of many blocks are larger.
@@ -170,28 +171,32 @@ class Blocks(Closing):
             stored = list(self._stored)
         yield from map(self.read, stored)
 
-    def size_of_keys(self, low: int, high: int) -> int:
-        """About the bytes of the rows that have a key of `low ... high`; as of `of_keys`."""
-        found = (batch.slice(first, last - first) for batch, first, last in self._ranges(low, high))
-        return sum(map(_value_bytes, found))
+    def size_of_keys(self, keys: Integers) -> int:
+        """About the bytes of the rows that have one of these keys; as of `of_keys`."""
+        return sum(map(_value_bytes, self._of_keys(keys)))
 
-    def of_keys(self, low: int, high: int) -> pa.Table:
-        """The rows whose key is one of `low ... high`, in the order of their blocks.
-        The rows of each block must be in the order of their keys alone.
+    def of_keys(self, keys: Integers) -> pa.Table:
+        """The rows that have one of these keys, in the order of their blocks, whose rows must be in
+        the order of their keys alone.
+
+        Args:
+            keys: Ascending and different, int64 (num_keys,).
         """
-        rows = [batch.slice(first, last - first) for batch, first, last in self._ranges(low, high)]
-        found = pa.Table.from_batches(rows, self._schema)
+        found = pa.Table.from_batches(self._of_keys(keys), self._schema)
         return found.remove_column(found.num_columns - 1)
 
-    def _ranges(self, low: int, high: int) -> Iterator[tuple[pa.RecordBatch, int, int]]:
+    def _of_keys(self, keys: Integers) -> Iterator[pa.RecordBatch]:
         with self._lock:
             stored = sorted(self._stored, key=lambda block: block.place)
-        for block in stored:
+        for block in stored if len(keys) else ():
             batch = self.read(block)
-            keys = values_of(batch.columns[-1])
-            first, last = np.searchsorted(keys, low, "left"), np.searchsorted(keys, high, "right")
-            if first < last:
-                yield batch, int(first), int(last)
+            own = values_of(batch.columns[-1])
+            firsts, ends = (np.searchsorted(own, keys, side) for side in ("left", "right"))
+            first, num_rows = int(firsts[0]), int((ends - firsts).sum())
+            if num_rows == ends[-1] - first:
+                yield batch.slice(first, num_rows)
+            else:
+                yield batch.take(array_of(positions_of(firsts, ends - firsts)))
 
     def let_go(self) -> None:
         """Takes the pages that were read out of the process's memory; the file still has them."""

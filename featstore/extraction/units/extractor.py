@@ -20,7 +20,6 @@ from featstore.extraction.units.findings import (
 )
 from featstore.extraction.units.intake import Intake, Taken, missing_columns
 from featstore.extraction.units.values import several, single
-from featstore.histories.file_format import histories_of
 from featstore.histories.visibility import Events, ages, complete, keys_of_rows, ordered, visible
 from featstore.ops.arrays import Integers, Mask, array_of, nulls_of, values_of
 from featstore.ops.columns import clean, read_column
@@ -454,10 +453,9 @@ def widen(times: dict[str, tuple[int, int]], name: str, more: Integers) -> None:
         times[name] = min(low, before[0]), max(high, before[1])
 
 
-def check_no_histories(spec: Spec, what: str, schema: SlotSchema | None = None) -> None:
-    """Raises ConfigError if a spec has histories that the schema lacks: `what` cannot have them."""
-    known = [] if schema is None else [history.name for history in histories_of(schema)]
-    added = [history.name for history in spec.histories if history.name not in known]
+def check_no_histories(spec: Spec, what: str) -> None:
+    """Raises ConfigError if a spec has histories: `what` cannot have them."""
+    added = [history.name for history in spec.histories]
     if added:
         names = ", ".join(added)
         raise ConfigError(

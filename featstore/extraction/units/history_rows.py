@@ -166,9 +166,8 @@ class _Log:
 
     def seen(self, signs: Integers, as_of: pa.Array) -> _Seen:
         """What rows see, given the signs of their keys and their times."""
-        history, given = self._history, signs[signs != 0]
-        low, high = (int(given.min()), int(given.max())) if len(given) else (0, 0)
-        events = self.blocks.of_keys(low, high).combine_chunks()
+        history = self._history
+        events = self.blocks.of_keys(np.unique(signs[signs != 0])).combine_chunks()
         columns = {name: _joined(events.column(name)) for name in events.column_names}
         found = ordered(history, columns)
         keys = keys_of_rows(array_of(signs), as_of)
@@ -225,11 +224,7 @@ class HistoryRows:
         """
         for table in tables:
             waiting, num_bytes = list[tuple[pa.Table, list[_Seen]]](), 0
-            for rows in self._split(table):
-                keys = values_of(_joined(rows.columns[-1]))
-                seen = [self._seen(log, keys, rows) for log in self._logs]
-                for log in self._logs:
-                    log.blocks.let_go()
+            for rows, seen in map(self._with_seen, self._split(table)):
                 sizes = np.add.reduce([each.num_bytes for each in seen])
                 first = 0
                 # Only before the first row of a key, wherever `_split` has cut.
@@ -241,6 +236,18 @@ class HistoryRows:
                 waiting += _part(rows, seen, first, rows.num_rows)
             yield self._row_group(waiting)
 
+    def of_row_group(self, rows: pa.Table) -> dict[str, pa.Array]:
+        """The columns of the histories, by name, for the rows of a given row group, in their order.
+
+        Args:
+            rows: With the times of the rows, and the signs of their keys as the last column.
+        """
+        keys = values_of(_joined(rows.columns[-1]))
+        by_key = np.argsort(keys, kind="stable")
+        parts = [self._with_seen(some) for some in self._split(rows.take(pa.array(by_key)))]
+        order = np.argsort(by_key)
+        return self._columns([seen for _, seen in parts], order, self._times_us(rows))
+
     def findings(self) -> tuple[dict[str, int], tuple[Malformed, ...]]:
         """What was counted while the events that rows see were extracted, and examples."""
         counts, examples = Counter[str](), list[Malformed]()
@@ -249,6 +256,14 @@ class HistoryRows:
             counts.update(of_log)
             examples += some
         return dict(counts), first_examples(examples)
+
+    def _with_seen(self, rows: pa.Table) -> tuple[pa.Table, list[_Seen]]:
+        """Rows in the order of their keys, and what they see of each history."""
+        keys = values_of(_joined(rows.columns[-1]))
+        seen = [self._seen(log, keys, rows) for log in self._logs]
+        for log in self._logs:
+            log.blocks.let_go()
+        return rows, seen
 
     def _seen(self, log: _Log, keys: Integers, rows: pa.Table) -> _Seen:
         as_of = self._times(rows, log)
@@ -260,10 +275,10 @@ class HistoryRows:
     def _split(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Cuts rows between keys, as often as they have too many events together."""
         keys = values_of(_joined(rows.columns[-1]))
-        given = keys[keys != 0]
+        given = np.unique(keys[keys != 0])
         between = np.flatnonzero(np.diff(keys)) + 1
         if len(given) and len(between):
-            sizes = [log.blocks.size_of_keys(given[0], given[-1]) for log in self._logs]
+            sizes = [log.blocks.size_of_keys(given) for log in self._logs]
             if sum(sizes) > _MOST_BYTES:
                 middle = int(between[np.abs(between - len(keys) // 2).argmin()])
                 yield from self._split(rows.slice(0, middle))
@@ -273,18 +288,37 @@ class HistoryRows:
 
     def _row_group(self, parts: Sequence[tuple[pa.Table, list[_Seen]]]) -> pa.Table:
         rows = pa.concat_tables([rows for rows, _ in parts]).combine_chunks()
-        as_of = self._times(rows, self._logs[0]).cast(pa.int64())
-        first = pa.scalar(np.iinfo(np.int64).min, pa.int64())
-        times = values_of(pc.fill_null(as_of, first))
+        times = self._times_us(rows)
         order = np.lexsort((values_of(_joined(rows.columns[-2])), times))
         rows = rows.select(range(rows.num_columns - 2)).take(pa.array(order))
-        for i, stored in enumerate(self.stored):
-            ranges = _ranges(stored, [seen[i] for _, seen in parts], order)
-            if self.statistics is not None:
-                self.statistics.extend(history_statistics(ranges, times[order]))
-            for name, column in ranges.columns().items():
-                rows = rows.append_column(name, column)
+        columns = self._columns([seen for _, seen in parts], order, times[order])
+        for name, column in columns.items():
+            rows = rows.append_column(name, column)
         return rows
+
+    def _columns(
+        self, parts: Sequence[list[_Seen]], order: Integers, times: Integers
+    ) -> dict[str, pa.Array]:
+        """The columns of all histories for the rows of a row group, by name.
+
+        Args:
+            parts: What they see, in the order of keys.
+            order: The position in `parts` of each row, int64 (num_rows,).
+            times: The times of the rows, int64 (num_rows,).
+        """
+        found = dict[str, pa.Array]()
+        for i, stored in enumerate(self.stored):
+            ranges = _ranges(stored, [seen[i] for seen in parts], order)
+            if self.statistics is not None:
+                self.statistics.extend(history_statistics(ranges, times))
+            found |= ranges.columns()
+        return found
+
+    def _times_us(self, rows: pa.Table) -> Integers:
+        """The rows' times for the first history, the least int64 where there is none."""
+        as_of = self._times(rows, self._logs[0]).cast(pa.int64())
+        first = pa.scalar(np.iinfo(np.int64).min, pa.int64())
+        return values_of(pc.fill_null(as_of, first))
 
     @staticmethod
     def _times(rows: pa.Table, log: _Log) -> pa.Array:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from featstore.base.schema import SlotSchema
 from featstore.extraction.units.unit import UnitTask
 from featstore.extraction.units.writer import DataFileWriter
+from featstore.histories.stored import stored_histories, with_ranges
 from featstore.spec.check import reached
 from featstore.spec.model import Node, Spec
 from featstore.spec.vocabulary import files_of
@@ -31,8 +32,8 @@ class Part:
     base: Spec
 
     def stored(self, schema: SlotSchema) -> SlotSchema:
-        """Returns the group's columns out of those that the spec yields."""
-        return schema.only(self.names)
+        """Returns the group's columns: of those that the spec yields, and ranges of histories."""
+        return with_ranges(schema, self.spec).only(self.names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,13 @@ class GroupTask(UnitTask):
     def file_metadata(self, unit: int = 0, part: int = 0) -> FileMetadata:
         target = self.targets[unit][part]
         base = {"path": target.base_path, "bound_by": self.bound_by, "rows": target.rows_digest}
-        return FileMetadata(spec_hash=self.spec.hash, spec_version=self.spec.version, base=base)
+        histories = [history.name for history in self.spec.histories] or None
+        return FileMetadata(
+            spec_hash=self.spec.hash,
+            spec_version=self.spec.version,
+            base=base,
+            histories=histories,
+        )
 
     def path(self, partition: Mapping[str, str], unit: int, attempt: int, part: int = 0) -> str:
         return group_file_path(
@@ -96,7 +103,7 @@ def slots_part(spec: Spec, names: Iterable[str], keep: Iterable[str] = ()) -> Pa
     in the table.
 
     Args:
-        names: Names of the slots.
+        names: Names of the slots. With any of a history, the part has all of it.
         keep: Raw columns to keep besides, such as the key.
     """
     names = frozenset(names)
@@ -105,7 +112,11 @@ def slots_part(spec: Spec, names: Iterable[str], keep: Iterable[str] = ()) -> Pa
     stored = names | {node.name for node in spec.nodes if node.slot in shared}
     needed = _closure(spec, stored)
     nodes = [_as_inner(node, stored) for node in spec.nodes if node.name in needed]
-    return Part(spec=_part(spec, nodes, [*keep, *_skipping(base)]), names=names, base=base)
+    histories = tuple(each for each in spec.histories if names & each.slot_names)
+    times = [each.as_of for each in histories]
+    part = replace(_part(spec, nodes, [*keep, *times, *_skipping(base)]), histories=histories)
+    ranges = (f.name for each in stored_histories(part) for f in each.row_fields)
+    return Part(spec=part, names=names.union(ranges), base=base)
 
 
 def is_made_by(spec: Spec, base_hash: str, groups: Iterable[GroupOrigin]) -> bool:
@@ -118,7 +129,7 @@ def is_made_by(spec: Spec, base_hash: str, groups: Iterable[GroupOrigin]) -> boo
         base_hash: The hash of the spec that made the data files.
         groups: The origins of the groups. Groups without slots of the spec do not matter.
     """
-    stored, added = {node.name for node in spec.nodes if node.store}, set[str]()
+    stored, added = {node.name for node in spec.all_nodes if node.store}, set[str]()
     for group in groups:
         names = stored & set(group.slots)
         keys: list[list[str]] = [[], *([column] for column in spec.keep)]
@@ -162,6 +173,7 @@ def _part(spec: Spec, nodes: Iterable[Node], keep: Iterable[str]) -> Spec:
 def _without(spec: Spec, names: frozenset[str]) -> Spec:
     """Returns the spec without these nodes and the nodes that only they need."""
     left = {node.name for node in spec.nodes if node.store} - names
+    histories = tuple(each for each in spec.histories if not names & each.slot_names)
     read = _closure(
         spec, left | set(spec.labels.values()) | ({spec.weight} if spec.weight else set())
     )
@@ -169,7 +181,9 @@ def _without(spec: Spec, names: frozenset[str]) -> Spec:
     nodes = tuple(node for node in spec.nodes if node.name not in only_theirs)
     fitted = {name: fitted for name, fitted in spec.fitted.items() if name not in only_theirs}
     output = replace(spec.output, cluster_by=None)
-    without = replace(spec, nodes=nodes, fitted=fitted, checks=(), output=output)
+    without = replace(
+        spec, nodes=nodes, histories=histories, fitted=fitted, checks=(), output=output
+    )
     unread = files_of(spec).keys() - files_of(without).keys()
     vocabularies = {f: entry for f, entry in spec.vocabularies.items() if f not in unread}
     return replace(without, vocabularies=vocabularies)

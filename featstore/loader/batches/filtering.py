@@ -11,22 +11,20 @@ from itertools import accumulate, groupby
 import numpy as np
 import pyarrow as pa
 
-from featstore.decoded.decoded_file import DecodedFile, DecodedReader
+from featstore.decoded.decoded_file import DecodedFile
 from featstore.loader.batches.pruning import Parts, may_match
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.decode import passing
 from featstore.loader.request.matching import Partition, partition_value
 from featstore.loader.request.request import Request
 from featstore.ops.arrays import array_of
-from featstore.reading.aligned import RowsReader, aligned_reader
+from featstore.reading.aligned import aligned_reader
 from featstore.reading.buffers import Array, chosen_rows, rows_left
 from featstore.reading.file_columns import FileColumns
-from featstore.reading.histories import HistoryReader
+from featstore.reading.histories import AnyReader, HistoryReader, joined, with_histories
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
 from featstore.reading.reader import Rows
-
-_Reader = RowsReader | HistoryReader | DecodedReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +93,16 @@ class FilteredReader:
     ) -> None:
         self._file, self._request, self._partition = file, request, partition
         self._counts, self._stats, self._deleted = stats.counts, stats, deleted
-        self._filter: _Reader | None = None
+        self._filter: AnyReader | None = None
         first, rest = request.reads(is_decided=partition.is_decided)
         if isinstance(file, DecodedFile):
             self._filter = None if first is None else file.reader(first)
-            self._rest: _Reader = file.reader(rest)
+            self._rest: AnyReader = file.reader(rest)
+            if histories := request.histories:
+                lists = file.reader(joined([each.selection for each in histories]))
+                self._rest = HistoryReader(
+                    self._rest, lists, histories, file.row_group_rows, counts_all=True
+                )
         else:
             reader = partial(
                 aligned_reader,
@@ -109,16 +112,14 @@ class FilteredReader:
                 most_room_bytes=most_room_bytes,
             )
             self._filter = None if first is None else reader(first)
-            self._rest = of_rows = reader(rest, as_values=True, take=take)
-            if request.histories:
-                self._rest = HistoryReader(
-                    of_rows,
-                    file,
-                    request.histories,
-                    num_threads=num_threads,
-                    most_room_bytes=most_room_bytes,
-                    take=take,
-                )
+            self._rest = with_histories(
+                reader(rest, as_values=True, take=take),
+                [file, *groups],
+                request.histories,
+                num_threads=num_threads,
+                most_room_bytes=most_room_bytes,
+                take=take,
+            )
         self._readers = [found for found in (self._filter, self._rest) if found is not None]
         # A reader of decoded columns counts all of them, whichever it reads.
         self._sized = [self._rest] if isinstance(file, DecodedFile) else self._readers
@@ -215,7 +216,7 @@ class FilteredReader:
         return left if num_masked else None
 
     def _judge(
-        self, reader: _Reader, row_groups: range, left: Array | None
+        self, reader: AnyReader, row_groups: range, left: Array | None
     ) -> tuple[list[tuple[Array, pa.Table]], Array]:
         """The filters' columns of row groups, of those that can match; and which rows pass.
 
@@ -290,7 +291,7 @@ class FilteredReader:
         )
 
     def _metered(
-        self, reader: _Reader, row_groups: Sequence[int], chosen: Array | None = None
+        self, reader: AnyReader, row_groups: Sequence[int], chosen: Array | None = None
     ) -> Rows:
         """Reads, and counts bytes and seconds by column.
 

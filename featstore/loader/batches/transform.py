@@ -23,7 +23,7 @@ from featstore.tensors.column_arrays import (
     SLOT,
     WEIGHT,
 )
-from featstore.tensors.columns import Column, tensors_of
+from featstore.tensors.columns import Column, SharedJagged, tensors_of
 from featstore.tensors.packed import TensorColumns, array_of
 
 # Takes a batch, and returns it, another batch, or slots by name that are added to it or replace its
@@ -144,6 +144,13 @@ def _require_column(name: Any, column: Any, num_rows: int) -> None:
     found_rows = len(column) if not isinstance(column, torch.Tensor) or column.dim() else None
     if found_rows != num_rows:
         raise ValueError(f"slot {name!r}: expected {num_rows} rows, found {found_rows}")
+    if isinstance(column, SharedJagged):
+        ranges = column.ranges
+        if ranges.dtype != torch.int64 or ranges.shape != (num_rows, 3):
+            raise ValueError(
+                f"slot {name!r}: expected ranges of torch.int64 {(num_rows, 3)}, as those of the "
+                f"batch that the function gets, found {ranges.dtype} {(*ranges.shape,)}"
+            )
 
 
 def write_check(batch: Batch) -> Callable[[], None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import featstore
@@ -17,7 +18,8 @@ from featstore.base.errors import ConfigError, InputError
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.spark.runners import SparkRunner, extract_dataframe
 from featstore.spec.parse import load_spec
-from featstore.table.delta import history, open_delta_or_none
+from featstore.table.delta import history, open_delta, open_delta_or_none
+from featstore.table.layout import group_url
 from tests.extraction.conftest import run_job
 from tests.extraction.spark.test_cluster_by_on_spark import contents
 from tests.extraction.test_histories import (
@@ -79,6 +81,33 @@ def test_both_engines_write_the_same_bytes_and_report_the_same(
     assert told.metadata.events == expected.metadata.events
     assert told.metadata.events["clicks"]["as_of"]
     assert not extract_files(job).committed
+
+
+@pytest.mark.slow
+def test_a_slot_group_gets_the_same_history_by_sparks_tasks(
+    spark: Any, job: ExtractJob, tmp_path: Path
+) -> None:
+    rows = read(job.input_url)
+    for day, first in enumerate((0, 170)):
+        put_parquet(tmp_path / f"by_day/day={day}/a.parquet", rows.slice(first, 170))
+    options: dict[str, Any] = {"partition_from_path": ("day",), "no_partition": False}
+    job = replace(job, input_url=str(tmp_path / "by_day"), **options)
+    reports = []
+    for url, session in ((job.table_url, spark), (f"{job.table_url}2", None)):
+        plain = replace(job, spec=replace(job.spec, histories=()), events={}, table_url=url)
+        extract_files(replace(plain, run_id="base"))
+        group: dict[str, Any] = {"group": "seen", "key": "row", "events": job.events}
+        report = api.extract(
+            job.spec, job.input_url, url, partition_from_path=["day"], spark=session, **group
+        )
+        files = open_delta(group_url(url, "seen")).data_files
+        # As text, in which NaN is NaN.
+        found = [str(pq.read_table(file.url).to_pylist()) for file in files]
+        reports.append((found, report.counts, report.num_rows))
+    assert reports[0] == reports[1]
+    assert len(reports[0][0]) == 4
+    assert "'clicks_at': [" in reports[0][0][0]
+    assert check_rows(replace(job, input_url=str(tmp_path / "raw"))) > 500
 
 
 def by_queries(spark: Any, job: ExtractJob) -> ExtractReport:

@@ -93,9 +93,9 @@ def test_groups_are_cut_in_the_order_of_keys(keys: list[list[int]], group_rows: 
 TEXTS = st.lists(st.tuples(st.integers(1, 9), st.text(max_size=3) | st.none()), max_size=30)
 
 
-@given(TEXTS, st.lists(st.integers(0, 30), max_size=4), st.integers(0, 9), st.integers(0, 9))
-def test_the_size_of_keys_does_not_depend_on_how_rows_are_cut(
-    events: list[tuple[int, str | None]], cuts: list[int], low: int, high: int
+@given(TEXTS, st.lists(st.integers(0, 30), max_size=4), st.sets(st.integers(0, 9)))
+def test_rows_of_keys_do_not_depend_on_how_rows_are_cut(
+    events: list[tuple[int, str | None]], cuts: list[int], wanted: set[int]
 ) -> None:
     schema, events = pa.schema([("text", pa.string())]), sorted(events, key=lambda event: event[0])
     keys, texts = [key for key, _ in events], [text for _, text in events]
@@ -105,9 +105,11 @@ def test_the_size_of_keys_does_not_depend_on_how_rows_are_cut(
             rows = rows.append_column("key", pa.array(keys[first:last], pa.int64()))
             ends = np.array([rows.num_rows])
             blocks.add(RowBlock(place=(number, 0), rows=rows, first_bucket=0, ends=ends))
-        size = blocks.size_of_keys(low, high)
-    found = [len((text or "").encode()) for key, text in events if low <= key <= high]
-    assert size == 16 * len(found) + sum(found)
+        some = np.array(sorted(wanted), np.int64)
+        size, rows = blocks.size_of_keys(some), blocks.of_keys(some).to_pydict()
+    found = [text for key, text in events if key in wanted]
+    assert size == 16 * len(found) + sum(len((text or "").encode()) for text in found)
+    assert sorted(rows["text"], key=str) == sorted(found, key=str)
 
 
 def test_many_rows_of_several_blocks_keep_all_values() -> None:

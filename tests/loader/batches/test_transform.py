@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from featstore.base.errors import BatchError, ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
-from featstore.tensors.columns import Jagged
+from featstore.tensors.columns import Jagged, SharedJagged
 
 NUM_ROWS = 280
 
@@ -156,6 +156,10 @@ def asks_for_what_is_not_there(batch: Any) -> Any:
         (lambda _: {"x": torch.tensor(1)}, "slot 'x': expected 30 rows, found None"),
         (lambda _: {"x": Jagged(torch.ones(2), torch.tensor([0, 2]))}, "slot 'x': expected 30 "
             "rows, found 1"),
+        (lambda _: {"x": SharedJagged(torch.ones(2), torch.zeros(30, 2, dtype=torch.int64))},
+            r"slot 'x': expected ranges of torch.int64 \(30, 3\), .*, found torch.int64 \(30, 2\)"),
+        (lambda _: {"x": SharedJagged(torch.ones(2), torch.zeros(30, 3))},
+            r"slot 'x': expected ranges of torch.int64 \(30, 3\), .*, found torch.float32"),
     ],
 )  # fmt: skip
 def test_an_exception_names_the_rows_and_is_chained(
