@@ -1,6 +1,7 @@
 """Histories in batches: every row of any loader has what a row of its own would hold."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -93,6 +94,31 @@ def test_every_row_has_its_own_history(
     assert sorted(rows) == expected
     if "shuffle" not in options and "order" in options:
         assert rows == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}], ids=str)
+def test_a_budget_that_holds_less_than_a_batch_is_told_once(
+    table: tuple[str, FatRows], options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(budget: int) -> tuple[str, list[str], FeatureLoader]:
+        caplog.clear()
+        with make(table[0], memory_budget=budget, **options) as loader:
+            assert sorted(rows_checked(loader, table[1])) == list(range(NUM_ROWS))
+        told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        return loader.verdict(), [text for text in told if "a batch of up to 16" in text], loader
+
+    _, [text], loader = read(4_000)
+    assert text.startswith("memory_budget: the quarter of 4000 bytes in which rows are gathered")
+    stats = loader.stats()
+    assert stats["rows_in_pieces"] > NUM_ROWS / 2
+    memory = stats["memory"]
+    assert (memory["budget_bytes"], memory["held_bytes"]) == (4_000, 0)
+    assert memory["peak_bytes"] > 4_000  # A row group is larger.
+    wanted = int(re.search(r"set memory_budget to (\d+) or more", text)[1])  # type: ignore[index]
+    _, told, loader = read(wanted)
+    assert not told
+    assert loader.stats()["rows_in_pieces"] == 0
+    assert 0 < loader.stats()["memory"]["peak_bytes"] <= wanted
 
 
 @pytest.mark.parametrize("options", [{}, MIXED, {"order": "static"}], ids=str)
