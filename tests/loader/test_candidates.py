@@ -441,6 +441,16 @@ def test_the_check_of_a_config_tells_the_memory_of_the_pool(
         "num_items": NUM_ITEMS,
         "pool_bytes": slots + 8 * (NUM_ITEMS + 5) + NUM_ITEMS * (4 + 8 + 8),
     }
+    drawn = {each.name: each for each in found.columns if each.role == "candidate"}
+    assert (drawn["item_id"].batch, drawn["log_q"].batch) == ("[B, 7]", "[B, 7]")
+    assert (drawn["pair"].batch, drawn["tags"].batch) == ("[B, 7, 2]", "jagged")
+    with FeatureLoader.from_config(tmp_path / "train.yaml") as loader:
+        batch = next(iter(loader))
+    assert set(drawn) == {*batch.candidates, "log_q"}
+    for name in ("item_id", "price", "pair", "log_q"):
+        tensor = batch.log_q if name == "log_q" else batch.candidates[name]
+        assert drawn[name].batch_bytes_per_row == tensor.nbytes / len(batch)
+        assert drawn[name].dtype == str(tensor.dtype).removeprefix("torch.")
     assert "candidates: 7 of 50 items for each row; the pool takes 4.248 kB" in found.text()
     assert found.head is not None
     for name in ("item_id", "tags"):

@@ -278,7 +278,13 @@ def test_a_config_with_histories_is_checked(tmp_path: Path, table: tuple[str, Fa
     found = check(str(tmp_path / "train.yaml"))
     assert isinstance(found, TrainCheck)
     stored = {column.name: column.stored_bytes_per_row for column in found.columns}
-    assert [*stored] == ["row", *ALL]
+    read = ["clicks_end", "clicks_length", "clicks_back", "clicks_key", "ts"]
+    assert [*stored] == ["row", *ALL, *read]
+    assert [column.role for column in found.columns] == ["slot"] * 4 + ["read"] * 5
+    with FeatureLoader.from_config(tmp_path / "train.yaml") as loader:
+        assert sum(len(batch) for batch in loader) == NUM_ROWS
+        num_bytes = loader.stats()["stages"]["decode"]["bytes"]
+    assert found.stored_bytes_per_row * NUM_ROWS == pytest.approx(num_bytes)
     footers = [pq.read_metadata(path) for path in Path(table[0]).rglob("*.parquet")]
     groups = [of.row_group(number) for of in footers for number in range(of.num_row_groups)]
     chunks = [of.column(number) for of in groups for number in range(of.num_columns)]
