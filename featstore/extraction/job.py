@@ -323,8 +323,8 @@ def check_events(job: ExtractJob, others: Iterable[str] = ()) -> None:
     for name in names:
         if name not in found:
             raise ConfigError(
-                f"events: expected {known}, found none of {name}: give --events {name}=URL "
-                f"(events={{{name!r}: URL}}), where its raw events are"
+                f"events: expected the log of the history {name!r}, found none: give --events "
+                f"{name}=URL (events={{{name!r}: URL}}), where its raw events are"
             )
     for history in job.spec.histories:
         if history.key != job.spec.cluster_by:

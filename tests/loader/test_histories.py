@@ -229,12 +229,15 @@ def test_only_histories_may_be_selected(table: tuple[str, FatRows]) -> None:
         ({"histories": {"click": {}}}, "histories: unknown key 'click'; did you mean 'clicks'"),
         ({"histories": {"clicks": 5}}, "histories.clicks: expected keys of HistoryOptions"),
         ({"histories": {"clicks": {"maxlen": 5}}}, "histories.clicks: unknown key 'maxlen'"),
-        ({"histories": {"clicks": {"max_len": 0}}}, "histories: max_len: expected"),
+        ({"histories": {"clicks": {"max_len": 0}}}, "^histories.clicks: max_len: expected"),
         (
             {"histories": {"clicks": {"max_len": 21}}},
             "max_len: expected at most 20, as was extracted, found 21: extract the table again",
         ),
-        ({"histories": {"clicks": {"window": "3x"}}}, "window: expected a time above 0, .* '3x'"),
+        (
+            {"histories": {"clicks": {"window": "3x"}}},
+            "^histories.clicks: window: expected a time .* '3x'",
+        ),
         ({"slots": ["row"], "histories": {"clicks": {}}}, "expected slots of it in `slots`"),
     ],
 )
