@@ -189,7 +189,7 @@ def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int])
     [
         ("usr = 1", r"no column 'usr'; did you mean 'user'\?; there are \['"),
         (
-            "dt > 2026-11-02",
+            "month > 2026-11-02",
             r"found '2026 - 11 - 02'; put the text of a date in quotes: '2026-11-02'",
         ),
         (

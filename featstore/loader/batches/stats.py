@@ -237,7 +237,7 @@ class Stats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class EpochReading:
     """How an epoch was read.
 
     Attributes:
@@ -252,7 +252,7 @@ class Reading:
     is_dynamic: bool = True
 
 
-def verdict(times: EpochTimes, num_batches: int, reading: Reading | None = None) -> str:
+def verdict(times: EpochTimes, num_batches: int, reading: EpochReading | None = None) -> str:
     """The bottleneck of an epoch (model, other workers, remote store, start, memory budget,
     decoding or assembling) with the shares of its time, and what would make the epoch shorter, in
     one line.
@@ -275,10 +275,10 @@ def verdict(times: EpochTimes, num_batches: int, reading: Reading | None = None)
         f"{times.decode_s / total_s:.0%} and waited {times.staging_wait_s / total_s:.0%} for "
         f"files, and assembling worked {times.assemble_s / total_s:.0%}"
     )
-    return f"{shares}: {_bottleneck(times, total_s, waited, reading or Reading())}"
+    return f"{shares}: {_bottleneck(times, total_s, waited, reading or EpochReading())}"
 
 
-def _bottleneck(times: EpochTimes, total_s: float, waited: float, reading: Reading) -> str:
+def _bottleneck(times: EpochTimes, total_s: float, waited: float, reading: EpochReading) -> str:
     if waited < _IDLE_SHARE:
         return (
             "the model is the bottleneck; a quicker step, or on a busy host fewer threads of torch "

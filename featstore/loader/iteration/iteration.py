@@ -18,7 +18,13 @@ from featstore.dispatch.terms import Claim
 from featstore.files.lineage import LineageDataset, LineageRun
 from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
-from featstore.loader.batches.stats import NOTHING_WAITS, EpochTimes, Reading, padding_note, verdict
+from featstore.loader.batches.stats import (
+    NOTHING_WAITS,
+    EpochReading,
+    EpochTimes,
+    padding_note,
+    verdict,
+)
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import (
     DynamicEpoch,
@@ -386,7 +392,7 @@ class Iteration:
         stats = self._stats
         stats.counts["epochs"] += 1
         counts = {name: number - counts_before[name] for name, number in stats.counts.items()}
-        reading = Reading(
+        reading = EpochReading(
             awaited=stats.awaited,
             wanted_budget_bytes=stats.budget_wanted(counts),
             is_dynamic=self._job.ordering.is_dynamic,

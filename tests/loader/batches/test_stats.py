@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.stats import EpochTimes, Reading, Stats, padding_note, verdict
+from featstore.loader.batches.stats import EpochReading, EpochTimes, Stats, padding_note, verdict
 
 SECONDS = st.floats(0, 1e6)
 
@@ -52,7 +52,7 @@ def test_waiting_for_other_workers_is_not_the_models_time() -> None:
     times = EpochTimes(
         total_s=10.0, data_wait_s=9.1, decode_s=0.3, staging_wait_s=0.0, others_wait_s=9.0
     )
-    text = verdict(times, 7, Reading(awaited={"host-2": 4096, "host-1": 10}))
+    text = verdict(times, 7, EpochReading(awaited={"host-2": 4096, "host-1": 10}))
     assert (
         "for 9.0 s nothing was left to claim, and other workers had rows to deliver (at last "
         "host-2 4,096, host-1 10); a smaller dispatch.reserve_s"
@@ -76,7 +76,7 @@ def test_what_would_help_depends_on_how_it_was_read(
     times = EpochTimes(
         total_s=10.0, data_wait_s=8.0, decode_s=1.0, staging_wait_s=0.0, assemble_s=8.0
     )
-    text = verdict(times, 7, Reading(**reading))
+    text = verdict(times, 7, EpochReading(**reading))
     assert expected in text
     assert refused not in text.split("and makes batches")[-1].split(": ")[-1]
     assert text.endswith("would help")
