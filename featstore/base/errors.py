@@ -326,7 +326,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     Returns:
         The hint, or the empty string if no known name resembles it.
     """
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 

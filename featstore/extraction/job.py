@@ -337,8 +337,8 @@ def require_logs(histories: Iterable[EventHistory], found: Sequence[str], none: 
     for name in names:
         if name not in found:
             raise ConfigError(
-                f"events: expected {known}, found none of {name}: give --events {name}=URL "
-                f"(events={{{name!r}: URL}}), where its raw events are"
+                f"events: expected the log of the history {name!r}, found none: give --events "
+                f"{name}=URL (events={{{name!r}: URL}}), where its raw events are"
             )
 
 

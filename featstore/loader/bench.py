@@ -113,6 +113,7 @@ def bench(
         num_rows=one.num_rows,
         batch_size=made.job.batch_size,
         is_shuffled=made.job.shuffle is not None,
+        has_histories=bool(made.job.request.histories),
         limit_rows_per_s=one.num_rows / limit_s,
         floor=Speed.of(1, one.num_rows, one.epochs[_FLOOR], floor_s, limit_s),
         speeds=tuple(speeds),

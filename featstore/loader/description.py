@@ -70,7 +70,8 @@ from featstore.table.iceberg import is_metadata_file
 from featstore.table.open import data_files_of, open_snapshot, open_without_files
 from featstore.table.snapshot import FileList, Snapshot
 
-_LOG = logging.getLogger(__name__)
+# As that for verdicts.
+_LOG = logging.getLogger("featstore.loader")
 Group = TypeVar("Group")
 
 
@@ -164,7 +165,14 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             ends_finished=dispatch.finished == END,
             follow=_followed(given.get("follow"), snapshot, request, key, epochs),
         )
-        job, staging = _staged(job, given.get("staging"))
+        asked = given.get("staging")
+        job, staging = _staged(job, asked)
+        if staging is None and asked is not None and asked.directory is not None:
+            _LOG.info(
+                "staging.directory %s: not used, since files of a local table are read in place; "
+                "staging.mode whole or ranges stages them, too",
+                redact(str(asked.directory)),
+            )
         return LoaderDescription(
             job=job,
             url=snapshot.url,

@@ -355,7 +355,8 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             waiting seconds, bytes, rows and retries of `staging`, `decode`, `assemble`, `transform`
             and `delivery`. `slots`: for each column that was read, its `bytes` as stored, and its
             part of the busy seconds of the stages `decode` and `assemble`. `queues`: what waits now
-            between two threads, and what is made and reserved ahead of the loop. `worker`: which
+            between two threads, and what is made and reserved ahead of the loop. `memory`: the
+            memory budget, and what is held of it now and was at most. `worker`: which
             process this is: `host`, `rank`, `index` and `num_workers`, DataLoader workers counted.
         """
         return self._source.stats()

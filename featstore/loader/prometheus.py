@@ -4,7 +4,8 @@ Each number of `FeatureLoader.stats()` is a counter, which begins at 0 when a lo
 worker does: `rows` is `featstore_loader_rows_total`, and seconds such as `wait_s` are
 `featstore_loader_wait_seconds_total`. Numbers of a stage are `featstore_loader_stage_..._total`
 with the label `stage`, numbers of a column `featstore_loader_slot_..._total` with the label `slot`.
-Numbers of `queues`, which rise and fall, are gauges: `featstore_loader_queue_...`.
+Numbers of `queues` and `memory` are gauges: `featstore_loader_queue_...` and
+`featstore_loader_memory_...`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -113,6 +114,7 @@ def samples(loader: str, stats: Stats, *, slots: bool) -> Iterator[MetricSample]
     own = {name: value for name, value in stats.items() if not isinstance(value, Mapping)}
     yield from _part("", own, labels)
     yield from _part("queue", stats["queues"], labels)
+    yield from _part("memory", stats["memory"], labels)
     for stage, numbers in stats["stages"].items():
         yield from _part("stage", numbers, labels | {"stage": stage})
     for slot, numbers in stats["slots"].items() if slots else ():
@@ -122,12 +124,12 @@ def samples(loader: str, stats: Stats, *, slots: bool) -> Iterator[MetricSample]
 def _part(
     part: str, numbers: Mapping[str, float], labels: dict[str, str]
 ) -> Iterator[MetricSample]:
-    """The numbers of a loader, or of a part of it: its queues, a stage or a slot."""
+    """The numbers of a loader, or of a part of it: its queues, its memory, a stage or a slot."""
     for name, value in numbers.items():
         unit = name.removesuffix("_s") + "_seconds" if name.endswith("_s") else name
         metric = "_".join(filter(None, ("featstore_loader", part, unit)))
         what = f"{part} {name} of FeatureLoader.stats()".lstrip()
-        yield MetricSample(metric, what, part == "queue", labels, value)
+        yield MetricSample(metric, what, part in ("queue", "memory"), labels, value)
 
 
 def _families(stats: Mapping[str, Stats], *, slots: bool) -> list["Metric"]:

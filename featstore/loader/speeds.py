@@ -78,6 +78,7 @@ class Bench(Printed):
         num_rows: The rows of an epoch that was measured.
         batch_size: Rows of a batch.
         is_shuffled: Whether rows were shuffled.
+        has_histories: Whether batches have lists that are stored once for many rows.
         limit_rows_per_s: What one core could do at best.
         floor: Arrow's bare loop on one core.
         speeds: The loader, by numbers of cores.
@@ -91,6 +92,7 @@ class Bench(Printed):
     num_rows: int
     batch_size: int
     is_shuffled: bool
+    has_histories: bool
     limit_rows_per_s: float
     floor: Speed
     speeds: tuple[Speed, ...]
@@ -127,6 +129,11 @@ class Bench(Printed):
             f"limit: {self.limit_rows_per_s:,.0f} rows/s on one core that only copies and "
             "decompresses. Shares are of as many cores."
         )
+        if self.has_histories:
+            yield (
+                "The floor reads the lists of histories once, as they are stored; batches have "
+                "those of each row. The limit writes these, too: compare with that."
+            )
         every = (self.floor, *self.speeds)
         noise = max(speed.most_rows_per_s / speed.least_rows_per_s for speed in every)
         own = self.floor.cpu_share

@@ -252,6 +252,7 @@ class TableSource(Life[Iteration]):
         iteration = self.iteration
         parts = {
             "queues": NOTHING_WAITS if iteration is None else iteration.queues,
+            "memory": self._resources.stats.memory(),
             "stages": self._resources.stats.stages(staged),
             "slots": self._resources.stats.slots(),
             "worker": {

@@ -46,13 +46,15 @@ _ALIGN = ("left", "left", "left", "left", "left", "right", "right")
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedColumn:
-    """A column of the batches.
+    """A column of the batches, or one that is only read for them.
 
     Attributes:
         name: The name.
-        role: `slot`, `label`, `weight` or `extra`.
+        role: `slot`, `label`, `weight`, `extra`, `candidate`, or `read`: such as of `where`, and of
+            where the histories of rows lie.
         kind: `id` or `float` for a slot; the Arrow type of another column.
-        batch: The shape in a batch of B rows, such as `[B]`, `[B, 20]` or `jagged`.
+        batch: The shape in a batch of B rows, such as `[B]`, `[B, 20]` or `jagged`; `-` if it is
+            only read.
         dtype: The dtype in a batch.
         stored_bytes_per_row: What is read of the files, compressed.
         batch_bytes_per_row: What it takes in a batch. For lists it is an estimate from the number
@@ -83,7 +85,7 @@ class TrainCheck(Printed):
         files_bytes: The bytes of these files, all of their columns.
         order: Which worker reads which rows.
         num_footers: The files of which the bytes per row are a mean.
-        columns: The columns of the batches.
+        columns: The columns of the batches, and those that are only read.
         cache_bytes: The budget of a staging directory to which whole files may go; None if there is
             none.
         candidates: What is drawn for each row, and the memory of its pool: `per_row`, `num_items`,
@@ -268,8 +270,7 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
     request = made.job.request
     matching = matching_files(snapshot, request)
     files = [file for file, _ in matching.values()]
-    # The newest files are among them: where labels are not known yet, they are so there.
-    sampled = files[:: -max(1, -(-len(files) // _MAX_FOOTERS))]
+    sampled = _sampled(files)
     sizes = ColumnSizes.of(sampled, request.selection)
     nulls = _nulls(request, sizes, redact(snapshot.url))
     is_filtered = request.where is not None and not matching.are_decided
@@ -287,7 +288,7 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
         files_bytes=sum(part.size_bytes for file in files for part in file.parts),
         order=made.job.ordering.kind,
         num_footers=len(sampled),
-        columns=tuple(_columns(request, sizes)),
+        columns=(*_columns(request, sizes), *(_candidates(made.pool) if made.pool else ())),
         cache_bytes=_cache_bytes(made.staging, snapshot),
         candidates=None if made.pool is None else _drawn(made.pool),
         null_labels=tuple(map(str, nulls)),
@@ -339,6 +340,7 @@ def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
         source = times.get(item.slot.name, item.slot)
         column = _slot_column(item, sizes.bytes_per_row(source.name), sizes, *most)
         yield replace(column, batch="unique") if item.slot.name in request.unique_slots else column
+    shown = {*(item.slot.name for item in request.slots), *(slot.name for slot in times.values())}
     others = [("label", label.field) for label in request.labels]
     others += [("weight", request.weight.field)] if request.weight is not None else []
     others += [("extra", extra) for extra in request.extras]
@@ -353,6 +355,52 @@ def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
             stored_bytes_per_row=stored,
             batch_bytes_per_row=_arrow_bytes(column.type, stored) if is_extra else 4,
         )
+        shown.add(column.name)
+    selection = request.selection
+    read = [(slot.name, str(slot.kind)) for slot in selection.slots]
+    read += [(other.name, str(other.type)) for other in selection.others]
+    for name, kind in read:
+        if name not in shown:
+            yield CheckedColumn(
+                name=name,
+                role="read",
+                kind=kind,
+                batch="-",
+                dtype="-",
+                stored_bytes_per_row=sizes.bytes_per_row(name),
+                batch_bytes_per_row=0,
+            )
+
+
+def _candidates(pool: CandidatePool) -> Iterator[CheckedColumn]:
+    """The slots of the items of each row, which are read once, and `log_q`."""
+    per_row, request = pool.options.per_row, pool.job.request
+    sizes = ColumnSizes.of(_sampled(list(pool.job.files.files)), request.selection)
+    for item in request.slots:
+        column = _slot_column(item, 0, sizes)
+        own_bytes = _OFFSET_BYTES if item.is_jagged else 0  # Of rows; of items there are lengths.
+        yield replace(
+            column,
+            role="candidate",
+            batch=column.batch.replace("[B", f"[B, {per_row}"),
+            batch_bytes_per_row=per_row * column.batch_bytes_per_row + own_bytes,
+        )
+    yield CheckedColumn(
+        name="log_q",
+        role="candidate",
+        kind="float",
+        batch=f"[B, {per_row}]",
+        dtype="float32",
+        stored_bytes_per_row=0,
+        batch_bytes_per_row=4 * per_row,
+    )
+
+
+def _sampled(files: Sequence[DataFile]) -> Sequence[DataFile]:
+    """Files whose footers are read. The newest are among them: where labels are not known yet, they
+    are so there.
+    """
+    return files[:: -max(1, -(-len(files) // _MAX_FOOTERS))]
 
 
 def _slot_column(

@@ -4,6 +4,7 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 
 from featstore.base.errors import SelectionError, nearest
+from featstore.base.text_table import short_names
 
 
 def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
@@ -27,7 +28,7 @@ def select(patterns: Iterable[str], names: Sequence[str]) -> tuple[str, ...]:
             listed = " (give each name by itself)" if "," in pattern else ""
             raise SelectionError(
                 f"no slot matches {pattern!r}{listed} among {len(names)} slots"
-                f"{nearest(pattern, names)}"
+                f"{nearest(pattern, names)}; there are {short_names(names)}"
             )
         chosen.update(dict.fromkeys(found))
     return tuple(chosen)

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from featstore.base.errors import SelectionError, nearest, require_text
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import short
+from featstore.base.text_table import short_names
 from featstore.ops import hashing
 from featstore.ops.arrays import cast_text
 from featstore.selection.predicate import (
@@ -51,6 +52,8 @@ Node = Any
 T = TypeVar("T")
 # A number with a point or an exponent that a decimal can hold, with few digits.
 _FRACTION = re.compile(r"\d*\.?\d*(?:[eE][+-]?\d{1,3})?")
+# What sqlglot makes of a date without quotes: differences.
+_DATE = re.compile(r"\d{4} - \d{1,2} - \d{1,2}")
 # By the name of sqlglot's class for a node, since the classes are imported on first use.
 _SYMBOLS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _LITERAL_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
@@ -427,7 +430,8 @@ class _Builder:
             raise self.nan(name)
         if name not in self.columns:
             raise SelectionError(
-                f"where {self.text!r}: no column {name!r}{nearest(name, self.columns)}"
+                f"where {self.text!r}: no column {name!r}{nearest(name, self.columns)}; there are "
+                f"{short_names([*self.columns])}"
             )
         self.used.add(name)
         return name
@@ -467,7 +471,10 @@ class _Builder:
     def refuse(self, node: Node) -> SelectionError:
         if isinstance(node, exp.IsNan):
             return self.nan(_sql(node))
-        return SelectionError(f"where {self.text!r}: expected {_GRAMMAR}, found {_sql(node)!r}")
+        found, hint = _sql(node), ""
+        if _DATE.fullmatch(found):
+            hint = f"; put the text of a date in quotes: '{found.replace(' ', '')}'"
+        return SelectionError(f"where {self.text!r}: expected {_GRAMMAR}, found {found!r}{hint}")
 
 
 def _joined(parts: list[T], join: Callable[[T, T], T]) -> T:

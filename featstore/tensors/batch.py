@@ -39,6 +39,22 @@ from featstore.tensors.packed import TensorColumns, of_rows, values_of
 Bag = tuple[torch.Tensor, torch.Tensor]
 
 
+class _Labels(dict[str, Any]):
+    """Columns by name. KeyError names those that there are."""
+
+    _what = "label"
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(
+            f"no {self._what} {name!r} in the batch{nearest(str(name), self)}; there are "
+            f"{short_names([*self])}"
+        )
+
+
+class _Candidates(_Labels):
+    _what = "slot of candidates"
+
+
 class Batch:
     """A batch of B rows: `batch["slot"]` is a tensor `(B,)` or `(B, width)`, or a `Jagged`, or,
     of a history with `unique`, a `SharedJagged`; ids as int64 and floats as float32, unless the
@@ -95,7 +111,10 @@ class Batch:
         try:
             return columns[SLOT, slot]
         except KeyError:
-            raise KeyError(f"no slot {slot!r} in the batch{nearest(slot, self.slots)}") from None
+            raise KeyError(
+                f"no slot {slot!r} in the batch{nearest(slot, self.slots)}; there are "
+                f"{short_names(self.slots)}"
+            ) from None
 
     def __contains__(self, slot: object) -> bool:
         return slot in self.slots
@@ -138,7 +157,7 @@ class Batch:
     @cached_property
     def labels(self) -> Mapping[str, torch.Tensor]:
         """Each label as float32 (B,)."""
-        return {name: self._column((LABEL, name)) for name in self._names(LABEL)}
+        return _Labels({name: self._column((LABEL, name)) for name in self._names(LABEL)})
 
     @property
     def weight(self) -> torch.Tensor | None:
@@ -152,7 +171,7 @@ class Batch:
         (B, per_row, width); of lists a `Jagged` of B * per_row of them, those of a row one after
         the other. Empty if none are drawn.
         """
-        return {name: self._of_candidates(name) for name in self._names(CANDIDATE)}
+        return _Candidates({name: self._of_candidates(name) for name in self._names(CANDIDATE)})
 
     @property
     def log_q(self) -> torch.Tensor | None:

@@ -4,7 +4,7 @@ whatever memory they lie.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -59,8 +59,36 @@ class Jagged:
         """
         return torch.nested.nested_tensor_from_jagged(self.values, offsets=self.offsets)
 
+    def expand(self, values: torch.Tensor | None = None) -> "Jagged":
+        """As of `SharedJagged`, so that one model serves both: each row has its values already.
+
+        Args:
+            values: What was computed of each value: (num_values, ...). None: the column's own.
+
+        Raises:
+            ValueError: There are not as many as the column has.
+        """
+        if values is None:
+            return self
+        _require_one_of_each(values, self.values)
+        return Jagged(values, self.offsets)
+
     def clone(self) -> "Jagged":
         return Jagged(self.values.clone(), self.offsets.clone())
+
+
+def _require_one_of_each(found: torch.Tensor, values: torch.Tensor) -> None:
+    if len(found) != len(values):
+        raise ValueError(
+            f"expand(): expected one for each of the {len(values)} values, found {len(found)}: "
+            "compute them of this column's `values`"
+        )
+
+
+_SHARED = (
+    "{0} of a SharedJagged: expected a Jagged, found values that rows share (`unique`): expand() "
+    "makes one, expand().{0} has it"
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -96,17 +124,21 @@ class SharedJagged:
         """
         if values is None:
             values = self.values
-        if len(values) != len(self.values):
-            raise ValueError(
-                f"expand(): expected one for each of the {len(self.values)} values, found "
-                f"{len(values)}: compute them of this column's `values`"
-            )
+        _require_one_of_each(values, self.values)
         lengths = self.lengths()
         offsets = lengths.new_zeros(len(self) + 1)
         torch.cumsum(lengths, 0, out=offsets[1:])
         places = torch.repeat_interleave(self.ranges[:, 0] - offsets[:-1], lengths)
         places += torch.arange(len(places), device=places.device)
         return Jagged(values[places], offsets)
+
+    @property
+    def offsets(self) -> NoReturn:
+        raise AttributeError(_SHARED.format("offsets"))
+
+    @property
+    def to_nested(self) -> NoReturn:
+        raise AttributeError(_SHARED.format("to_nested()"))
 
     def to(self, device: Device, *, non_blocking: bool = False) -> "SharedJagged":
         return SharedJagged(

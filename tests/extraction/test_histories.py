@@ -445,7 +445,7 @@ def test_an_equal_run_has_equal_events(job: ExtractJob, tmp_path: Path) -> None:
 
 def test_events_of_all_histories_are_named_and_no_others(job: ExtractJob) -> None:
     with pytest.raises(
-        ConfigError, match=r"^events: expected those of clicks, found none of clicks: give --events"
+        ConfigError, match=r"^events: expected the log of the history 'clicks', found none: give -"
     ):
         extract_files(replace(job, events={}))
     both = {**job.events, "views": "log"}

@@ -385,7 +385,12 @@ def test_a_mixture_draws_for_each_of_its_tables(table: str, pool: str, expected:
             ConfigError,
             "an id of each item, found none in 1 of 3 rows",
         ),
-        (items(3), {"by": "popularty"}, SelectionError, "candidates: by: no column 'popularty'"),
+        (
+            items(3),
+            {"by": "popularty"},
+            SelectionError,
+            "candidates: by: no column 'popularty' .*'popularity'\\?; there",
+        ),
         (
             items(3),
             {"by": "tags"},
@@ -441,6 +446,17 @@ def test_the_check_of_a_config_tells_the_memory_of_the_pool(
         "num_items": NUM_ITEMS,
         "pool_bytes": slots + 8 * (NUM_ITEMS + 5) + NUM_ITEMS * (4 + 8 + 8),
     }
+    drawn = {each.name: each for each in found.columns if each.role == "candidate"}
+    assert (drawn["item_id"].batch, drawn["log_q"].batch) == ("[B, 7]", "[B, 7]")
+    assert (drawn["pair"].batch, drawn["tags"].batch) == ("[B, 7, 2]", "jagged")
+    with FeatureLoader.from_config(tmp_path / "train.yaml") as loader:
+        batch = next(iter(loader))
+    assert set(drawn) == {*batch.candidates, "log_q"}
+    for name, tensor in [*batch.candidates.items(), ("log_q", batch.log_q)]:
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        assert drawn[name].batch_bytes_per_row == tensor.nbytes / len(batch)
+        assert drawn[name].dtype == str(tensor.dtype).removeprefix("torch.")
     assert "candidates: 7 of 50 items for each row; the pool takes 4.248 kB" in found.text()
     assert found.head is not None
     for name in ("item_id", "tags"):

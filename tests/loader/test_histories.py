@@ -1,6 +1,7 @@
 """Histories in batches: every row of any loader has what a row of its own would hold."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
@@ -92,6 +93,31 @@ def test_every_row_has_its_own_history(
     assert sorted(rows) == expected
     if "shuffle" not in options and "order" in options:
         assert rows == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}], ids=str)
+def test_a_budget_that_holds_less_than_a_batch_is_told_once(
+    table: tuple[str, FatRows], options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(budget: int) -> tuple[str, list[str], FeatureLoader]:
+        caplog.clear()
+        with make(table[0], memory_budget=budget, **options) as loader:
+            assert sorted(rows_checked(loader, table[1])) == list(range(NUM_ROWS))
+        told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        return loader.verdict(), [text for text in told if "a batch of up to 16" in text], loader
+
+    _, [text], loader = read(4_000)
+    assert text.startswith("memory_budget: the quarter of 4000 bytes in which rows are gathered")
+    stats = loader.stats()
+    assert stats["rows_in_pieces"] > NUM_ROWS / 2
+    memory = stats["memory"]
+    assert (memory["budget_bytes"], memory["held_bytes"]) == (4_000, 0)
+    assert memory["peak_bytes"] > 4_000  # A row group is larger.
+    wanted = int(re.search(r"set memory_budget to (\d+) or more", text)[1])  # type: ignore[index]
+    _, told, loader = read(wanted)
+    assert not told
+    assert loader.stats()["rows_in_pieces"] == 0
+    assert 0 < loader.stats()["memory"]["peak_bytes"] <= wanted
 
 
 @pytest.mark.parametrize("options", [{}, MIXED, {"order": "static"}], ids=str)
@@ -201,12 +227,15 @@ def test_only_histories_may_be_selected(table: tuple[str, FatRows]) -> None:
         ({"histories": {"click": {}}}, "histories: unknown key 'click'; did you mean 'clicks'"),
         ({"histories": {"clicks": 5}}, "histories.clicks: expected keys of HistoryOptions"),
         ({"histories": {"clicks": {"maxlen": 5}}}, "histories.clicks: unknown key 'maxlen'"),
-        ({"histories": {"clicks": {"max_len": 0}}}, "histories: max_len: expected"),
+        ({"histories": {"clicks": {"max_len": 0}}}, "^histories.clicks: max_len: expected"),
         (
             {"histories": {"clicks": {"max_len": 21}}},
             "max_len: expected at most 20, as was extracted, found 21: extract the table again",
         ),
-        ({"histories": {"clicks": {"window": "3x"}}}, "window: expected a time above 0, .* '3x'"),
+        (
+            {"histories": {"clicks": {"window": "3x"}}},
+            "^histories.clicks: window: expected a time .* '3x'",
+        ),
         ({"slots": ["row"], "histories": {"clicks": {}}}, "expected slots of it in `slots`"),
     ],
 )
@@ -267,7 +296,13 @@ def test_a_config_with_histories_is_checked(tmp_path: Path, table: tuple[str, Fa
     found = check(str(tmp_path / "train.yaml"))
     assert isinstance(found, TrainCheck)
     stored = {column.name: column.stored_bytes_per_row for column in found.columns}
-    assert [*stored] == ["row", *ALL]
+    read = ["clicks_end", "clicks_length", "clicks_back", "clicks_key", "ts"]
+    assert [*stored] == ["row", *ALL, *read]
+    assert [column.role for column in found.columns] == ["slot"] * 4 + ["read"] * 5
+    with FeatureLoader.from_config(tmp_path / "train.yaml") as loader:
+        assert sum(len(batch) for batch in loader) == NUM_ROWS
+        num_bytes = loader.stats()["stages"]["decode"]["bytes"]
+    assert found.stored_bytes_per_row * NUM_ROWS == pytest.approx(num_bytes)
     footers = [pq.read_metadata(path) for path in Path(table[0]).rglob("*.parquet")]
     groups = [of.row_group(number) for of in footers for number in range(of.num_row_groups)]
     chunks = [of.column(number) for of in groups for number in range(of.num_columns)]

@@ -1,4 +1,5 @@
 import gc
+import logging
 import sqlite3
 import tempfile
 import threading
@@ -404,6 +405,16 @@ def test_a_staged_file_that_is_no_parquet_is_named(table_url: str, tmp_path: Pat
 def test_options_that_cannot_be_are_refused(table_url: str, arguments: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         FeatureLoader(table_url, slots=["row"], **arguments)
+
+
+def test_a_directory_to_which_nothing_is_staged_is_told(
+    table_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "featstore.loader"):
+        FeatureLoader(table_url, slots=["row"], staging={"directory": str(tmp_path / "cache")})
+        FeatureLoader(table_url, slots=["row"], staging={"mode": "whole"})
+    [told] = [each.getMessage() for each in caplog.records]
+    assert told.startswith(f"staging.directory {tmp_path}/cache: not used, since files of a local")
 
 
 def test_a_loader_in_dynamic_order_has_no_length(table_url: str) -> None:

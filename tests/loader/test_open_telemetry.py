@@ -65,6 +65,7 @@ def test_metrics_pass_to_the_process_of_a_worker(reader: Any) -> None:
     stats: dict[str, Any] = {
         "rows": 7,
         "queues": {},
+        "memory": {},
         "stages": {},
         "slots": {},
         "worker": {"host": "h", "rank": 0, "index": 1},

@@ -51,7 +51,7 @@ def _labels(**labels: str) -> tuple[tuple[str, str], ...]:
 def _samples(text: str) -> Samples:
     found: Samples = {}
     for family in text_string_to_metric_families(text):
-        is_gauge = family.name.startswith("featstore_loader_queue_")
+        is_gauge = family.name.startswith(("featstore_loader_queue_", "featstore_loader_memory_"))
         assert family.type == ("gauge" if is_gauge else "counter")
         for sample in family.samples:
             key = (sample.name, tuple(sorted(sample.labels.items())))

@@ -40,24 +40,33 @@ def test_a_slower_measurement_of_more_cores_takes_none_back() -> None:
     assert cores_needed([speed(1, 100), speed(2, 90)], 135) == 3
 
 
+QUIET = Bench(
+    table="table",
+    num_files=1,
+    num_all_files=1,
+    num_rows=100,
+    batch_size=10,
+    is_shuffled=False,
+    has_histories=False,
+    limit_rows_per_s=1_000.0,
+    floor=speed(1, 100),
+    speeds=(speed(1, 100),),
+    wanted_rows_per_s=50.0,
+    num_cores_needed=1,
+)
+
+
+def test_what_the_floor_is_is_told_of_histories() -> None:
+    told = "The floor reads the lists of histories once"
+    assert told in str(replace(QUIET, has_histories=True))
+    assert told not in str(QUIET)
+
+
 def test_noise_is_told() -> None:
-    quiet = Bench(
-        table="table",
-        num_files=1,
-        num_all_files=1,
-        num_rows=100,
-        batch_size=10,
-        is_shuffled=False,
-        limit_rows_per_s=1_000.0,
-        floor=speed(1, 100),
-        speeds=(speed(1, 100),),
-        wanted_rows_per_s=50.0,
-        num_cores_needed=1,
-    )
     slow = [Epoch(1.0, 2.0), Epoch(2.0, 2.0)]
-    noisy = replace(quiet, speeds=(Speed.of(2, 100, slow, floor_s=1.0, limit_s=1.0),))
-    starved = replace(quiet, floor=replace(quiet.floor, cpu_share=0.25))
-    assert str(quiet).endswith("50 rows/s need 1 core.")
-    assert "Epochs differ" not in str(quiet)
+    noisy = replace(QUIET, speeds=(Speed.of(2, 100, slow, floor_s=1.0, limit_s=1.0),))
+    starved = replace(QUIET, floor=replace(QUIET.floor, cpu_share=0.25))
+    assert str(QUIET).endswith("50 rows/s need 1 core.")
+    assert "Epochs differ" not in str(QUIET)
     assert "Epochs differ by 100%, and the floor got 100% of its core" in str(noisy)
     assert "Epochs differ by 0%, and the floor got 25% of its core" in str(starved)

@@ -1,11 +1,14 @@
 """Guides and how-to pages, run on one raw log."""
 
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.pages.page import run_page
+import featstore
+from tests.pages.page import ROOT, blocks, run_page
 from tests.pages.raw_log import DAYS, write_raw
 
 EXTRACT, ALL_DAYS = "docs/extract.md", "docs/howto/daily_runs.md"
@@ -55,6 +58,28 @@ def after_all_days(after_extraction: Path, tmp_path_factory: pytest.TempPathFact
         patch.chdir(directory)
         assert run_page(ALL_DAYS, directory) == PAGES[ALL_DAYS]
     return directory
+
+
+@pytest.mark.parametrize(("max_len", "days"), [(3, [3, 2]), (2, [2])])
+def test_a_row_sees_what_the_page_of_histories_says(max_len: int, days: list[int]) -> None:
+    [text] = [of.text for of in blocks((ROOT / EXTRACT).read_text()) if "histories:" in of.text]
+    spec = yaml.safe_load(text) | {
+        "spec": 1,
+        "inputs": {"user_id": "string", "ts": "timestamp", "item_id": "string"},
+        "slots": [{"slot": 1, "name": "item", "op": "hash", "of": "item_id"}],
+    }
+    spec["histories"][0]["max_len"] = max_len
+    ts = datetime(2026, 11, 2, tzinfo=UTC)
+    # An old event that came a day ago, one at the row's time, and one that came after it.
+    clicks = [
+        {"event_ts": ts - timedelta(days=at), "arrived": ts - timedelta(days=came)}
+        for at, came in [(3, 3), (2, 2), (100, 1), (0, 0), (1, -1)]
+    ]
+    row = {"user_id": "u", "item_id": "i", "ts": ts}
+    events = [{"user_id": "u", "item_id": "i", **click} for click in clicks]
+    found = featstore.Extractor(featstore.load_spec(spec)).one(row, events={"clicks": events})
+    assert found["clicks_age"] == [day * 86_400 for day in days]
+    assert found["clicks_item"] == [found["item"]] * len(days)
 
 
 @pytest.mark.slow

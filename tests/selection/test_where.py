@@ -187,7 +187,11 @@ def test_a_predicate_keeps_the_rows_where_it_is_true(text: str, rows: list[int])
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("usr = 1", r"no column 'usr'; did you mean 'user'"),
+        ("usr = 1", r"no column 'usr'; did you mean 'user'\?; there are \['"),
+        (
+            "month > 2026-11-02",
+            r"found '2026 - 11 - 02'; put the text of a date in quotes: '2026-11-02'",
+        ),
         (
             "user = 'x'",
             r"expected values of one kind, found user \(number\), 'x' \(text\); .*"

@@ -68,8 +68,18 @@ def test_a_batch_has_each_column_in_its_shape(table_url: str) -> None:
 
 
 def test_a_slot_that_was_not_selected_answers_with_the_nearest(table_url: str) -> None:
-    with pytest.raises(KeyError, match="no slot 'tag' in the batch; did you mean 'tags'"):
-        make(table_url)["tag"]
+    batch = make(table_url)
+    with pytest.raises(
+        KeyError, match=r"no slot 'tag' in the batch; did you mean 'tags'\?; there are"
+    ):
+        batch["tag"]
+    with pytest.raises(
+        KeyError, match=r"no label 'clicked' in the batch; .* there are \['click'\]"
+    ):
+        batch.labels["clicked"]
+    with pytest.raises(KeyError, match="no slot of candidates 'x' in the batch; there are"):
+        batch.candidates["x"]
+    assert batch.labels.get("clicked") is None
 
 
 def test_a_batch_has_the_methods_of_a_mapping_of_its_slots(table_url: str) -> None:

@@ -10,7 +10,7 @@ from featstore.reading.buffers import BatchValues, SharedLists
 from featstore.reading.gather import buffers_of, places_of
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import LABEL, SLOT, Key
-from featstore.tensors.columns import SharedJagged
+from featstore.tensors.columns import Jagged, SharedJagged
 from featstore.tensors.gathering import gather_batches
 from featstore.tensors.shared_lists import unite
 
@@ -82,7 +82,31 @@ def test_expanded_values_are_those_of_the_rows_and_carry_gradients() -> None:
     assert embedded.grad[:, 0].tolist() == [1, 2, 1]
 
 
-def test_values_of_another_column_are_refused() -> None:
-    column = SharedJagged(torch.arange(3), torch.tensor([[0, 3, 0]]))
+def test_one_model_serves_lists_and_shared_lists() -> None:
+    column = Jagged(torch.tensor([7, 8, 8, 9]), torch.tensor([0, 2, 2, 4]))
+    assert column.expand() is column
+    computed = torch.rand(4, 3)
+    lists = column.expand(computed)
+    assert lists.values is computed
+    assert lists.offsets is column.offsets
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        SharedJagged(torch.arange(3), torch.tensor([[0, 3, 0]])),
+        Jagged(torch.arange(3), torch.tensor([0, 3])),
+    ],
+    ids=["shared", "jagged"],
+)
+def test_values_of_another_column_are_refused(column: Jagged | SharedJagged) -> None:
     with pytest.raises(ValueError, match=r"one for each of the 3 values, found 4: compute them of"):
         column.expand(torch.zeros(4, 2))
+
+
+@pytest.mark.parametrize("name", ["offsets", "to_nested"])
+def test_what_only_lists_have_is_named_with_expand(name: str) -> None:
+    column = SharedJagged(torch.arange(3), torch.tensor([[0, 3, 0]]))
+    with pytest.raises(AttributeError, match=rf"{name}.* of a SharedJagged: .* expand\(\)\.{name}"):
+        getattr(column, name)
+    assert hasattr(column.expand(), name)

@@ -273,7 +273,8 @@ class Extractor:
         for name in self._events:
             if name not in events:
                 raise InputError(
-                    f"events: expected {known}, found none of {name}; give [] for none"
+                    f"events: expected those of the history {name!r}, found nothing; give [] "
+                    "for none"
                 )
         return events
 

@@ -37,9 +37,11 @@ class Budget:
     Args:
         max_bytes: The budget, by default without a limit.
         num_sharing: Of how many equal parts of `memory_budget` this is one.
+        peak_bytes: What was held at most before.
 
     Attributes:
         most_bytes: The whole budget.
+        peak_bytes: What was held at most.
         most_gathered_bytes: How many bytes of open windows are gathered at a time.
         most_room_bytes: How much working memory decoding may take beyond the decoded rows. A single
             column may exceed it.
@@ -47,8 +49,10 @@ class Budget:
             it to stop early.
     """
 
-    def __init__(self, max_bytes: int = sys.maxsize, num_sharing: int = 1) -> None:
-        self.most_bytes, self._num_sharing = max_bytes, num_sharing
+    def __init__(
+        self, max_bytes: int = sys.maxsize, num_sharing: int = 1, peak_bytes: int = 0
+    ) -> None:
+        self.most_bytes, self._num_sharing, self.peak_bytes = max_bytes, num_sharing, peak_bytes
         self.most_gathered_bytes = max_bytes // _GATHERED_SHARE
         self.most_room_bytes = max_bytes // _ROOM_SHARE
         self._held_bytes = self._open_bytes = self._drawn_bytes = 0
@@ -102,6 +106,12 @@ class Budget:
         """The least `memory_budget` with which a row group of this size is not divided."""
         return size_bytes * _SHARE * self._num_sharing
 
+    def bytes_to_gather_at_once(self, size_bytes: int) -> int:
+        """The least `memory_budget` with which so many bytes of open windows are gathered at a
+        time.
+        """
+        return size_bytes * _GATHERED_SHARE * self._num_sharing
+
     def take(self, size_bytes: int) -> int:
         """Waits until the bytes fit, and takes them.
 
@@ -134,7 +144,7 @@ class Budget:
             `size_bytes`.
         """
         with self._changed:
-            self._held_bytes += size_bytes - held_bytes
+            self._hold(size_bytes - held_bytes)
             self._changed.notify_all()
             return size_bytes
 
@@ -188,8 +198,12 @@ class Budget:
             self._changed.wait_for(lambda: self.is_closed or fits())
             if self.is_closed:
                 raise StateError("this iteration was closed before its end; iterate anew")
-            self._held_bytes += size_bytes
+            self._hold(size_bytes)
             return size_bytes
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
 
     @contextmanager
     def _returned_on_failure(self, held_bytes: int) -> Iterator[int]:

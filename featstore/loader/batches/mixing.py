@@ -22,6 +22,9 @@ _LOG = logging.getLogger(__name__)
 # open windows, with two mixtures for each of them; but many rows for each call. Chosen, not
 # measured.
 _MIXTURES_PER_WINDOW, _LEAST_MIXED_ROWS = 2, 32_768
+# A mixture takes some 0.5 ms of CPU whatever its rows, as much as 150 with 50 events each: of fewer
+# rows than this reading takes half as much again, or more (2 cores, beside other work).
+_FEW_GATHERED = 512
 # Rows that are as many calls as thousands, whatever the size of a batch. Chosen, not measured.
 _FEW_ROWS = 32
 
@@ -287,8 +290,35 @@ class _Mixer:
             most_rows = self._gathered(most_rows)  # Of longer rows fewer.
             if streams.num_drawn >= most_rows:
                 break
+        self._note_pieces(most_rows)
         self._num_waiting = (self._num_waiting + streams.num_drawn) % self._terms.whole_rows
         return streams.mixture()
+
+    def _note_pieces(self, most_rows: int) -> None:
+        """Counts the rows of a mixture that has few since the budget holds no more, and warns once.
+
+        Args:
+            most_rows: How many rows the mixture may have.
+        """
+        row_bytes, num_rows = self._streams.row_bytes, self._streams.num_drawn
+        enough = max(_FEW_GATHERED, self._terms.whole_rows)
+        fitting = int(self._budget.most_gathered_bytes / row_bytes)
+        if num_rows < most_rows or fitting >= enough:
+            return
+        wanted = max(2 * _FEW_GATHERED, self._terms.whole_rows) * row_bytes
+        wanted_bytes = max(
+            self._budget.bytes_to_gather_at_once(int(wanted)),
+            self._budget.bytes_to_decode_at_once(self._streams.largest_bytes),
+        )
+        if self._stats.note_pieces(num_rows, wanted_bytes):
+            _LOG.warning(
+                "memory_budget: the quarter of %d bytes in which rows are gathered holds %d rows "
+                "of %d bytes, where a batch of up to %d takes %d: gathered in small pieces they "
+                "can take several times as long; set memory_budget to %d or more, or select fewer "
+                "slots or shorter lists (logged once)",
+                *(self._budget.most_bytes, fitting, row_bytes, self._terms.batch_rows),
+                *(self._terms.batch_rows * row_bytes, wanted_bytes),
+            )
 
     def _begins_next(self) -> bool:
         """Begins the windows that are read ahead where one, or a split, has ended. Returns whether

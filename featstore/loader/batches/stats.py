@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from featstore.base.errors import ConfigError
+from featstore.loader.batches.memory_budget import Budget
 from featstore.loader.request.options import as_options, function_of
 
 Item = TypeVar("Item")
@@ -16,6 +17,8 @@ Item = TypeVar("Item")
 _IDLE_SHARE = 0.1
 # Threads that together work for a smaller share of an epoch are not what it waited for. Chosen.
 _BUSY_SHARE = 0.5
+# Of fewer rows in pieces the budget is not what an epoch waited for. Chosen.
+_PIECES_SHARE = 0.5
 # A smaller share of padding is not worth a word: a table is rarely divided better. Chosen.
 _PADDING_SHARE = 0.1
 _COUNTS = (
@@ -31,12 +34,14 @@ _COUNTS = (
     "row_groups_skipped",
     "row_groups_sliced",
     "row_groups_beyond_budget",
+    "rows_in_pieces",
     "negatives_dropped",
     "files_skipped",
     "rows_skipped",
     "rows_dropped_last",
     "rows_dropped_tail",
 )
+_ROWS_READ = ("rows", "rows_filtered", "rows_masked", "negatives_dropped", "null_labels_dropped")
 # What waits between the threads of an iteration, and what is made and reserved ahead of the loop.
 NOTHING_WAITS = dict.fromkeys(
     ("decoded", "assembled", "transformed", "pending_batches", "made_rows", "reserved_rows"), 0
@@ -88,6 +93,9 @@ class Stats:
     # Separate, since the decoding and the assembling thread write them.
     column_decode_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     column_assemble_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    # The budget of the newest iteration, and the one with which rows would not come in pieces.
+    budget: Budget | None = None
+    wanted_budget_bytes: int = 0
     # The workers that were waited for last, and the rows that they had: whoever waits replaces it.
     awaited: Mapping[str, int] = field(default_factory=dict)
     verdict: str = ""
@@ -96,6 +104,23 @@ class Stats:
         """Counts `number` more. Returns whether they are the first, which are warned of."""
         self.counts[name] += number
         return self.counts[name] == number
+
+    def note_pieces(self, num_rows: int, wanted_bytes: int) -> bool:
+        """Counts rows that are read or gathered in small pieces since `memory_budget` holds no more
+        of them. Returns as of `is_first`.
+
+        Args:
+            num_rows: The rows.
+            wanted_bytes: The budget with which they would not be.
+        """
+        self.wanted_budget_bytes = max(self.wanted_budget_bytes, wanted_bytes)
+        return self.is_first("rows_in_pieces", num_rows)
+
+    def budget_wanted(self, counts: Mapping[str, int]) -> int:
+        """`wanted_budget_bytes` if, of what an epoch counted, many rows came in pieces; else 0."""
+        num_rows = sum(counts.get(name, 0) for name in _ROWS_READ)
+        is_in_pieces = counts.get("rows_in_pieces", 0) > _PIECES_SHARE * num_rows
+        return self.wanted_budget_bytes if is_in_pieces else 0
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -153,6 +178,16 @@ class Stats:
             **self.seconds,
         }
 
+    def memory(self) -> dict[str, int]:
+        """What the memory budget is, and what is and was held of it."""
+        if (budget := self.budget) is None:
+            return dict.fromkeys(("budget_bytes", "held_bytes", "peak_bytes"), 0)
+        return {
+            "budget_bytes": budget.most_bytes,
+            "held_bytes": 0 if budget.is_closed else budget.held_bytes,
+            "peak_bytes": budget.peak_bytes,
+        }
+
     def slots(self) -> dict[str, dict[str, int | float]]:
         """For each column that was read: its `bytes` as stored in the files, and its parts of the
         busy seconds of the stages `decode` and `assemble`, divided as filtering.py says.
@@ -201,14 +236,31 @@ class Stats:
         }
 
 
-def verdict(times: EpochTimes, num_batches: int, awaited: Mapping[str, int] | None = None) -> str:
-    """The bottleneck of an epoch (model, other workers, remote store, start, decoding or
-    assembling) with the shares of its time, and what would make the epoch shorter, in one line.
+@dataclass(frozen=True, kw_only=True)
+class EpochReading:
+    """How an epoch was read.
+
+    Attributes:
+        awaited: The workers that were waited for last, with the rows that they had.
+        wanted_budget_bytes: A `memory_budget` with which rows would not come in small pieces; 0 if
+            few did.
+        is_dynamic: Whether the order is `dynamic`.
+    """
+
+    awaited: Mapping[str, int] = field(default_factory=dict)
+    wanted_budget_bytes: int = 0
+    is_dynamic: bool = True
+
+
+def verdict(times: EpochTimes, num_batches: int, reading: EpochReading | None = None) -> str:
+    """The bottleneck of an epoch (model, other workers, remote store, start, memory budget,
+    decoding or assembling) with the shares of its time, and what would make the epoch shorter, in
+    one line.
 
     Args:
         times: Where the time of the epoch went.
         num_batches: The batches that the consumer got.
-        awaited: The workers that were waited for last, with the rows that they had.
+        reading: How it was read.
     """
     if not num_batches:
         return (
@@ -223,12 +275,10 @@ def verdict(times: EpochTimes, num_batches: int, awaited: Mapping[str, int] | No
         f"{times.decode_s / total_s:.0%} and waited {times.staging_wait_s / total_s:.0%} for "
         f"files, and assembling worked {times.assemble_s / total_s:.0%}"
     )
-    return f"{shares}: {_bottleneck(times, total_s, waited, awaited or {})}"
+    return f"{shares}: {_bottleneck(times, total_s, waited, reading or EpochReading())}"
 
 
-def _bottleneck(
-    times: EpochTimes, total_s: float, waited: float, awaited: Mapping[str, int]
-) -> str:
+def _bottleneck(times: EpochTimes, total_s: float, waited: float, reading: EpochReading) -> str:
     if waited < _IDLE_SHARE:
         return (
             "the model is the bottleneck; a quicker step, or on a busy host fewer threads of torch "
@@ -241,7 +291,7 @@ def _bottleneck(
             "is; a quicker step or more rows in an epoch would help"
         )
     if times.others_wait_s >= times.data_wait_s / 2:
-        who = ", ".join(f"{worker} {num_rows:,}" for worker, num_rows in awaited.items())
+        who = ", ".join(f"{worker} {num_rows:,}" for worker, num_rows in reading.awaited.items())
         return (
             f"for {times.others_wait_s:.1f} s nothing was left to claim, and other workers had "
             f"rows to deliver{f' (at last {who})' if who else ''}; a smaller dispatch.reserve_s, "
@@ -259,6 +309,11 @@ def _bottleneck(
             "the start of the epoch is the bottleneck, when nothing is made ahead; a smaller "
             "shuffle.window_rows or shuffle.interleave, or more rows in an epoch would help"
         )
+    if wanted_bytes := reading.wanted_budget_bytes:
+        return (
+            "memory_budget is the bottleneck, which holds so few rows that they come in small "
+            f"pieces; {wanted_bytes} or more, fewer slots, or shorter lists would help"
+        )
     if times.decode_s + times.assemble_s < _BUSY_SHARE * total_s:
         return (
             "no stage was busy: its threads waited for a core; fewer threads (OMP_NUM_THREADS, "
@@ -269,9 +324,10 @@ def _bottleneck(
             "decoding is the bottleneck; fewer slots, more cores or more worker processes would "
             "help"
         )
+    order = "" if reading.is_dynamic else "order dynamic, "
     return (
         "assembling is the bottleneck, which puts rows in order and makes batches; fewer slots, "
-        "order dynamic instead of static, more cores or more worker processes would help"
+        f"{order}more cores or more worker processes would help"
     )
 
 

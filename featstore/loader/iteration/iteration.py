@@ -1,6 +1,7 @@
 """One iteration over a loader's epochs in one process: its parts, its epochs and its end."""
 
 import logging
+from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -17,7 +18,13 @@ from featstore.dispatch.terms import Claim
 from featstore.files.lineage import LineageDataset, LineageRun
 from featstore.loader.batches.bad_files import SKIP
 from featstore.loader.batches.batch_slices import BatchSlice
-from featstore.loader.batches.stats import NOTHING_WAITS, EpochTimes, padding_note, verdict
+from featstore.loader.batches.stats import (
+    NOTHING_WAITS,
+    EpochReading,
+    EpochTimes,
+    padding_note,
+    verdict,
+)
 from featstore.loader.iteration.delivery import Delivery
 from featstore.loader.iteration.dynamic_epoch import (
     DynamicEpoch,
@@ -115,8 +122,8 @@ class Iteration:
             )
         self._quarantined: list[str] = []
         self._has_ended = False
-        # The epoch, the batches before it, and the clocks at its begin.
-        self._begun: tuple[int, int, EpochTimes] | None = None
+        # The epoch, and the counts and the clocks at its begin.
+        self._begun: tuple[int, Counter[str], EpochTimes] | None = None
         self._steps_before = self._num_steps()
         self.lineage, self._num_rows_before = LineageRun("", (), is_on=False), stats.counts["rows"]
         if self._in_step and job.ordering.is_dynamic:
@@ -166,7 +173,7 @@ class Iteration:
         for epoch in self._epochs(end):
             num_rows = self._stats.counts["rows"]
             with span("epoch", is_current=False, epoch=epoch, worker=self._worker) as note:
-                self._begun = epoch, self._stats.counts["batches"], self._times()
+                self._begun = epoch, Counter(self._stats.counts), self._times()
                 if self._job.ordering.is_dynamic:
                     with DynamicEpoch(
                         self._job,
@@ -381,11 +388,17 @@ class Iteration:
         """Counts and judges the epoch that was begun, once: at its end, or where ranks stop."""
         if self._begun is None:
             return
-        (epoch, batches_before, before), self._begun = self._begun, None
-        self._stats.counts["epochs"] += 1
-        num_batches = self._stats.counts["batches"] - batches_before
-        told = verdict(self._times().since(before), num_batches, self._stats.awaited)
-        self._stats.verdict = f"epoch {epoch}: {told}"
+        (epoch, counts_before, before), self._begun = self._begun, None
+        stats = self._stats
+        stats.counts["epochs"] += 1
+        counts = {name: number - counts_before[name] for name, number in stats.counts.items()}
+        reading = EpochReading(
+            awaited=stats.awaited,
+            wanted_budget_bytes=stats.budget_wanted(counts),
+            is_dynamic=self._job.ordering.is_dynamic,
+        )
+        told = verdict(self._times().since(before), counts.get("batches", 0), reading)
+        stats.verdict = f"epoch {epoch}: {told}"
         _LOG.info("%s", self._stats.verdict)
 
     def _warn_of_uneven_shares(self) -> None:

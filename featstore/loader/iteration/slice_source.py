@@ -124,7 +124,9 @@ class SliceSource:
         most_files = job.most_parts * (_SPLITS_AHEAD * job.num_open if job.is_gathered else 1)
         allow_descriptors(_FILE_DESCRIPTORS * most_files + _SPARE_DESCRIPTORS)
         column_cache = ColumnCache()
-        budget = Budget(self._share.budget_bytes, job.num_sharing)
+        peak_bytes = self._stats.memory()["peak_bytes"]
+        budget = Budget(self._share.budget_bytes, job.num_sharing, peak_bytes)
+        self._stats.budget = budget
         skip = self._skip() if job.on_bad_file == SKIP else None
         mixtures = self._mixtures(job, epoch, claims, budget, column_cache, skip)
         assembler = Assembler(

@@ -21,6 +21,7 @@ from featstore.base.errors import (
 )
 from featstore.base.processes import cached_property
 from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.base.text_table import short_names
 from featstore.histories.file_format import StoredHistory, histories_of
 from featstore.loader.request.options import (
     SlotRequest,
@@ -404,7 +405,11 @@ def _history_options(
     found = {}
     for name, given in (option or {}).items():
         require_known("histories", [name], known)
-        found[name] = as_options(HistoryOptions, given, f"histories.{name}") or HistoryOptions()
+        try:
+            found[name] = as_options(HistoryOptions, given, "histories") or HistoryOptions()
+        except ConfigError as error:
+            said = str(error).removeprefix("histories")
+            raise ConfigError(f"histories.{name}{said}") from None
         if not known[name]:
             raise ConfigError(
                 f"histories.{name}: expected slots of it in `slots`, found none: name them there, "
@@ -513,8 +518,11 @@ def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
         (field for field in (*schema.others, *schema.partition_keys) if field.name == name), None
     )
     if found is None:
+        fields = (*schema.others, *schema.partition_keys)
+        names = [*(field.name for field in fields), *(slot.name for slot in schema)]
         raise SelectionError(
-            f"{what}: no column {name!r} in the table{nearest(name, list(_types(schema)))}"
+            f"{what}: no column {name!r} in the table{nearest(name, names)}; there are "
+            f"{short_names(names)}"
         )
     return found.with_nullable(True)
 

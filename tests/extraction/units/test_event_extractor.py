@@ -112,7 +112,8 @@ def test_events_of_all_histories_are_needed_and_no_others() -> None:
     row, _ = rows_and_events()
     extractor = Extractor(spec_of())
     with pytest.raises(
-        InputError, match=r"^events: expected those of clicks, found none of clicks"
+        InputError,
+        match=r"^events: expected those of the history 'clicks', found nothing; give \[\]",
     ):
         extractor.one(row)
     with pytest.raises(InputError, match=r"^events: expected those of clicks, found 'click'"):

@@ -104,6 +104,18 @@ def test_what_does_not_fit_waits_until_it_does() -> None:
     assert budget.held_bytes == 100
 
 
+def test_the_most_that_was_held_is_known() -> None:
+    budget = Budget(100, peak_bytes=20)
+    budget.exchange(budget.take(10), 0)
+    assert budget.peak_bytes == 20
+    budget.exchange(budget.take(70), 90)
+    assert (budget.held_bytes, budget.peak_bytes) == (90, 90)
+    budget.keep(90)
+    budget.drawn(90)
+    budget.let_go(90)
+    assert (budget.held_bytes, budget.peak_bytes) == (0, 90)
+
+
 def test_what_never_fits_goes_alone() -> None:
     budget = Budget(100)
     assert budget.take(500) == 500

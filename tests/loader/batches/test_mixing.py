@@ -263,10 +263,15 @@ def test_fewer_splits_are_open_where_the_windows_of_all_would_not_fit(
     assert sorted(noted.released) == [0, 1, 2, 3]
     assert len(found) == sum(SIZES)
     assert stats.counts["interleave_reduced"] == 2
-    assert [each.message for each in caplog.records if each.name.endswith("mixing")] == [
+    told = [each.message for each in caplog.records if each.name.endswith("mixing")]
+    assert told == [
         "shuffle.interleave: 1 instead of 4 splits open at once, since the windows of more "
         "would take more than half of memory_budget: raise memory_budget, write smaller row "
-        "groups, or lower shuffle.window_rows (logged once)"
+        "groups, or lower shuffle.window_rows (logged once)",
+        "memory_budget: the quarter of 500 bytes in which rows are gathered holds 15 rows of 8 "
+        "bytes, where a batch of up to 1 takes 8: gathered in small pieces they can take several "
+        "times as long; set memory_budget to 33792 or more, or select fewer slots or shorter lists "
+        "(logged once)",
     ]
 
 

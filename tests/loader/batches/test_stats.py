@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.loader.batches.stats import EpochTimes, padding_note, verdict
+from featstore.loader.batches.stats import EpochReading, EpochTimes, Stats, padding_note, verdict
 
 SECONDS = st.floats(0, 1e6)
 
@@ -52,13 +52,44 @@ def test_waiting_for_other_workers_is_not_the_models_time() -> None:
     times = EpochTimes(
         total_s=10.0, data_wait_s=9.1, decode_s=0.3, staging_wait_s=0.0, others_wait_s=9.0
     )
-    text = verdict(times, 7, {"host-2": 4096, "host-1": 10})
+    text = verdict(times, 7, EpochReading(awaited={"host-2": 4096, "host-1": 10}))
     assert (
         "for 9.0 s nothing was left to claim, and other workers had rows to deliver (at last "
         "host-2 4,096, host-1 10); a smaller dispatch.reserve_s"
     ) in text
     assert "waited 91% for data" in text
     assert text.endswith("would help")
+
+
+@pytest.mark.parametrize(
+    ("reading", "expected", "refused"),
+    [
+        ({}, "assembling is the bottleneck", "order"),
+        ({"is_dynamic": False}, "fewer slots, order dynamic, more cores", "memory_budget"),
+        ({"wanted_budget_bytes": 1000}, "small pieces; 1000 or more, fewer slots", "assembling is"),
+    ],
+    ids=str,
+)
+def test_what_would_help_depends_on_how_it_was_read(
+    reading: dict[str, Any], expected: str, refused: str
+) -> None:
+    times = EpochTimes(
+        total_s=10.0, data_wait_s=8.0, decode_s=1.0, staging_wait_s=0.0, assemble_s=8.0
+    )
+    text = verdict(times, 7, EpochReading(**reading))
+    assert expected in text
+    assert refused not in text.split("and makes batches")[-1].split(": ")[-1]
+    assert text.endswith("would help")
+
+
+def test_the_budget_is_named_only_if_most_rows_came_in_pieces() -> None:
+    stats = Stats()
+    assert stats.note_pieces(60, 1000)
+    assert not stats.note_pieces(60, 900)
+    assert stats.counts["rows_in_pieces"] == 120
+    assert stats.budget_wanted({"rows_in_pieces": 60, "rows": 100}) == 1000
+    assert stats.budget_wanted({"rows_in_pieces": 60, "rows": 100, "rows_filtered": 40}) == 0
+    assert stats.budget_wanted({"rows": 100}) == 0
 
 
 @given(total_s=SECONDS, data_wait_s=SECONDS, decode_s=SECONDS, staging_wait_s=SECONDS)
