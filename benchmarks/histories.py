@@ -2,7 +2,7 @@
 of reading, memory, and whether all values are the same.
 
 A log of 93 days, 20,000 users and 20 million events, and the impressions of its last day, 22 of
-each user who has any; with `--small` histories of a tenth of the users are stored. Fat rows are extracted from raw lists that `histories_parts/log.py` looks up, as a join has
+each user who has any; with `--small` histories of a quarter of the users are stored. Fat rows are extracted from raw lists that `histories_parts/log.py` looks up, as a join has
 to; what that takes is not counted. They are the first ones of the day, as many as hold the values
 that fit into memory; bytes of the day are those of a row times its rows. CPU seconds are those of
 all threads of a process that has extracted some rows before, or read a round; readers in turn. Ends
@@ -59,7 +59,7 @@ class Size(NamedTuple):
 
 NUM_USERS, NUM_EVENTS, NUM_ROWS, ROWS_OF_USER = 20_000, 20_000_000, 336_304, 22
 WHOLE = Size(1, 24_000_000, 7)
-SMALL = Size(10, 5_000_000, 3)
+SMALL = Size(4, 5_000_000, 3)
 # A row group of each of two files is mixed, twelve files, or all rows.
 ORDERS: Mapping[str, Mapping[str, Any]] = {
     "in_order": {},
@@ -67,8 +67,9 @@ ORDERS: Mapping[str, Mapping[str, Any]] = {
     "mixed": {"shuffle": True},
     "global": {"shuffle": {"window_rows": NUM_ROWS, "interleave": 64}},
 }
-# Of each run of a reader; of fat rows several epochs.
-READ_VALUES = 30_000_000
+# Of each run of a reader at least, in several epochs of fat rows: each run begins with a loader
+# whose memory is new.
+READ_VALUES = 60_000_000
 
 
 def main() -> int:
@@ -76,7 +77,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--small", action="store_true", help="histories of a tenth of the users")
+    parser.add_argument("--small", action="store_true", help="histories of a quarter of the users")
     parser.add_argument("--what", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.what is not None:

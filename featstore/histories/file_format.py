@@ -126,7 +126,12 @@ class StoredHistory:
     @property
     def encodings(self) -> Mapping[str, str]:
         """The encodings of leaf columns that are not to be chosen by their values."""
-        return {f"{self.times.name}.list.element": "DELTA_BINARY_PACKED"}
+        return {_leaf(self.times): "DELTA_BINARY_PACKED"}
+
+    @property
+    def list_paths(self) -> list[str]:
+        """The leaf columns of the slots that are stored."""
+        return [*map(_leaf, self.lists)]
 
     def to_metadata(self) -> str:
         """The JSON text of the metadata, with sorted keys: equal histories have equal texts."""
@@ -275,6 +280,11 @@ def list_columns(
         elements = pa.array(values[slot.name], slot.arrow_type().value_type)
         found[slot.name] = pa.ListArray.from_arrays(offsets, elements, type=slot.arrow_type())
     return found
+
+
+def _leaf(slot: Slot) -> str:
+    """The leaf column of a list, as Parquet names it."""
+    return f"{slot.name}.list.element"
 
 
 def _joined(pieces: Sequence[Array]) -> Array:

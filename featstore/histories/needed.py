@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from featstore.histories.visibility import by_rank_and_time, oldest_seen
-from featstore.ops.arrays import Integers
+from featstore.histories.visibility import NEVER, by_rank_and_time, oldest_seen
+from featstore.ops.arrays import Integers, array_of, values_of
 from featstore.ops.hashing import MISSING
 from featstore.spec.model import EventHistory
 
@@ -67,14 +67,18 @@ def may_be_seen(history: EventHistory, rows: RowTimes, keys: Integers, known: In
     """
     if not len(rows.keys):
         return np.empty(0, np.int64)
-    of_rows = np.minimum(np.searchsorted(rows.keys, keys), len(rows.keys) - 1)
-    is_near = (rows.keys[of_rows] == keys) & (known < rows.last[of_rows])
+    encoded = array_of(keys).dictionary_encode()
+    codes, different = values_of(encoded.indices), values_of(encoded.dictionary)
+    places = np.minimum(np.searchsorted(rows.keys, different), len(rows.keys) - 1)
+    last = np.where(rows.keys[places] == different, rows.last[places], NEVER)
+    is_near = known < last[codes]
     if history.window is not None:
         # An event is known at its time or later.
-        is_near &= known >= oldest_seen(rows.first, history.window)[of_rows]
+        is_near &= known >= oldest_seen(rows.first[places], history.window)[codes]
     found = np.flatnonzero(is_near)
-    found = found[by_rank_and_time(of_rows[found], len(rows.keys), known[found])]
-    of_rows, known = of_rows[found], known[found]
+    of_rows, known = places[codes[found]], known[found]
+    order = by_rank_and_time(of_rows, len(rows.keys), known)
+    found, of_rows, known = found[order], of_rows[order], known[order]
     begins = np.flatnonzero(np.diff(of_rows, prepend=-1))
     if not len(begins):
         return found

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from featstore.histories import visibility
-from featstore.histories.visibility import EventRanges, Events, ages, keys_of_rows, ordered, visible
+from featstore.histories.visibility import (
+    EventRanges,
+    Events,
+    ages,
+    by_rank_and_time,
+    keys_of_rows,
+    ordered,
+    visible,
+)
 from featstore.ops.arrays import values_of
 from featstore.ops.columns import clean
 from featstore.ops.hashing import key_signs
@@ -148,6 +156,22 @@ def test_a_range_begins_with_an_event_inside_the_window() -> None:
     ranges = ranges_of(history, found, [("a", 100), ("a", 96), ("a", 97)])
     assert ranges.begin.tolist() == [33, 33, 33]
     assert ranges.end.tolist() == [34, 33, 34]
+
+
+@given(
+    st.lists(st.integers(-5, 5), max_size=40), st.booleans(), st.sampled_from([4, 2**17]), st.data()
+)
+def test_events_are_put_in_order_of_rank_and_time(
+    times: list[int], is_sorted: bool, num_ranks: int, data: st.DataObject
+) -> None:
+    known = np.array(sorted(times) if is_sorted else times, np.int64)
+    all_ranks = st.sampled_from([0, 1, num_ranks - 1])
+    ranks = np.array(data.draw(st.lists(all_ranks, min_size=len(times), max_size=len(times))), int)
+    found = by_rank_and_time(ranks, num_ranks, known)
+    expected = np.lexsort((known, ranks))
+    assert sorted(found.tolist()) == list(range(len(times)))
+    assert ranks[found].tolist() == ranks[expected].tolist()
+    assert known[found].tolist() == known[expected].tolist()
 
 
 def test_ages_are_those_of_time_since() -> None:

@@ -15,7 +15,7 @@ they are written and read, and saves next to nothing (docs/design/writing.md).
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,9 @@ LOOKUP_BYTES = 1.0
 # The limit of a column chunk's dictionary. A larger one does not fit the processor's cache, and
 # look-ups cost twice as much.
 DICTIONARY_LIMIT_BYTES = 1 << 20
+# That of a history's list, each value of which is looked up once for all rows that have it: from
+# dictionaries of up to 2 MB decoding took 0.6 of the time (benchmarks/histories.md).
+SHARED_LIMIT_BYTES = 4 << 20
 DATA_PAGE_VERSION = "2.0"
 # zstd makes smaller files and decodes more slowly (`benchmarks/writing.md`).
 COMPRESSION = "snappy"
@@ -67,7 +70,9 @@ class Encodings:
     uncompressed: tuple[str, ...] = ()
 
 
-def choose_encodings(row_group: pa.Table, compression: str = COMPRESSION) -> Encodings:
+def choose_encodings(
+    row_group: pa.Table, compression: str = COMPRESSION, shared: Collection[str] = ()
+) -> Encodings:
     """Chooses the encodings of a data file from its first row group.
 
     Lists are addressed by leaf path, since the Parquet writer ignores their plain names. Values
@@ -77,6 +82,7 @@ def choose_encodings(row_group: pa.Table, compression: str = COMPRESSION) -> Enc
     Args:
         row_group: The first row group.
         compression: The codec of the columns that are compressed.
+        shared: The leaf columns that are lists of histories.
     """
     codec = pa.Codec(compression)
     dictionary: list[str] = []
@@ -84,7 +90,7 @@ def choose_encodings(row_group: pa.Table, compression: str = COMPRESSION) -> Enc
     uncompressed: list[str] = []
     for column, of_column in zip(row_group.schema, row_group.columns, strict=True):
         for path, values in _leaves(column, of_column):
-            num_distinct = num_in_dictionary(values)
+            num_distinct = num_in_dictionary(values, is_shared=path in shared)
             if num_distinct:
                 dictionary.append(path)
             elif column.nullable and (encoding := _without_dictionary(column.type)) is not None:
@@ -99,7 +105,7 @@ def choose_encodings(row_group: pa.Table, compression: str = COMPRESSION) -> Enc
     return Encodings(dictionary=tuple(dictionary), others=others, uncompressed=tuple(uncompressed))
 
 
-def num_in_dictionary(values: pa.ChunkedArray) -> int:
+def num_in_dictionary(values: pa.ChunkedArray, *, is_shared: bool = False) -> int:
     """The number of distinct values; 0 if a dictionary and the indices into it would not save the
     bytes that look-ups cost.
     """
@@ -110,12 +116,16 @@ def num_in_dictionary(values: pa.ChunkedArray) -> int:
     dictionary_bytes = num_distinct * width
     index_bytes = len(values) * max(1, (num_distinct - 1).bit_length()) / 8
     saved_bytes = len(values) * (width - LOOKUP_BYTES) - dictionary_bytes - index_bytes
-    pays = dictionary_bytes <= DICTIONARY_LIMIT_BYTES and saved_bytes >= 0
+    limit_bytes = SHARED_LIMIT_BYTES if is_shared else DICTIONARY_LIMIT_BYTES
+    pays = dictionary_bytes <= limit_bytes and saved_bytes >= 0
     return num_distinct if pays else 0
 
 
 def parquet_options(
-    row_group: pa.Table, compression: str = COMPRESSION, given: Mapping[str, str] | None = None
+    row_group: pa.Table,
+    compression: str = COMPRESSION,
+    given: Mapping[str, str] | None = None,
+    shared: Collection[str] = (),
 ) -> dict[str, Any]:
     """How a data file is written whose first row group is this one.
 
@@ -126,18 +136,19 @@ def parquet_options(
         row_group: The first row group.
         compression: The codec of the columns that are compressed.
         given: The encodings of leaf columns that are not to be chosen.
+        shared: As of `choose_encodings`.
 
     Returns:
         Arguments of `pyarrow.parquet.ParquetWriter`.
     """
-    encodings, given = choose_encodings(row_group, compression), given or {}
+    encodings, given = choose_encodings(row_group, compression, shared), given or {}
     codecs = dict.fromkeys(_leaf_paths(pa.struct(row_group.schema)), compression)
     return {
         # Columns that a dict of codecs does not name would not be compressed.
         "compression": codecs | dict.fromkeys(encodings.uncompressed, "NONE"),
         "use_dictionary": [path for path in encodings.dictionary if path not in given],
         "column_encoding": {**encodings.others, **given},
-        "dictionary_pagesize_limit": DICTIONARY_LIMIT_BYTES,
+        "dictionary_pagesize_limit": SHARED_LIMIT_BYTES if shared else DICTIONARY_LIMIT_BYTES,
         "data_page_version": DATA_PAGE_VERSION,
         "write_page_checksum": True,
         "write_statistics": [

@@ -86,10 +86,11 @@ class DataFileWriter:
     ) -> None:
         self._sink = sink
         self._compression = compression
-        self._encodings = dict[str, str]()
+        self._encodings, self._shared = dict[str, str](), list[str]()
         columns = schema.to_arrow()
         for history in histories:
             self._encodings |= history.encodings
+            self._shared += history.list_paths
             columns = pa.schema([*columns, *history.hidden_fields])
         self.columns = columns
         self._stored = stored_schema(columns).with_metadata({KEY: metadata.to_json()})
@@ -146,7 +147,7 @@ class DataFileWriter:
         group = pa.Table.from_arrays(self._buffer.columns(self._stored.types), schema=self._stored)
         # Encodings are chosen from the first row group, so the file is opened with it.
         if self._parquet is None:
-            options = parquet_options(group, self._compression, self._encodings)
+            options = parquet_options(group, self._compression, self._encodings, self._shared)
             self._parquet = pq.ParquetWriter(self._sink, self._stored, **options)
         self._parquet.write_table(group, row_group_size=max(group.num_rows, 1))
         self._num_rows += group.num_rows

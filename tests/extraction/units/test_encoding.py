@@ -10,7 +10,9 @@ import pytest
 
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.extraction.units.encoding import (
+    DICTIONARY_LIMIT_BYTES,
     MIN_VALUES,
+    SHARED_LIMIT_BYTES,
     Encodings,
     choose_encodings,
     count_distinct,
@@ -74,6 +76,17 @@ def test_a_dictionary_pays_off_by_the_bytes_it_saves(
 def test_a_dictionary_that_would_overflow_does_not_pay_off() -> None:
     texts = pa.chunked_array([pa.array([f"{i % 5_000:01000d}" for i in range(10_000)])])
     assert num_in_dictionary(texts) == 0
+
+
+def test_a_larger_dictionary_pays_off_for_the_lists_that_rows_of_a_history_share() -> None:
+    ids = pa.array(np.resize(np.arange(140_000), 500_000))
+    offsets = pa.array(np.array([0, len(ids)], np.int32))
+    lists = pa.ListArray.from_arrays(offsets, ids)
+    rows = pa.table({"own": lists, "shared": lists})
+    found = parquet_options(rows, shared=["shared.list.element"])
+    assert found["use_dictionary"] == ["shared.list.element"]
+    assert found["dictionary_pagesize_limit"] == SHARED_LIMIT_BYTES
+    assert parquet_options(rows)["dictionary_pagesize_limit"] == DICTIONARY_LIMIT_BYTES
 
 
 def test_slots_that_hardly_shrink_are_not_compressed() -> None:
