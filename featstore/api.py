@@ -20,6 +20,8 @@ from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.rewriting import CompactReport
+from featstore.extraction.restoring import RestoreReport
+from featstore.extraction.restoring import restore as restore_table
 from featstore.extraction.rewriting import compact as compact_table
 from featstore.extraction.spark.runners import (
     SparkRunner,
@@ -41,7 +43,9 @@ from featstore.table.iceberg_mirror import update_mirrors
 from featstore.table.layout import LABELS
 
 _DATAFRAME = "DataFrame"  # In place of the URL of an input.
-Report = TypeVar("Report", bound=ExtractReport | DaysReport | CompactReport | DeletionReport)
+Report = TypeVar(
+    "Report", bound=ExtractReport | DaysReport | CompactReport | DeletionReport | RestoreReport
+)
 
 
 @overload
@@ -465,6 +469,29 @@ def delete_rows(table_url: str | Path, where: str, *, dry_run: bool = False) -> 
         CommitConflictError: Partitions or groups were written meanwhile. The table stays as it was.
     """
     report = delete_rows_of_table(str(table_url), where, dry_run=dry_run)
+    return report if dry_run else _shown(report)
+
+
+def restore(table_url: str | Path, version: int, *, dry_run: bool = False) -> RestoreReport:
+    """Commits a new version of a table with the files, columns and slot groups of an earlier one.
+
+    Readers and `follow` take it as any other version. Versions in between stay until a vacuum
+    removes their files. The spec and its lock file are put back by whoever keeps them.
+
+    Args:
+        table_url: The table.
+        version: The version to go back to.
+        dry_run: Only look whether it is possible, and what would change.
+
+    Returns:
+        A report of the rows and files.
+
+    Raises:
+        TableNotFoundError: There is no Delta table, or not in this version.
+        InputError: A vacuum removed files of the version. The table stays as it was.
+        CommitConflictError: Another writer committed meanwhile. The table stays as it was.
+    """
+    report = restore_table(str(table_url), version, dry_run=dry_run)
     return report if dry_run else _shown(report)
 
 

@@ -416,8 +416,9 @@ def _commit_cells(commit: Commit) -> tuple[object, ...]:
     of = commit.metadata
     at = datetime.datetime.fromtimestamp(commit.timestamp_ms / 1000, datetime.UTC)
     head = (commit.version, whole(at.strftime("%Y-%m-%d %H:%M:%S")), commit.operation)
-    if of is None:
-        return (*head, "(by another writer)", None, None, None, None)
+    back = "" if commit.restored is None else f"back to version {commit.restored}"
+    if of is None or back:
+        return (*head, back or "(by another writer)", None, None, None, None)
     numbers = (f"{number:,}" for number in (of.num_files, of.num_rows, of.size_bytes))
     where = _partition_names(of.partitions)
     if not where and of.groups is not None:

@@ -83,12 +83,14 @@ class Commit:
         timestamp_ms: The time of the commit by the clock of the host that made it, since the epoch.
         operation: The name of the operation in the log.
         metadata: The metadata that featstore stored; None for a commit of another writer.
+        restored: The version that a RESTORE went back to, -1 if it does not say; None for others.
     """
 
     version: int
     timestamp_ms: int
     operation: str
     metadata: CommitMetadata | None
+    restored: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +215,22 @@ def with_origins(commits: Iterable[Commit]) -> Iterator[tuple[Commit, CommitMeta
                 yield replace(commit, metadata=origin), origin
 
 
+def in_effect(commits: Iterable[Commit]) -> Iterator[Commit]:
+    """Those of a table's commits, newest first, that no going back to an earlier version undid."""
+    newest: int | None = None
+    for commit in commits:
+        if newest is None or commit.version <= newest:
+            yield commit
+            newest = newest if commit.restored is None else commit.restored
+
+
+def _restored(info: Mapping[str, Any]) -> int | None:
+    if info["operation"] != "RESTORE":
+        return None
+    version = str((info.get("operationParameters") or {}).get("version"))
+    return int(version) if version.isdecimal() else -1
+
+
 @_raises_store_errors
 def commit_of_run(url: str, run_id: str) -> Commit | None:
     """The commit that a run made, or None if it made none."""
@@ -295,6 +313,46 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
             f"the log"
         )
     return landed
+
+
+@_raises_store_errors
+def restore(url: str, version: int | None, metadata: CommitMetadata) -> int:
+    """Makes the files, schema and properties of a version those of a new one, in one commit.
+
+    Args:
+        url: The table.
+        version: The version, whose files are known to exist; None for a new version without files.
+        metadata: The metadata of the commit. It replaces no partitions.
+
+    Returns:
+        The new version.
+
+    Raises:
+        CommitConflictError: Another writer committed meanwhile; nothing is restored.
+        StoreError: The store failed. The commit may still land.
+    """
+    check_store(url)
+    newest = _load_existing(url)
+    properties = CommitProperties(
+        custom_metadata={KEY: metadata.to_mapping()}, max_commit_retries=0
+    )
+    failed: Exception | None = None
+    try:
+        with _writable_table(url, newest.table) as writable:
+            if version is None:
+                writable.delete(commit_properties=properties)
+            else:
+                # A mirror of a log, which is what delta-rs sees of some stores, has no data files.
+                writable.restore(version, ignore_missing_files=True, commit_properties=properties)
+    except Exception as error:  # noqa: BLE001  As of `commit`: it may be a lost reply.
+        failed = error
+    if (landed := commit_of_run(url, metadata.run_id)) is not None:
+        return landed.version
+    if failed is None or isinstance(failed, CommitFailedError):
+        raise CommitConflictError(
+            f"{redact(url)}: another writer committed meanwhile; nothing is restored: run it again"
+        ) from failed
+    raise failed
 
 
 def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
@@ -518,6 +576,7 @@ class _Newest:
                 metadata=None
                 if mapping is None
                 else CommitMetadata.from_mapping(mapping, f"version {version}"),
+                restored=_restored(info),
             )
 
 
@@ -615,14 +674,15 @@ def _snapshot(
 ) -> Snapshot:
     """The loaded table as a snapshot. `commits` are commits of the table, newest first."""
     check_readable(url, rules := rules_of(table))
-    made = [commit.metadata for commit in commits if commit.metadata is not None]
-    crc32s = {path: crc32 for metadata in made for path, crc32 in metadata.crc32s.items()}
+    known = list(commits)
+    crc32s = {p: crc32 for c in known if c.metadata for p, crc32 in c.metadata.crc32s.items()}
+    made = (commit.metadata for commit in in_effect(known) if commit.metadata is not None)
     return Snapshot(
         url=url,
         version=int(table.version()),
         schema=_slot_schema(table),
         data_files=_data_files(url, table, crc32s) if with_files else FileList.of(),
-        spec_hash=next((metadata.spec_hash for metadata in made if metadata.groups is None), None),
+        spec_hash=next((m.spec_hash for m in made if m.groups is None), None) or None,
         group_versions=_group_versions(url, table),
         rules=rules,
     )
