@@ -19,9 +19,9 @@ from featstore.extraction.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
-from featstore.extraction.rewriting import CompactReport
 from featstore.extraction.restoring import RestoreReport
 from featstore.extraction.restoring import restore as restore_table
+from featstore.extraction.rewriting import CompactReport
 from featstore.extraction.rewriting import compact as compact_table
 from featstore.extraction.spark.runners import (
     SparkRunner,

@@ -23,6 +23,7 @@ from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.part import is_made_by
 from featstore.extraction.units.raw import input_digest, list_input
 from featstore.extraction.units.unit import Progress, Runner, ignore_progress
+from featstore.spec.lint import check_meanings
 from featstore.spec.model import Spec
 from featstore.table.delta import history, with_origins
 from featstore.table.groups import GroupOrigins
@@ -403,7 +404,10 @@ def _plan(
         )
     extractor = Extractor(job.spec)
     spec = extractor.spec
-    held = find_held(wanted_days, open_for_writing(job.table_url, "extract"), spec)
+    table = open_for_writing(job.table_url, "extract")
+    if table is not None:
+        check_meanings(job.spec, table.meanings, redact(job.table_url))
+    held = find_held(wanted_days, table, spec)
     inputs = find_inputs(wanted_days, extractor.input_columns, opened)
     if has_events and job.spec.histories:
         inputs = _with_events(held, inputs, EventLogs(job.spec, job.events, opened))

@@ -74,8 +74,8 @@ def restore(table_url: str, version: int, *, dry_run: bool = False) -> RestoreRe
     then = open_snapshot(table_url, version)
     if now.data_files.has_masks or then.data_files.has_masks:
         raise InputError(
-            f"{redact(table_url)}: expected versions whose rows are deleted by writing files again, "
-            f"found deletion vectors; nothing is restored: restore it by the engine that wrote them"
+            f"{redact(table_url)}: expected versions whose rows are deleted by writing files "
+            f"again, found deletion vectors; nothing is restored: use the engine that wrote them"
         )
     before, after = ({file.path: file for file in each.data_files} for each in (now, then))
     _check_present(then, after.values())
@@ -89,7 +89,7 @@ def restore(table_url: str, version: int, *, dry_run: bool = False) -> RestoreRe
         if not is_same:
             newest = delta.restore(table_url, version, _metadata(then.spec_hash))
         with noted_on_failure(
-            f"Version {newest} of {redact(table_url)} is that of version {version}, but not yet the "
+            f"Version {newest} of {redact(table_url)} is as version {version}, but not yet the "
             f"logs of its slot groups: run it again before slots are extracted into them."
         ):
             _restore_groups(then)
@@ -113,9 +113,10 @@ def _check_present(then: Snapshot, files: Iterable[DataFile]) -> None:
     if gone:
         file, part = gone[0]
         raise InputError(
-            f"{redact(then.url)}: expected all {len(parts):,} files of version {then.version}, found "
-            f"{len(gone):,} gone, such as {part.path} of {partition_path(file.partition)}: they were "
-            f"vacuumed; nothing is restored: take a later version, or extract their partitions again"
+            f"{redact(then.url)}: expected all {len(parts):,} files of version {then.version}, "
+            f"found {len(gone):,} gone, such as {part.path} of {partition_path(file.partition)}: "
+            f"they were vacuumed; nothing is restored: take a later version, or extract the "
+            f"partitions again"
         )
 
 

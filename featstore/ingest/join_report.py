@@ -143,11 +143,17 @@ def run_join(
     lineage = LineageRun("featstore.join_labels", read, [published])
     with span("join_labels", output=redact(join.output_url)) as note, lineage:
         report = _run_join(join, output, input_digest, write)
-        made = report.document["output"] if report.written else dict.fromkeys(_SIZES, 0)
-        sizes = {name: made[name] for name in _SIZES}
-        note(rows=sizes["num_rows"])
-        version = LineageDataset.of(report.url).version
-        lineage.note(report.document, outputs=[replace(published, version=version, **sizes)])
+        made = report.document["output"]
+        num_rows, num_files, size_bytes = (made[n] if report.written else 0 for n in _SIZES)
+        note(rows=num_rows)
+        written = replace(
+            published,
+            version=LineageDataset.of(report.url).version,
+            num_rows=num_rows,
+            num_files=num_files,
+            size_bytes=size_bytes,
+        )
+        lineage.note(report.document, outputs=[written])
     return report
 
 

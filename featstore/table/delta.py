@@ -676,13 +676,14 @@ def _snapshot(
     check_readable(url, rules := rules_of(table))
     known = list(commits)
     crc32s = {p: crc32 for c in known if c.metadata for p, crc32 in c.metadata.crc32s.items()}
-    made = (commit.metadata for commit in in_effect(known) if commit.metadata is not None)
+    made = [commit.metadata for commit in in_effect(known) if commit.metadata is not None]
     return Snapshot(
         url=url,
         version=int(table.version()),
         schema=_slot_schema(table),
         data_files=_data_files(url, table, crc32s) if with_files else FileList.of(),
         spec_hash=next((m.spec_hash for m in made if m.groups is None), None) or None,
+        meanings=dict(pair for m in reversed(made) for pair in m.meanings.items()),
         group_versions=_group_versions(url, table),
         rules=rules,
     )

@@ -561,6 +561,7 @@ class Snapshot:
             slots.
         data_files: The data files, sorted by path.
         spec_hash: The spec hash of the newest extraction, or None if unknown.
+        meanings: What slot numbers mean, as of `CommitMetadata`, by the newest commits.
         group_versions: The versions of slot groups that this version references, by name.
         groups: These slot groups, opened. Empty if they were not opened.
         rules: What the table demands of writers.
@@ -573,6 +574,7 @@ class Snapshot:
     schema: SlotSchema
     data_files: FileList
     spec_hash: str | None = None
+    meanings: Mapping[str, str] = field(default_factory=dict, repr=False)
     group_versions: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
     rules: TableRules = field(default_factory=TableRules)
