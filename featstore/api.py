@@ -41,6 +41,7 @@ from featstore.table.iceberg_mirror import check_registration as check_registrat
 from featstore.table.iceberg_mirror import register as register
 from featstore.table.iceberg_mirror import update_mirrors
 from featstore.table.layout import LABELS
+from featstore.table.open import OpenedTables
 
 _DATAFRAME = "DataFrame"  # In place of the URL of an input.
 Report = TypeVar(
@@ -185,13 +186,14 @@ def extract(
         def grouped(one: ExtractJob) -> ExtractReport:
             return _extract_group(GroupJob(job=one, name=str(group), key=key), spark, progress)
 
-        with _watched(job, dry_run) as done:
+        opened = OpenedTables()
+        with _watched(job, dry_run, opened) as done:
             if dataframe is not None:
                 report = extract_dataframe(job, dataframe, events=frames, progress=progress)
             elif group is not None and days is None:
                 report = grouped(job)
             elif days is None:
-                report = extract_files(job, runner=runner, progress=progress)
+                report = extract_files(job, runner=runner, progress=progress, opened=opened)
             else:
                 report = extract_days(
                     job,
@@ -201,6 +203,7 @@ def extract(
                     runner=runner,
                     progress=progress,
                     extract_group=None if group is None else grouped,
+                    opened=opened,
                 )
             done(report)
         return report if dry_run else _shown(report)
@@ -208,7 +211,7 @@ def extract(
 
 @contextmanager
 def _watched(
-    job: ExtractJob, is_dry: bool
+    job: ExtractJob, is_dry: bool, opened: OpenedTables
 ) -> Iterator[Callable[[ExtractReport | DaysReport], None]]:
     """A span around an extraction and, unless nothing is to be done, OpenLineage events. Yields
     what is to be told of its report.
@@ -232,7 +235,8 @@ def _watched(
                 num_files=sum(each.num_files for each in new),
                 size_bytes=sum(each.size_bytes for each in new),
             )
-            run.note({"run_id": job.run_id, **report.as_dict()}, outputs=[written])
+            read = [LineageDataset.of(url, opened.versions) for url in urls]
+            run.note({"run_id": job.run_id, **report.as_dict()}, read, [written])
 
         yield done
 

@@ -361,7 +361,7 @@ class History(Printed):
         return "\n".join([table, *more, *self.malformed])
 
     def as_dict(self) -> dict[str, Any]:
-        """The commits as JSON types, without the checksum of each file."""
+        """The commits as JSON types, without what they say of each file and slot."""
         return {
             "table": self.table,
             "commits": [
@@ -441,4 +441,4 @@ def _partition_names(partitions: tuple[Mapping[str, str], ...]) -> str:
 
 def _metadata(commit: Commit) -> dict[str, Any] | None:
     known = {} if commit.metadata is None else commit.metadata.to_mapping()
-    return {key: value for key, value in known.items() if key != "crc32s"} or None
+    return {of: value for of, value in known.items() if of not in ("crc32s", "meanings")} or None

@@ -51,7 +51,7 @@ class DeletionReport:
 
     Attributes:
         table_url: The table.
-        version: The version that holds the deletion, or with nothing to do or `dry_run` the one read.
+        version: The version of the deletion, or with nothing to do or `dry_run` the one read.
         num_rows: Rows that matched.
         num_files: Data files that held them.
         num_partitions: Partitions that held them.

@@ -87,7 +87,7 @@ def restore(table_url: str, version: int, *, dry_run: bool = False) -> RestoreRe
     newest = now.version or 0
     if not dry_run:
         if not is_same:
-            newest = delta.restore(table_url, version, _metadata(then.spec_hash))
+            newest = delta.restore(table_url, version, _metadata())
         with noted_on_failure(
             f"Version {newest} of {redact(table_url)} is as version {version}, but not yet the "
             f"logs of its slot groups: run it again before slots are extracted into them."
@@ -138,16 +138,16 @@ def _restore_groups(then: Snapshot) -> None:
             for paths in (newest.data_files.paths, shown)
         )
         if has != should_have:
-            delta.restore(url, wanted, _metadata(""))
+            delta.restore(url, wanted, _metadata())
 
 
-def _metadata(spec_hash: str | None) -> CommitMetadata:
+def _metadata() -> CommitMetadata:
     """That of a commit that replaces no partitions, and describes no files: those that wrote the
     files do.
     """
     return CommitMetadata(
         run_id=uuid.uuid4().hex,
-        spec_hash=spec_hash or "",
+        spec_hash="",
         spec_version=1,
         input_digest=None,
         data_digest="",

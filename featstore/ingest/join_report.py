@@ -81,6 +81,10 @@ class JoinReport:
     written: bool
     document: Mapping[str, Any]
 
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        return {"url": redact(self.url), "written": self.written, **self.document}
+
     def __str__(self) -> str:
         output = self.document["output"]
         done = "wrote" if self.written else "nothing to do: an equal join wrote"

@@ -69,9 +69,10 @@ GROUPS = f"{KEY}.groups"
 _MAX_COMMIT_ATTEMPTS = 20
 # Where its own look fails, delta-rs opens an earlier version than the log lists: it is tried again.
 _NUM_OPENINGS = 3
-# Commits read when the newest version is opened, for the spec hash and the CRC-32s of files. Each
-# is a request to the store. The CRC-32s of files of older commits are then unknown.
-_NUM_RECENT_COMMITS = 20
+# Commits in effect that are read when the newest version is opened, for the spec hash and the
+# CRC-32s of files. Each is a request to the store, and eight are read at once. The CRC-32s of files
+# of older commits are then unknown.
+_NUM_RECENT_COMMITS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +168,8 @@ def open_delta(url: str, version: int | None = None, *, with_files: bool = True)
     """
     newest = _load_existing(url)
     if version is None or version == newest.version:
-        commits = newest.commits(_NUM_RECENT_COMMITS)
-        return _snapshot(url, newest.table, commits, with_files=with_files)
-    commits = newest.commits(through=version)
+        return _snapshot(url, newest.table, _recent(newest), with_files=with_files)
+    commits = in_effect(newest.commits(through=version))
     return _snapshot(url, _at_version(version, newest), commits, with_files=with_files)
 
 
@@ -191,7 +191,11 @@ def open_delta_or_none(url: str) -> Snapshot | None:
     newest = _load(url)
     if newest is None:
         return None
-    return _snapshot(url, newest.table, newest.commits(_NUM_RECENT_COMMITS))
+    return _snapshot(url, newest.table, _recent(newest))
+
+
+def _recent(newest: "_Newest") -> Iterator[Commit]:
+    return itertools.islice(in_effect(newest.commits()), _NUM_RECENT_COMMITS)
 
 
 @_raises_store_errors
@@ -216,12 +220,16 @@ def with_origins(commits: Iterable[Commit]) -> Iterator[tuple[Commit, CommitMeta
 
 
 def in_effect(commits: Iterable[Commit]) -> Iterator[Commit]:
-    """Those of a table's commits, newest first, that no going back to an earlier version undid."""
+    """Those of a table's commits, newest first, that made what it holds: without those that going
+    back to an earlier version undid, and those that went back.
+    """
     newest: int | None = None
     for commit in commits:
         if newest is None or commit.version <= newest:
-            yield commit
-            newest = newest if commit.restored is None else commit.restored
+            if commit.restored is None:
+                yield commit
+            else:
+                newest = commit.restored
 
 
 def _restored(info: Mapping[str, Any]) -> int | None:
@@ -559,15 +567,10 @@ class _Newest:
     def version(self) -> int:
         return _version(self.table)
 
-    def commits(self, limit: int | None = None, *, through: int | None = None) -> Iterator[Commit]:
-        """Yields the commits that the log holds, newest first.
-
-        Args:
-            limit: How many at most.
-            through: The first to yield; by default that of the newest version.
-        """
+    def commits(self, *, through: int | None = None) -> Iterator[Commit]:
+        """Yields the commits that the log holds, newest first, from `through` or the newest on."""
         versions = self.log.through(self.version if through is None else through)
-        for version, info in commit_infos(self.root, versions[::-1][:limit]):
+        for version, info in commit_infos(self.root, versions[::-1]):
             mapping = info.get(KEY)
             yield Commit(
                 version=version,
@@ -672,11 +675,10 @@ def _version(table: DeltaTable | None) -> int:
 def _snapshot(
     url: str, table: DeltaTable, commits: Iterable[Commit], *, with_files: bool = True
 ) -> Snapshot:
-    """The loaded table as a snapshot. `commits` are commits of the table, newest first."""
+    """The loaded table as a snapshot. `commits` are those in effect, newest first."""
     check_readable(url, rules := rules_of(table))
-    known = list(commits)
-    crc32s = {p: crc32 for c in known if c.metadata for p, crc32 in c.metadata.crc32s.items()}
-    made = [commit.metadata for commit in in_effect(known) if commit.metadata is not None]
+    made = [commit.metadata for commit in commits if commit.metadata is not None]
+    crc32s = {path: crc32 for metadata in made for path, crc32 in metadata.crc32s.items()}
     return Snapshot(
         url=url,
         version=int(table.version()),
