@@ -485,7 +485,7 @@ def read_query(url: str, query: str) -> dict[str, str]:
 class _Wanted:
     """The values of a partition key that a URL names: those from `first` to `last`."""
 
-    url: str
+    url: str = field(repr=False)
     key: str
     type: pa.DataType
     text: str
