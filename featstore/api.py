@@ -19,6 +19,8 @@ from featstore.extraction.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.fit import fit_in_threads, fit_spec
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
+from featstore.extraction.restoring import RestoreReport
+from featstore.extraction.restoring import restore as restore_table
 from featstore.extraction.rewriting import CompactReport
 from featstore.extraction.rewriting import compact as compact_table
 from featstore.extraction.spark.runners import (
@@ -39,9 +41,12 @@ from featstore.table.iceberg_mirror import check_registration as check_registrat
 from featstore.table.iceberg_mirror import register as register
 from featstore.table.iceberg_mirror import update_mirrors
 from featstore.table.layout import LABELS
+from featstore.table.open import OpenedTables
 
 _DATAFRAME = "DataFrame"  # In place of the URL of an input.
-Report = TypeVar("Report", bound=ExtractReport | DaysReport | CompactReport | DeletionReport)
+Report = TypeVar(
+    "Report", bound=ExtractReport | DaysReport | CompactReport | DeletionReport | RestoreReport
+)
 
 
 @overload
@@ -182,13 +187,14 @@ def extract(
         def grouped(one: ExtractJob) -> ExtractReport:
             return _extract_group(GroupJob(job=one, name=str(group), key=key), spark, progress)
 
-        with _watched(job, dry_run) as done:
+        opened = OpenedTables()
+        with _watched(job, dry_run, opened) as done:
             if dataframe is not None:
                 report = extract_dataframe(job, dataframe, events=frames, progress=progress)
             elif group is not None and days is None:
                 report = grouped(job)
             elif days is None:
-                report = extract_files(job, runner=runner, progress=progress)
+                report = extract_files(job, runner=runner, progress=progress, opened=opened)
             else:
                 report = extract_days(
                     job,
@@ -198,6 +204,7 @@ def extract(
                     runner=runner,
                     progress=progress,
                     extract_group=None if group is None else grouped,
+                    opened=opened,
                 )
             done(report)
         return report if dry_run else _shown(report)
@@ -205,7 +212,7 @@ def extract(
 
 @contextmanager
 def _watched(
-    job: ExtractJob, is_dry: bool
+    job: ExtractJob, is_dry: bool, opened: OpenedTables
 ) -> Iterator[Callable[[ExtractReport | DaysReport], None]]:
     """A span around an extraction and, unless nothing is to be done, OpenLineage events. Yields
     what is to be told of its report.
@@ -229,7 +236,8 @@ def _watched(
                 num_files=sum(each.num_files for each in new),
                 size_bytes=sum(each.size_bytes for each in new),
             )
-            run.note({"run_id": job.run_id, **report.as_dict()}, outputs=[written])
+            read = [LineageDataset.of(url, opened.versions) for url in urls]
+            run.note({"run_id": job.run_id, **report.as_dict()}, read, [written])
 
         yield done
 
@@ -466,6 +474,29 @@ def delete_rows(table_url: str | Path, where: str, *, dry_run: bool = False) -> 
         CommitConflictError: Partitions or groups were written meanwhile. The table stays as it was.
     """
     report = delete_rows_of_table(str(table_url), where, dry_run=dry_run)
+    return report if dry_run else _shown(report)
+
+
+def restore(table_url: str | Path, version: int, *, dry_run: bool = False) -> RestoreReport:
+    """Commits a new version of a table with the files, columns and slot groups of an earlier one.
+
+    Readers and `follow` take it as any other version. Versions in between stay until a vacuum
+    removes their files. The spec and its lock file are put back by whoever keeps them.
+
+    Args:
+        table_url: The table.
+        version: The version to go back to.
+        dry_run: Only look whether it is possible, and what would change.
+
+    Returns:
+        A report of the rows and files.
+
+    Raises:
+        TableNotFoundError: There is no Delta table, or not in this version.
+        InputError: A vacuum removed files of the version. The table stays as it was.
+        CommitConflictError: Another writer committed meanwhile. The table stays as it was.
+    """
+    report = restore_table(str(table_url), version, dry_run=dry_run)
     return report if dry_run else _shown(report)
 
 

@@ -194,5 +194,6 @@ def test_output_that_cannot_be_written_is_no_success() -> None:
 
 
 def test_a_refusal_by_checks_has_a_code_of_its_own() -> None:
-    assert exit_code(CheckFailedError("coverage")) == 3
-    assert exit_code(InputError("no rows")) == exit_code(AccessError("no bucket")) == 2
+    assert exit_code(CheckFailedError("coverage"), is_final=True) == 3
+    assert exit_code(InputError("no rows"), is_final=True) == 2
+    assert exit_code(AccessError("no bucket"), is_final=False) == 75

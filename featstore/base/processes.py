@@ -15,7 +15,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 
 from featstore.base.errors import CheckFailedError
 
-BAD_INPUT, REFUSED = 2, 3
+BAD_INPUT, REFUSED, MAY_PASS = 2, 3, 75  # the last one is EX_TEMPFAIL of sysexits.h
 _NOT_FLUSHED = 120  # the interpreter's own code if standard output cannot be written at its end
 _Value = TypeVar("_Value")
 
@@ -117,9 +117,11 @@ def module_lock() -> threading.Lock:
     return lock
 
 
-def exit_code(error: Exception) -> int:
-    """The exit code of an error about the input, or of checks that refused a commit."""
-    return REFUSED if isinstance(error, CheckFailedError) else BAD_INPUT
+def exit_code(error: Exception, *, is_final: bool) -> int:
+    """The exit code of an error, which tells those of checks, and those that may pass."""
+    if isinstance(error, CheckFailedError):
+        return REFUSED
+    return BAD_INPUT if is_final else MAY_PASS
 
 
 def end_with(program: Callable[[], int | None]) -> NoReturn:

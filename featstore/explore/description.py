@@ -361,7 +361,7 @@ class History(Printed):
         return "\n".join([table, *more, *self.malformed])
 
     def as_dict(self) -> dict[str, Any]:
-        """The commits as JSON types, without the checksum of each file."""
+        """The commits as JSON types, without what they say of each file and slot."""
         return {
             "table": self.table,
             "commits": [
@@ -416,8 +416,9 @@ def _commit_cells(commit: Commit) -> tuple[object, ...]:
     of = commit.metadata
     at = datetime.datetime.fromtimestamp(commit.timestamp_ms / 1000, datetime.UTC)
     head = (commit.version, whole(at.strftime("%Y-%m-%d %H:%M:%S")), commit.operation)
-    if of is None:
-        return (*head, "(by another writer)", None, None, None, None)
+    back = "" if commit.restored is None else f"back to version {commit.restored}"
+    if of is None or back:
+        return (*head, back or "(by another writer)", None, None, None, None)
     numbers = (f"{number:,}" for number in (of.num_files, of.num_rows, of.size_bytes))
     where = _partition_names(of.partitions)
     if not where and of.groups is not None:
@@ -440,4 +441,4 @@ def _partition_names(partitions: tuple[Mapping[str, str], ...]) -> str:
 
 def _metadata(commit: Commit) -> dict[str, Any] | None:
     known = {} if commit.metadata is None else commit.metadata.to_mapping()
-    return {key: value for key, value in known.items() if key != "crc32s"} or None
+    return {of: value for of, value in known.items() if of not in ("crc32s", "meanings")} or None

@@ -53,7 +53,7 @@ from featstore.statistics.stale_groups import ERROR, reading, require_fresh
 from featstore.statistics.statistics_file import StoredStatistics, find_statistics
 from featstore.statistics.table_check import TableCheckReport, check_snapshot, checked_columns
 from featstore.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
-from featstore.table.delta import Commit
+from featstore.table.delta import Commit, in_effect
 from featstore.table.open import history_of, open_snapshot
 from featstore.table.snapshot import DataFile, FileList, Snapshot
 
@@ -594,8 +594,9 @@ class Table:
         return describe(self.snapshot, len(self.history()), warnings, malformed)
 
     def _commits(self) -> list[Commit]:
-        """The commits up to this version, newest first."""
-        return [commit for commit in self.history() if commit.version <= (self.version or 0)]
+        """The commits in effect up to this version, newest first."""
+        commits = (each for each in self.history() if each.version <= (self.version or 0))
+        return list(in_effect(commits))
 
     def _partitions(self, where: str | None) -> list[Mapping[str, str | None]]:
         """The partitions that a predicate over partition keys selects."""

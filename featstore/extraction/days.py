@@ -23,6 +23,7 @@ from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.part import is_made_by
 from featstore.extraction.units.raw import input_digest, list_input
 from featstore.extraction.units.unit import Progress, Runner, ignore_progress
+from featstore.spec.lint import check_meanings
 from featstore.spec.model import Spec
 from featstore.table.delta import history, with_origins
 from featstore.table.groups import GroupOrigins
@@ -322,7 +323,7 @@ def check_input(planned: Sequence[DayReport]) -> None:
         more = f" and {len(without) - 3} more" if len(without) > 3 else ""
         raise InputError(
             f"no raw files for {shown}{more}; nothing was extracted: add them, or leave such days "
-            f"out (allow_missing)"
+            f"out (--allow-missing, allow_missing=True)"
         )
 
 
@@ -335,6 +336,7 @@ def extract_days(
     runner: Runner | None = None,
     progress: Progress = ignore_progress,
     extract_group: Callable[[ExtractJob], ExtractReport] | None = None,
+    opened: OpenedTables | None = None,
 ) -> DaysReport:
     """Extracts the days that need it, in order, one commit per day.
 
@@ -349,13 +351,14 @@ def extract_days(
         dry_run: Only report what would be done.
         extract_group: Extracts a slot group of one day. Days then need it that lack slots of the
             spec, whatever became of their input.
+        opened: As of `open_input`.
 
     Raises:
         ConfigError: As of `extract_files`.
         InputError: Some days have no input and `allow_missing` is false, or a slot group is to be
             added to some that the table lacks; raised before any work.
     """
-    opened = OpenedTables()
+    opened = OpenedTables() if opened is None else opened
     planned = _plan(job, days, opened, has_events=extract_group is None)
     if extract_group is not None:
         planned = _plan_group(job, planned)
@@ -403,7 +406,10 @@ def _plan(
         )
     extractor = Extractor(job.spec)
     spec = extractor.spec
-    held = find_held(wanted_days, open_for_writing(job.table_url, "extract"), spec)
+    table = open_for_writing(job.table_url, "extract")
+    if table is not None:
+        check_meanings(job.spec, table.meanings, redact(job.table_url))
+    held = find_held(wanted_days, table, spec)
     inputs = find_inputs(wanted_days, extractor.input_columns, opened)
     if has_events and job.spec.histories:
         inputs = _with_events(held, inputs, EventLogs(job.spec, job.events, opened))

@@ -51,7 +51,7 @@ class DeletionReport:
 
     Attributes:
         table_url: The table.
-        version: The version that was committed, or with nothing to do or `dry_run` the one read.
+        version: The version of the deletion, or with nothing to do or `dry_run` the one read.
         num_rows: Rows that matched.
         num_files: Data files that held them.
         num_partitions: Partitions that held them.
@@ -173,7 +173,9 @@ def _replace(
         partial(_commit, commit),
     )
     emptied = _emptied(snapshot, {file.path for file in base})
-    return drop_folded(snapshot, files, emptied, version) if emptied else version
+    if emptied:
+        drop_folded(snapshot, files, emptied, version)
+    return version
 
 
 def _write(

@@ -41,6 +41,8 @@ from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.part import GroupTask, Part, Target, labels_part, slots_part
 from featstore.extraction.units.raw import RawFile, Unit, files_part, plan_units
 from featstore.extraction.units.unit import Progress, Runner, UnitReport, ignore_progress
+from featstore.spec.lint import check_meanings
+from featstore.spec.meaning import short_meanings
 from featstore.spec.model import Spec
 from featstore.statistics.stale_groups import holds
 from featstore.table import delta
@@ -233,6 +235,7 @@ def _base_files(base: Snapshot, partitions: Sequence[Mapping[str, str]]) -> list
 def _part(group: GroupJob, base: Snapshot, files: Sequence[BaseFile]) -> tuple[Part, SlotSchema]:
     """Returns what to extract, and its columns with the table's partition keys."""
     spec, keep = group.job.spec, [group.key] if group.key else []
+    check_meanings(spec, base.meanings, redact(base.url))
     Extractor(spec)  # raises if any part of the spec is wrong, not only the group's
     existing = _existing(group, base, files)
     part = (
@@ -540,6 +543,7 @@ def _publish(
                 counts=report.counts,
                 num_rows_skipped=report.num_rows_skipped,
             ),
+            meanings=short_meanings(run.task.spec),
             num_files=len(files),
             num_rows=sum(file.num_rows for file in files),
             size_bytes=sum(file.size_bytes for file in files),

@@ -56,7 +56,8 @@ from featstore.files.storage import join, lies_within, local_path
 from featstore.files.walking import MAGIC
 from featstore.histories.stored import with_ranges
 from featstore.spec.graph import build_graph
-from featstore.spec.lint import check_lock
+from featstore.spec.lint import check_lock, check_meanings
+from featstore.spec.meaning import short_meanings
 from featstore.spec.model import EventHistory, Spec
 from featstore.spec.value_names import kept_values
 from featstore.statistics.column_statistics import add_counts
@@ -437,6 +438,8 @@ def begin_run(
     """
     if not partitions:
         raise EmptyInputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
+    if base is not None:
+        check_meanings(job.spec, base.meanings, redact(job.table_url))
     keys = tuple(pa.field(key, pa.string()) for key in partitions[0])
     rows = replace(Extractor(job.spec).schema, partition_keys=keys)
     schema = with_ranges(rows, job.spec)
@@ -582,6 +585,7 @@ def _metadata(
         checks=tuple(check.as_entry() for check in spec.checks),
         warnings=tuple(warning.as_dict() for warning in warnings),
         events=as_told(run.logs, reports),
+        meanings=short_meanings(spec),
     )
 
 

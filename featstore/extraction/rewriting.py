@@ -173,6 +173,7 @@ def replacement(
         input_digest=None,
         data_digest=files_digest(files),
         origins=origins,
+        meanings=snapshot.meanings,
         partitions=tuple(partitions),
         num_files=len(files),
         num_rows=sum(file.num_rows for file in files),
@@ -267,7 +268,7 @@ def _origins(
             now = files_digest(after.in_partitions(found.partitions))
             is_whole = folded.issuperset(map(to_json, found.partitions))
             parts = (*found.folded, *(groups.of(found.partitions) if is_whole else ()))
-            yield replace(found, data_digest=now, crc32s={}, origins=(), folded=parts)
+            yield replace(found, data_digest=now, crc32s={}, origins=(), folded=parts, meanings={})
 
 
 def new_paths(files: Sequence[DataFile], tag: str) -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -26,6 +27,7 @@ from featstore.files.storage import local_path
 _LOG = logging.getLogger(__name__)
 _WAIT_S = 2.0
 _CONFIG = "openlineage.yml"
+_NONE: Mapping[str, int | str | None] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +47,12 @@ class LineageDataset:
     size_bytes: int | None = None
 
     @classmethod
-    def of(cls, url: str) -> "LineageDataset":
-        """One of which only the URL is known, and the version that it names."""
-        return cls(url=url, version=_place_of(url)[1])
+    def of(cls, url: str, versions: Mapping[str, int | str | None] = _NONE) -> "LineageDataset":
+        """One of which only the URL is known, and the version that it names, or else the one that
+        was read of its table, of `versions` by URL.
+        """
+        place, named = _place_of(url)
+        return cls(url=url, version=named or versions.get(place))
 
     @property
     def names(self) -> tuple[str, str]:

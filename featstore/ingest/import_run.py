@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from featstore.base.errors import InputError, WorkerError, all_nearest, require_integer
 from featstore.base.redaction import redact
+from featstore.files.lineage import LineageDataset, LineageRun
 from featstore.files.listings import FileEntry, list_files, listing_digest
 from featstore.files.storage import join, local_path
 from featstore.formats.byte_source import errors_of, open_bytes
@@ -54,6 +56,24 @@ def run_import(
     Args:
         on_schema: Called with the columns before any file is converted.
     """
+    read, output = LineageDataset.of(job.input_url), LineageDataset.of(job.output_url)
+    with LineageRun("featstore.import", [read], [output]) as run:
+        report = _run_import(job, num_workers, progress, on_schema)
+        new = report.imported  # else an equal run wrote the rows
+        written = replace(
+            output,
+            version=LineageDataset.of(report.output_url).version,
+            num_rows=report.num_rows if new else 0,
+            num_files=report.num_files if new else 0,
+            size_bytes=report.size_bytes if new else 0,
+        )
+        run.note(report.as_dict(), outputs=[written])
+    return report
+
+
+def _run_import(
+    job: ImportJob, num_workers: int, progress: Progress, on_schema: OnSchema
+) -> ImportReport:
     started_s = time.monotonic()
     require_integer("num_workers", num_workers)
     files = _list(job)

@@ -238,6 +238,12 @@ def _files(source: LogSource, url: str) -> list[FileEntry]:
 
 def no_files(source: LogSource, texts: Sequence[FileEntry]) -> InputError:
     """The error for a log without files of Parquet, but maybe with files of text."""
+    if source.url is not None and (source.url.startswith(DELTA_INPUT) or is_iceberg(source.url)):
+        return InputError(
+            f"no raw files at {source}: expected a table with rows, or partitions of it that it "
+            f"has, of one value (?dt=2026-11-01) or of a range (?dt=2026-11-01..2026-11-03), found "
+            f"none"
+        )
     found = (
         f", found {redact(texts[0].url)}: import text to Parquet first (featstore import "
         "--help), or give a query (sql=...)"

@@ -168,11 +168,12 @@ def join_labels_locally(
         return figures
 
     input_digest = digest_of(logs[source].digest for source in join.sources)
+    versions = {source: log.version for source, log in logs.items()}
     if table is not None:
-        return run_join(join, table, input_digest, lambda: written(table))
+        return run_join(join, table, input_digest, lambda: written(table), versions)
     directory = JoinOutput(LocalFiles(), output_url(join))
     rows = _DirectoryRows(join, directory.rows_url, write)
-    return run_join(join, directory, input_digest, lambda: written(rows))
+    return run_join(join, directory, input_digest, lambda: written(rows), versions)
 
 
 class _RowOutput(Protocol):

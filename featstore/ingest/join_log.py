@@ -27,7 +27,7 @@ from featstore.ingest.join_inputs import no_files
 from featstore.ingest.join_options import LogSource
 from featstore.ops.arrays import cast_text
 from featstore.table.layout import parse_partition
-from featstore.table.open import OpenedTables
+from featstore.table.open import OpenedTables, open_input
 from featstore.table.parquet_dir import columns_of
 
 _INTEGER, _DATE = re.compile(r"[+-]?\d+"), re.compile(r"\d{4}-\d\d-\d\d")
@@ -44,12 +44,14 @@ class JoinLog:
         schema: The columns of all files, and after them the keys of `key=value` directories below
             the log's, in the types that Spark infers.
         keys: The values of these keys, by the URL of a file.
+        version: That of the table whose rows it has, if it has one.
     """
 
     source: LogSource
     files: tuple[RawFile, ...]
     schema: pa.Schema
     keys: Mapping[str, Mapping[str, pa.Scalar]] = field(repr=False)
+    version: int | str | None = None
 
     @property
     def digest(self) -> str:
@@ -120,7 +122,9 @@ def open_log(source: LogSource) -> JoinLog:
         ) from None
     fields = [column.with_nullable(True) for column in union if column.name not in types]
     schema = pa.schema([*fields, *(pa.field(name, of) for name, of in types.items())])
-    return JoinLog(source=source, files=tuple(files), schema=schema, keys=keys)
+    table = open_input(url, opened)
+    version = None if table is None else table.snapshot.version
+    return JoinLog(source=source, files=tuple(files), schema=schema, keys=keys, version=version)
 
 
 def _check_once(file: RawFile) -> None:

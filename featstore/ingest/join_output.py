@@ -109,6 +109,9 @@ class JoinOutput:
         sizes = self._files.sizes(self.rows_url)
         return len(sizes), sum(sizes)
 
+    def unchanged(self) -> None:
+        """A directory has the report of the newest join, so that it is replaced in any case."""
+
     def publish(self, document: Mapping[str, Any], text: str) -> str:
         """Adds the report and makes everything visible with one rename; returns the output's URL.
 

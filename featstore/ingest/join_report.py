@@ -14,13 +14,14 @@ from featstore.base.redaction import redact
 from featstore.base.telemetry import span
 from featstore.files.lineage import LineageDataset, LineageRun
 from featstore.files.storage import join as join_url
-from featstore.ingest.join_options import Label, LabelJoin, Lookup
+from featstore.ingest.join_options import Label, LabelJoin, LogSource, Lookup
 from featstore.ingest.join_query import DELAY_BOUNDARIES_S, NUM_BUCKETS
 from featstore.ops.arrays import values_of
 from featstore.ops.hashing import row_hash
 from featstore.table.layout import partition_path
 
 FORMAT = 1
+_SIZES = "num_rows", "num_files", "size_bytes"
 Counts = Mapping[str, Any]  # integers, and histograms as lists of (x, y)
 
 
@@ -72,13 +73,17 @@ class JoinReport:
     """The result of a join.
 
     Attributes:
-        written: False if the output was already that of an equal join.
+        written: False if the output already held the rows of an equal join.
         document: The content of `_report.json`, which lies beside the rows.
     """
 
     url: str = field(repr=False)
     written: bool
     document: Mapping[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        return {"url": redact(self.url), "written": self.written, **self.document}
 
     def __str__(self) -> str:
         output = self.document["output"]
@@ -106,6 +111,9 @@ class Output(Protocol):
     def size(self) -> tuple[int, int]:
         """The number of files and bytes that are written but not yet published."""
 
+    def unchanged(self) -> tuple[str, Mapping[str, Any]] | None:
+        """As `equal`, of a join that published the same rows as are written, which are removed."""
+
     def publish(self, document: Mapping[str, Any], text: str) -> str:
         """Makes rows and report visible in one step; returns their address."""
 
@@ -115,44 +123,66 @@ def run_join(
     output: Output,
     input_digest: str | None,
     write: Callable[[], Figures],
+    versions: Mapping[LogSource, int | str | None] | None = None,
 ) -> JoinReport:
-    """Writes, checks and publishes the rows of a join, unless an equal join published there.
+    """Writes, checks and publishes the rows of a join, unless an equal join published there, or one
+    with equal rows.
 
     Args:
         input_digest: Identifies the input; None if that is not possible.
         write: Writes the rows.
+        versions: Those of the logs that are tables, for lineage.
 
     Raises:
         JoinError: Rows were lost or duplicated.
         InputError: As of `check`, or the output is not that of a join.
         CommitConflictError: Another join published to the same directory at the same time.
     """
-    if (earlier := output.equal(join.digest, input_digest)) is not None:
-        url, found = earlier
-        return JoinReport(url=url, written=False, document=found)
-    read = [LineageDataset.of(source.url) for source in join.sources if source.url]
+    read = [
+        replace(known, version=known.version or (versions or {}).get(source))
+        for source in join.sources
+        if source.url and (known := LineageDataset.of(source.url))
+    ]
     published = LineageDataset.of(join.output_url)
     lineage = LineageRun("featstore.join_labels", read, [published])
     with span("join_labels", output=redact(join.output_url)) as note, lineage:
-        with output.writing():
-            figures = write()
-            check(figures, join)
-            num_files, size_bytes = output.size()
-            made = document(
-                join, figures, input_digest=input_digest, num_files=num_files, size_bytes=size_bytes
-            )
-            url = output.publish(made, report_text(made))
-        num_rows = figures.written.num_rows
+        report = _run_join(join, output, input_digest, write)
+        made = report.document["output"]
+        num_rows, num_files, size_bytes = (made[n] if report.written else 0 for n in _SIZES)
         note(rows=num_rows)
         written = replace(
             published,
-            version=LineageDataset.of(url).version,
+            version=LineageDataset.of(report.url).version,
             num_rows=num_rows,
             num_files=num_files,
             size_bytes=size_bytes,
         )
-        lineage.note(made, outputs=[written])
-    return JoinReport(url=url, written=True, document=made)
+        lineage.note(report.document, outputs=[written])
+    return report
+
+
+def _run_join(
+    join: LabelJoin, output: Output, input_digest: str | None, write: Callable[[], Figures]
+) -> JoinReport:
+    found = output.equal(join.digest, input_digest)
+    if found is None:
+        with output.writing():
+            figures = write()
+            check(figures, join)
+            num_files, size_bytes = output.size()
+            found = output.unchanged()
+            if found is None:
+                made = document(
+                    join,
+                    figures,
+                    input_digest=input_digest,
+                    num_files=num_files,
+                    size_bytes=size_bytes,
+                )
+                url = output.publish(made, report_text(made))
+                return JoinReport(url=url, written=True, document=made)
+    url, earlier = found
+    return JoinReport(url=url, written=False, document=earlier)
 
 
 def output_url(join: LabelJoin) -> str:

@@ -11,6 +11,7 @@ import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ CommitFunction = Callable[[str, delta.Change], int]
 GROUP_ROWS, GROUP_BYTES, _FILE_ROWS = 1 << 17, 64 << 20, 1 << 20
 # What all open files hold, and how many are open: rows may come in any order of their partitions.
 _HELD_BYTES, _MAX_OPEN = 256 << 20, 256
+_COMPARED_BYTES = 1 << 20
 _WIDER = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
@@ -179,6 +181,19 @@ class RawTable:
                 return self._version_url(commit.version), made.report
         return None
 
+    def unchanged_of(self, files: Sequence[DataFile]) -> tuple[str, Mapping[str, Any]] | None:
+        """As `equal`, of a run whose files hold the same bytes as these, which are then removed."""
+        held = [] if self._base is None else self._base.in_partitions(self._replaced(files))
+        pairs = list(zip(_by_path(files), _by_path(held), strict=False))
+        if not files or len(files) != len(held) or not all(starmap(_is_same, pairs)):
+            return None
+        digest = files_digest(held)
+        for commit, made in delta.with_origins(delta.history(self.url)):
+            if made.data_digest == digest:
+                self._remove()
+                return self._version_url(commit.version), made.report
+        return None
+
     def _version_url(self, version: int) -> str:
         """How an extraction names a version of the table."""
         return DELTA_INPUT + self.url + f"?version={version}"
@@ -255,7 +270,7 @@ class RawTable:
             base=self._base,
             schema=self._schema(schema),
             partitions=metadata.partitions,
-            files=tuple(sorted(files, key=lambda file: file.path)),
+            files=tuple(_by_path(files)),
             metadata=metadata,
         )
         check_not_removed(self._mark, self.url, files)
@@ -274,6 +289,25 @@ class RawTable:
                         check_partition_value(key, value or "", redact(self.url))
                     found[to_json(place)] = dict(place)
         return tuple({key: str(of[key]) for key in self._names} for of in found.values())
+
+
+def _by_path(files: Iterable[DataFile]) -> list[DataFile]:
+    """In an order that is the same for equal rows, since a run's files differ in its tag alone."""
+    return sorted(files, key=lambda file: file.path)
+
+
+def _is_same(file: DataFile, held: DataFile) -> bool:
+    """Whether two files are of one partition and have the same bytes, and no row is deleted."""
+    if held.mask is not None or (file.partition, file.size_bytes) != (
+        held.partition,
+        held.size_bytes,
+    ):
+        return False
+    with open_read(file.url, file.size_bytes) as one, open_read(held.url) as other:
+        while block := one.read(_COMPARED_BYTES):
+            if other.read(_COMPARED_BYTES) != block:
+                return False
+        return not other.read(1)
 
 
 def value_text(url: str, key: str, value: object) -> str:
@@ -475,6 +509,9 @@ class JoinedTable(RawTable):
     def size(self) -> tuple[int, int]:
         """The number of files and bytes that are written but not yet published."""
         return len(self._files), sum(file.size_bytes for file in self._files)
+
+    def unchanged(self) -> tuple[str, Mapping[str, Any]] | None:
+        return self.unchanged_of(self._files)
 
     def publish(self, document: Mapping[str, Any], text: str) -> str:
         """Commits the rows with the report; returns the address of the version. The text is for

@@ -233,12 +233,18 @@ def columns_of(check: DataCheck, slots: Sequence[str], labels: Sequence[str]) ->
     """
     where = f"{check.where}.of"
     if check.check != "label_rate":
-        for name in check.of:
-            if not matching(name, slots):
-                is_label = "which is a label: its rate is checked by `label_rate`"
-                note = is_label if name in labels else ""
-                raise wrong(where, "a slot, or a glob that matches some", name, slots, note=note)
-        return select(check.of, slots)
+        for key in ("of", "but"):
+            for name in getattr(check, key):
+                if not matching(name, slots):
+                    is_label = "which is a label: its rate is checked by `label_rate`"
+                    note = is_label if name in labels else ""
+                    expected = "a slot, or a glob that matches some"
+                    raise wrong(f"{check.where}.{key}", expected, name, slots, note=note)
+        left = set(slots).difference(select(check.but, slots) if check.but else ())
+        found = tuple(name for name in select(check.of, slots) if name in left)
+        if check.of and not found:
+            raise wrong(f"{check.where}.but", "some slots of `of` to be left", list(check.but))
+        return found
     for name in check.of:
         if name not in labels:
             known = f"one of {', '.join(labels)}" if labels else "but there are no `labels`"

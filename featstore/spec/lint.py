@@ -11,7 +11,13 @@ from featstore.base.schema import Slot
 from featstore.spec import check
 from featstore.spec.graph import Builder, build_graph
 from featstore.spec.lock import Lock, load_lock, lock_url, write_lock
-from featstore.spec.meaning import keep_fits, make_lock, semantic_hashes
+from featstore.spec.meaning import (
+    keep_fits,
+    make_lock,
+    semantic_hashes,
+    short_meanings,
+    slot_names,
+)
 from featstore.spec.model import Node, Spec
 from featstore.spec.parse import load_spec, naming
 from featstore.spec.vocabulary import padded_values, record_vocabularies
@@ -154,6 +160,31 @@ def check_lock(spec: Spec) -> None:
         with naming(spec.source):
             for error in _contradictions(spec, lock):
                 raise error
+
+
+def check_meanings(spec: Spec, known: Mapping[str, str], table: str) -> None:
+    """Checks a spec whose file has no lock beside it against what a table holds.
+
+    Args:
+        spec: The spec.
+        known: The `short_meanings` of the table's slots. It may lack some.
+        table: The table, for the error.
+
+    Raises:
+        SpecError: A slot number has another meaning in the table.
+    """
+    if not spec.source or not known or load_lock(lock_url(spec.source)) is not None:
+        return
+    names, now = slot_names(spec), short_meanings(spec)
+    changed = [f"{n} ({names[int(n)]!r})" for n in now if known.get(n, now[n]) != now[n]]
+    if changed:
+        raise SpecError(
+            f"{redact(spec.source)}: expected slots to mean what they mean in {table}, found "
+            f"another meaning of {', '.join(changed)}, and no lock file "
+            f"{redact(lock_url(spec.source))} that accepts it; nothing was extracted: give them "
+            f"new numbers, or copy the lock file of the spec that this one was made from, or "
+            f"accept the change with `featstore spec lint SPEC --update-lock`"
+        )
 
 
 def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:

@@ -24,6 +24,7 @@ from featstore.spec.model import (
 from featstore.spec.vocabulary import locked_vocabularies
 
 _MAX_INNER_TEXT = 120
+_SHORT = 8  # digits, since each commit has those of all slots
 
 
 def make_lock(spec: Spec, earlier: Lock | None = None) -> Lock:
@@ -51,6 +52,12 @@ def make_lock(spec: Spec, earlier: Lock | None = None) -> Lock:
 def slot_names(spec: Spec) -> dict[int, str]:
     """The stored slots' names by number, ascending."""
     return dict(sorted((node.slot, node.name) for node in spec.all_nodes if node.slot is not None))
+
+
+def short_meanings(spec: Spec) -> dict[str, str]:
+    """The first digits of the semantic hash of each stored slot, by the text of its number."""
+    hashes = semantic_hashes(spec)
+    return {str(number): hashes[name][:_SHORT] for number, name in slot_names(spec).items()}
 
 
 def semantic_hashes(spec: Spec) -> dict[str, str]:

@@ -327,6 +327,7 @@ class DataCheck:
     Attributes:
         check: The figure: `rows`, `coverage`, `label_rate`, `distinct` or `drift`.
         of: The slots (names or globs) or the labels that it is a figure of; nothing for `rows`.
+        but: Of figures of slots: those of `of` (names or globs) that are left out.
         at_least: The least value that passes.
         at_most: The greatest value that passes.
         last: Of `drift`: the number of days before the partition's own that it is compared with.
@@ -339,6 +340,7 @@ class DataCheck:
 
     check: Annotated[str, one_of(*CHECK_BOUNDS, expected=f"one of {', '.join(CHECK_BOUNDS)}")]
     of: Annotated[tuple[str, ...], NAMES] = ()
+    but: Annotated[tuple[str, ...], NAMES] = ()
     at_least: float | None = None
     at_most: float | None = None
     last: Annotated[int | None, _DAYS] = None
@@ -348,10 +350,12 @@ class DataCheck:
 
     def as_entry(self) -> dict[str, Any]:
         """The entry of `checks`, without what is not set."""
-        given = {"of": list(self.of) or None, "at_least": self.at_least, "at_most": self.at_most}
+        of = {"of": list(self.of) or None, "but": list(self.but) or None}
+        given = {"at_least": self.at_least, "at_most": self.at_most}
         severity = None if self.severity == SEVERITIES[0] else self.severity
         return without_none(
             {"check": self.check, "against": self.against}
+            | of
             | given
             | {"last": self.last, "severity": severity}
         )

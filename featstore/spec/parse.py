@@ -53,10 +53,10 @@ HISTORY_KEYS = (*options_of(EventHistory), "inputs", "slots")
 # The keys of an entry of `checks`, by figure.
 CHECK_KEYS = {
     "rows": ("check", "against", "at_least", "at_most", "severity"),
-    "coverage": ("check", "of", "at_least", "at_most", "severity"),
+    "coverage": ("check", "of", "but", "at_least", "at_most", "severity"),
     "label_rate": ("check", "of", "at_least", "at_most", "severity"),
-    "distinct": ("check", "of", "at_least", "at_most", "severity"),
-    "drift": ("check", "of", "last", "at_most", "severity"),
+    "distinct": ("check", "of", "but", "at_least", "at_most", "severity"),
+    "drift": ("check", "of", "but", "last", "at_most", "severity"),
 }
 T = TypeVar("T")
 

@@ -70,9 +70,10 @@ GROUPS = f"{KEY}.groups"
 _MAX_COMMIT_ATTEMPTS = 20
 # Where its own look fails, delta-rs opens an earlier version than the log lists: it is tried again.
 _NUM_OPENINGS = 3
-# Commits read when the newest version is opened, for the spec hash and the CRC-32s of files. Each
-# is a request to the store. The CRC-32s of files of older commits are then unknown.
-_NUM_RECENT_COMMITS = 20
+# Commits in effect that are read when the newest version is opened, for the spec hash and the
+# CRC-32s of files. Each is a request to the store, and eight are read at once. The CRC-32s of files
+# of older commits are then unknown.
+_NUM_RECENT_COMMITS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +85,14 @@ class Commit:
         timestamp_ms: The time of the commit by the clock of the host that made it, since the epoch.
         operation: The name of the operation in the log.
         metadata: The metadata that featstore stored; None for a commit of another writer.
+        restored: The version that a RESTORE went back to, -1 if it does not say; None for others.
     """
 
     version: int
     timestamp_ms: int
     operation: str
     metadata: CommitMetadata | None
+    restored: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +169,8 @@ def open_delta(url: str, version: int | None = None, *, with_files: bool = True)
     """
     newest = _load_existing(url)
     if version is None or version == newest.version:
-        commits = newest.commits(_NUM_RECENT_COMMITS)
-        return _snapshot(url, newest.table, commits, with_files=with_files)
-    commits = newest.commits(through=version)
+        return _snapshot(url, newest.table, _recent(newest), with_files=with_files)
+    commits = in_effect(newest.commits(through=version))
     return _snapshot(url, _at_version(version, newest), commits, with_files=with_files)
 
 
@@ -190,7 +192,11 @@ def open_delta_or_none(url: str) -> Snapshot | None:
     newest = _load(url)
     if newest is None:
         return None
-    return _snapshot(url, newest.table, newest.commits(_NUM_RECENT_COMMITS))
+    return _snapshot(url, newest.table, _recent(newest))
+
+
+def _recent(newest: "_Newest") -> Iterator[Commit]:
+    return itertools.islice(in_effect(newest.commits()), _NUM_RECENT_COMMITS)
 
 
 @_raises_store_errors
@@ -212,6 +218,26 @@ def with_origins(commits: Iterable[Commit]) -> Iterator[tuple[Commit, CommitMeta
             yield commit, commit.metadata
             for origin in commit.metadata.origins:
                 yield replace(commit, metadata=origin), origin
+
+
+def in_effect(commits: Iterable[Commit]) -> Iterator[Commit]:
+    """Those of a table's commits, newest first, that made what it holds: without those that going
+    back to an earlier version undid, and those that went back.
+    """
+    newest: int | None = None
+    for commit in commits:
+        if newest is None or commit.version <= newest:
+            if commit.restored is None:
+                yield commit
+            else:
+                newest = commit.restored
+
+
+def _restored(info: Mapping[str, Any]) -> int | None:
+    if info["operation"] != "RESTORE":
+        return None
+    version = str((info.get("operationParameters") or {}).get("version"))
+    return int(version) if version.isdecimal() else -1
 
 
 @_raises_store_errors
@@ -296,6 +322,46 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
             f"the log"
         )
     return landed
+
+
+@_raises_store_errors
+def restore(url: str, version: int | None, metadata: CommitMetadata) -> int:
+    """Makes the files, schema and properties of a version those of a new one, in one commit.
+
+    Args:
+        url: The table.
+        version: The version, whose files are known to exist; None for a new version without files.
+        metadata: The metadata of the commit. It replaces no partitions.
+
+    Returns:
+        The new version.
+
+    Raises:
+        CommitConflictError: Another writer committed meanwhile; nothing is restored.
+        StoreError: The store failed. The commit may still land.
+    """
+    check_store(url)
+    newest = _load_existing(url)
+    properties = CommitProperties(
+        custom_metadata={KEY: metadata.to_mapping()}, max_commit_retries=0
+    )
+    failed: Exception | None = None
+    try:
+        with _writable_table(url, newest.table) as writable:
+            if version is None:
+                writable.delete(commit_properties=properties)
+            else:
+                # A mirror of a log, which is what delta-rs sees of some stores, has no data files.
+                writable.restore(version, ignore_missing_files=True, commit_properties=properties)
+    except Exception as error:  # noqa: BLE001  As of `commit`: it may be a lost reply.
+        failed = error
+    if (landed := commit_of_run(url, metadata.run_id)) is not None:
+        return landed.version
+    if failed is None or isinstance(failed, CommitFailedError):
+        raise CommitConflictError(
+            f"{redact(url)}: another writer committed meanwhile; nothing is restored: run it again"
+        ) from failed
+    raise failed
 
 
 def publish_once(url: str, table: DeltaTable | None, change: Change) -> None:
@@ -502,15 +568,10 @@ class _Newest:
     def version(self) -> int:
         return _version(self.table)
 
-    def commits(self, limit: int | None = None, *, through: int | None = None) -> Iterator[Commit]:
-        """Yields the commits that the log holds, newest first.
-
-        Args:
-            limit: How many at most.
-            through: The first to yield; by default that of the newest version.
-        """
+    def commits(self, *, through: int | None = None) -> Iterator[Commit]:
+        """Yields the commits that the log holds, newest first, from `through` or the newest on."""
         versions = self.log.through(self.version if through is None else through)
-        for version, info in commit_infos(self.root, versions[::-1][:limit]):
+        for version, info in commit_infos(self.root, versions[::-1]):
             mapping = info.get(KEY)
             yield Commit(
                 version=version,
@@ -519,6 +580,7 @@ class _Newest:
                 metadata=None
                 if mapping is None
                 else CommitMetadata.from_mapping(mapping, f"version {version}"),
+                restored=_restored(info),
             )
 
 
@@ -614,7 +676,7 @@ def _version(table: DeltaTable | None) -> int:
 def _snapshot(
     url: str, table: DeltaTable, commits: Iterable[Commit], *, with_files: bool = True
 ) -> Snapshot:
-    """The loaded table as a snapshot. `commits` are commits of the table, newest first."""
+    """The loaded table as a snapshot. `commits` are those in effect, newest first."""
     check_readable(url, rules := rules_of(table))
     made = [commit.metadata for commit in commits if commit.metadata is not None]
     crc32s = {path: crc32 for metadata in made for path, crc32 in metadata.crc32s.items()}
@@ -623,7 +685,8 @@ def _snapshot(
         version=int(table.version()),
         schema=_slot_schema(table),
         data_files=_data_files(url, table, crc32s) if with_files else FileList.of(),
-        spec_hash=next((metadata.spec_hash for metadata in made if metadata.groups is None), None),
+        spec_hash=next((m.spec_hash for m in made if m.groups is None), None) or None,
+        meanings=dict(pair for m in reversed(made) for pair in m.meanings.items()),
         group_versions=_group_versions(url, table),
         rules=rules,
     )

@@ -107,9 +107,9 @@ def matches_base(group: Snapshot, partitions: Sequence[Mapping[str, str]], base:
 
 
 def group_commits(table_url: str, group: Group) -> list[delta.Commit]:
-    """The commits of a group up to its version, newest first."""
+    """The commits in effect of a group up to its version, newest first."""
     commits = delta.history(group_url(table_url, group.name))
-    return [commit for commit in commits if commit.version <= group.version]
+    return list(delta.in_effect(commit for commit in commits if commit.version <= group.version))
 
 
 class GroupOrigins:

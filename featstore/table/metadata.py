@@ -86,7 +86,7 @@ class CommitMetadata:
     """Metadata of a commit, under the key `featstore` of the commit.
 
     `num_rows_skipped`, `num_raw_files`, `crc32s`, `origins`, `folded`, `checks`, `warnings`,
-    `events` and `report` are not stored if empty or 0, `groups` if None.
+    `events`, `report` and `meanings` are not stored if empty or 0, `groups` if None.
 
     Attributes:
         run_id: The run that made the commit.
@@ -112,6 +112,7 @@ class CommitMetadata:
             `CheckResult.as_dict` gives them.
         events: By history: `files`, 8 bytes for each file of its log, in base64; and `as_of`, the
             first and last time of rows with a key, in microseconds, or None.
+        meanings: The first digits of the semantic hash of each slot of the run's spec, by number.
         report: Of a join or an import that wrote the rows: its report.
     """
 
@@ -135,6 +136,7 @@ class CommitMetadata:
     num_raw_files: tuple[int, ...] = ()
     events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object that the commit stores."""
@@ -154,7 +156,7 @@ class CommitMetadata:
         }
         optional = (
             *("num_rows_skipped", "num_raw_files", "crc32s", "origins", "folded"),
-            *("checks", "warnings", "events", "report"),
+            *("checks", "warnings", "events", "report", "meanings"),
         )
         left_out = {key for key in optional if not mapping[key]}
         left_out |= {key for key in ("groups",) if mapping[key] is None}

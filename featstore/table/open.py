@@ -70,6 +70,12 @@ class OpenedTables:
             self._kept.popitem(last=False)
         return cast("T", self._kept[key])
 
+    @property
+    def versions(self) -> dict[str, int | str | None]:
+        """Those of the Delta tables that were opened last, by URL."""
+        opened = (each for each in self._kept.values() if isinstance(each, Snapshot))
+        return {each.url: each.version for each in opened}
+
 
 @dataclass(frozen=True, kw_only=True)
 class InputTable:
@@ -104,6 +110,7 @@ def open_snapshot(
     Raises:
         TableNotFoundError: There is no table, or not in this version.
     """
+    _require_table(url)
     if is_iceberg(url):
         return open_iceberg(url, version, schema_id)
     if isinstance(version, str):
@@ -121,6 +128,14 @@ def open_snapshot(
             f"files"
         )
     return open_parquet_dir(url)
+
+
+def _require_table(url: str) -> None:
+    if url.startswith(DELTA_INPUT):
+        raise TableNotFoundError(
+            f"{redact(url)}: expected the URL of a table, found one of raw input: drop "
+            f"{DELTA_INPUT!r}, and what follows '?'"
+        )
 
 
 def open_input(url: str, opened: OpenedTables | None = None) -> InputTable | None:
@@ -403,6 +418,7 @@ def open_for_writing(url: str, what: str) -> Snapshot | None:
             f"{redact(url)}: {what}: expected a Delta table, found one of Iceberg, which featstore "
             f"only reads; nothing was done: take the path of a table of your own"
         )
+    _require_table(url)
     base = open_delta_or_none(url)
     if base is None:
         return None

@@ -321,8 +321,8 @@ class FileList(Sequence[DataFile]):
         return self.at_places([frozenset(place.items()) in keys for place in self.places])
 
     def of_values(self, url: str, named: Mapping[str, str], keys: Iterable[pa.Field]) -> "FileList":
-        """The files of the partitions with these values, compared in the types of the keys: 05 is
-        the integer 5.
+        """The files of the partitions with these values, or with values from FIRST to LAST of
+        `FIRST..LAST`, compared in the types of the keys: 05 is the integer 5.
 
         Args:
             url: What names the values, for errors.
@@ -330,7 +330,8 @@ class FileList(Sequence[DataFile]):
             keys: The partition keys.
 
         Raises:
-            InputError: A name is no partition key, or a value is none of its key's type.
+            InputError: A name is no partition key, a value is none of its key's type, or a range is
+                reversed.
         """
         types = {key.name: key.type for key in keys}
         values = {name: text for name, text in named.items() if name not in VERSIONS}
@@ -340,14 +341,9 @@ class FileList(Sequence[DataFile]):
                 f"{redact(url)}: expected {', '.join(VERSIONS)} or a partition key "
                 f"({', '.join(types)}) after '?', found {unknown[0]!r}{nearest(unknown[0], known)}"
             )
-        wanted = {key: (text, _value(url, key, text, types[key])) for key, text in values.items()}
-
-        def is_equal(key: str, found: str | None) -> bool:
-            text, value = wanted[key]
-            return found == text or _value(url, key, found, types[key]) == value
-
+        wanted = {key: _Wanted.of(url, key, text, types[key]) for key, text in values.items()}
         return self.at_places(
-            [all(is_equal(key, place[key]) for key in values) for place in self.places]
+            [all(each.holds(place[key]) for key, each in wanted.items()) for place in self.places]
         )
 
     def values(self, name: str) -> Numbers:
@@ -506,14 +502,42 @@ def read_query(url: str, query: str) -> dict[str, str]:
         if (count := names.count(name)) > 1:
             raise InputError(
                 f"{redact(url)}: expected one value of {name!r} after '?', found {count}: name one "
-                f"alone"
+                f"alone, or of a partition key a range, FIRST..LAST"
             )
     return dict(pairs)
 
 
-def _value(url: str, key: str, text: str | None, type_: pa.DataType) -> pa.Scalar:
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """The values of a partition key that a URL names: those from `first` to `last`."""
+
+    url: str = field(repr=False)
+    key: str
+    type: pa.DataType
+    text: str
+    first: Any
+    last: Any
+
+    @classmethod
+    def of(cls, url: str, key: str, text: str, type_: pa.DataType) -> "_Wanted":
+        before, _, after = text.partition("..")
+        ends = (before, after) if before and after else (text, text)
+        first, last = (_value(url, key, end, type_) for end in ends)
+        if not first <= last:
+            raise InputError(
+                f"{redact(url)}: expected the first value of the partition key {key!r} before the "
+                f"last, found {text!r}"
+            )
+        return cls(url=url, key=key, type=type_, text=text, first=first, last=last)
+
+    def holds(self, found: str | None) -> bool:
+        value = _value(self.url, self.key, found, self.type)
+        return value is not None and self.first <= value <= self.last
+
+
+def _value(url: str, key: str, text: str | None, type_: pa.DataType) -> Any:
     try:
-        return pa.scalar(text, pa.string()).cast(type_)
+        return pa.scalar(text, pa.string()).cast(type_).as_py()
     except pa.ArrowInvalid:
         raise InputError(
             f"{redact(url)}: expected a value of the partition key {key!r} ({type_}), found "
@@ -594,6 +618,7 @@ class Snapshot:
             slots.
         data_files: The data files, sorted by path.
         spec_hash: The spec hash of the newest extraction, or None if unknown.
+        meanings: What slot numbers mean, as of `CommitMetadata`, by the newest commits.
         group_versions: The versions of slot groups that this version references, by name.
         groups: These slot groups, opened. Empty if they were not opened.
         rules: What the table demands of writers.
@@ -606,6 +631,7 @@ class Snapshot:
     schema: SlotSchema
     data_files: FileList
     spec_hash: str | None = None
+    meanings: Mapping[str, str] = field(default_factory=dict, repr=False)
     group_versions: Mapping[str, int] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
     rules: TableRules = field(default_factory=TableRules)

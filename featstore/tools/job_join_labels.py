@@ -38,7 +38,7 @@ from featstore.ingest.join_options import (
     parse_time,
 )
 from featstore.ingest.join_output import check_output
-from featstore.ingest.join_report import output_url
+from featstore.ingest.join_report import JoinReport, output_url
 from featstore.ingest.table_output import joined_table
 from featstore.tools.programs import join_options, run_program, start, unwound_by_signals
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @join_options
 def job(**options: Any) -> None:
     """Join impressions with labels and looked-up features, into raw Parquet."""
-    run(options, "spark")
+    click.echo(run(options, "spark"))
 
 
 def run(
@@ -64,8 +64,8 @@ def run(
     engine: str,
     memory: str | None = None,
     spill: str | None = None,
-) -> None:
-    """Runs one join on an engine, `local` or `spark`, and prints its report.
+) -> JoinReport:
+    """Runs one join on an engine, `local` or `spark`.
 
     Raises:
         ConfigError: Options do not fit each other or the engine.
@@ -78,16 +78,14 @@ def run(
     if engine == "local":
         memory_bytes = None if memory is None else parse_bytes(memory, "--memory")
         with unwound_by_signals():
-            report = join_labels_locally(join, memory_bytes=memory_bytes, spill=spill)
-        click.echo(report)
-        return
+            return join_labels_locally(join, memory_bytes=memory_bytes, spill=spill)
     if memory is not None or spill is not None:
         raise ConfigError("--memory and --spill are of the engine `local`; Spark has its settings")
     check_found(join)
     shown = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
     hive = any(source.url is None for source in join.sources)
     with spark_session("featstore join labels", shown, hive=hive) as spark:
-        click.echo(join_labels(join, spark))
+        return join_labels(join, spark)
 
 
 def label_join(options: Mapping[str, Any]) -> LabelJoin:

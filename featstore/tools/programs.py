@@ -270,7 +270,7 @@ def _end_of(number: int) -> BaseException:
 
 def run_program(name: str, program: Callable[[], object], *, is_job: bool = False) -> int:
     """Runs the command line or a job. Returns the exit code: 2 or 3 after an error about the input,
-    which is one line on standard error; 130 after an interrupt.
+    which is one line on standard error; 75 after one that may pass; 130 after an interrupt.
 
     Args:
         name: The program, for messages.
@@ -288,9 +288,10 @@ def run_program(name: str, program: Callable[[], object], *, is_job: bool = Fals
     except (FeatstoreError, OSError) as error:
         said = "\n".join([f"{name}: error: {error}", *getattr(error, "__notes__", ())])
         click.echo(said, err=True)
+        code = exit_code(error, is_final=is_final(error))
         if is_job and is_final(error):
-            end_application(exit_code(error), said)
-        return exit_code(error)
+            end_application(code, said)
+        return code
     except (click.Abort, KeyboardInterrupt):
         click.echo(f"{name}: interrupted; earlier commits stay as they are", err=True)
         return 130

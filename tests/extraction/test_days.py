@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import featstore
-from featstore.base.errors import CommitConflictError, InputError
+from featstore.base.errors import CommitConflictError, InputError, SpecError
 from featstore.explore.table import open_table
 from featstore.extraction.days import (
     Day,
@@ -32,6 +33,7 @@ from featstore.spec.lint import lint
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec
 from featstore.table.delta import history, open_delta, open_delta_or_none
+from tests.parquet_files import put_parquet
 from tests.programs import Program
 
 DAYS = "2026-11-01..2026-11-03"
@@ -521,3 +523,41 @@ def test_hours_of_days_are_24_each() -> None:
         "dt=2026-11-02/hour=01",
         "raw/2026-11-02/01/x-2026-11-02",
     )
+
+
+def test_a_copied_spec_in_which_a_number_means_something_else_is_refused_by_what_the_table_holds(
+    tmp_path: Path,
+) -> None:
+    text = (
+        "{spec: 1, inputs: {price: double}, slots: ["
+        "{slot: 104, name: log_price, op: log1p, of: price},"
+        "{slot: 109, name: pos, op: bucketize, of: price, boundaries: [2, 4]}]}"
+    )
+    put_parquet(tmp_path / "dt=2026-11-01" / "a.parquet", {"price": [1.0, 3.0]})
+    (tmp_path / "spec.yaml").write_text(text)
+    run = partial(
+        featstore.extract, input_url=f"{tmp_path}/dt={{dt}}", table_url=f"{tmp_path}/table"
+    )
+    day = "2026-11-01"
+    run(f"{tmp_path}/spec.yaml", days=day)
+    wider = text.replace("]}]}", "]}, {slot: 110, name: paid, op: identity, of: price}]}")
+    (tmp_path / "copy.yaml").write_text(wider.replace("log1p", "identity").replace("2, 4", "3, 4"))
+    message = r"copy\.yaml: .*another meaning of 104 \('log_price'\), 109 \('pos'\), and no lock"
+    one = {"input_url": f"{tmp_path}/dt={day}", "partition": {"dt": day}}
+    for options in ({"days": day}, {"days": day, "dry_run": True}, one, {**one, "group": "more"}):
+        with pytest.raises(SpecError, match=message):
+            run(f"{tmp_path}/copy.yaml", **options)
+    assert open_delta(f"{tmp_path}/table").version == 0
+    # More slots of one meaning are taken, also beside a deletion or a compaction.
+    (tmp_path / "wider.yaml").write_text(wider)
+    run(f"{tmp_path}/wider.yaml", **one, group="more")
+    compact(f"{tmp_path}/table")
+    delete_rows(f"{tmp_path}/table", "log_price < 1")
+    with pytest.raises(SpecError, match=message):
+        run(f"{tmp_path}/copy.yaml", days=day)
+    # A lock file that accepts the change is the way to make it.
+    lint(f"{tmp_path}/copy.yaml", update_lock=True)
+    run(f"{tmp_path}/copy.yaml", days=day)
+    assert open_delta(f"{tmp_path}/table").spec_hash == load_spec(tmp_path / "copy.yaml").hash
+    with pytest.raises(SpecError, match="wider"):
+        run(f"{tmp_path}/wider.yaml", days=day)

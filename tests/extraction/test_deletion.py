@@ -316,7 +316,7 @@ def test_a_group_that_was_folded_wholly_leaves_the_table_and_its_slots_stay(
     after = open_table(job.table_url).snapshot
     assert [group.name for group in before.groups] == ["more"]
     assert after.groups == ()
-    assert after.version == report.version == (before.version or 0) + 2
+    assert (report.version, after.version) == ((before.version or 0) + 1, report.version + 1)
     assert [slot.name for slot in after.schema] == [slot.name for slot in before.schema]
     assert not compact(job.table_url).groups
 

@@ -541,6 +541,45 @@ def test_values_are_compared_in_the_type_of_the_key(spec: Spec, tmp_path: Path) 
         extract_files(replace(job, input_url=f"delta+{url}?is_new=maybe"))
 
 
+@pytest.mark.parametrize(
+    ("query", "hours"),
+    [
+        ("hour=5..11", [5, 10]),
+        ("hour=05..5", [5]),
+        ("hour=6..9", []),
+        ("hour=0..12&new=b..c", [10]),
+    ],
+)
+def test_a_range_of_a_key_has_both_ends_and_is_in_its_type(
+    tmp_path: Path, query: str, hours: list[int]
+) -> None:
+    url = str(tmp_path / "lake")
+    write_deltalake(
+        url,
+        pa.table({"hour": [0, 5, 10, None], "new": ["a", "a", "b", "b"], "n": [1, 2, 3, 4]}),
+        partition_by=["hour", "new"],
+    )
+    found = open_input(f"delta+{url}?{query}")
+    assert found is not None
+    values = [file.partition["hour"] for file in found.snapshot.data_files]
+    assert sorted(int(value or -1) for value in values) == hours
+
+
+def test_a_range_that_is_none_is_refused(spec: Spec, table: str, tmp_path: Path) -> None:
+    for query, message in (
+        (
+            f"dt={DAYS[1]}..{DAYS[0]}",
+            f"the first value of .*'dt' before the last, found '{DAYS[1]}",
+        ),
+        (
+            f"dt={DAYS[0]}&dt={DAYS[1]}",
+            r"one value of 'dt' after .* or of a .* range, FIRST\.\.LAST",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            extract_files(job_of(spec, tmp_path, f"delta+{table}?{query}"))
+
+
 @pytest.mark.parametrize("scheme", ["http", "https", "ftp"])
 def test_a_url_at_which_no_delta_table_is_looked_for_is_refused(
     spec: Spec, tmp_path: Path, scheme: str

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 import featstore
 from featstore.base.errors import FeatstoreError, InputError
 from featstore.files import lineage
 from featstore.files.lineage import LineageDataset, LineageRun
 from featstore.ingest.join_local import join_labels_locally
+from featstore.ingest.join_options import LogSource
 from tests.http_servers import Handler, serving
 from tests.ingest.test_join_local import join_of, times
 from tests.parquet_files import put_parquet
@@ -170,10 +173,50 @@ def test_a_join_tells_its_logs_and_its_report(tmp_path: Path, events: Events) ->
 def test_a_join_into_a_table_tells_its_version(tmp_path: Path, events: Events) -> None:
     put_parquet(tmp_path / "i/a.parquet", {"rid": [1, 2], "ts": times(0, 10)})
     put_parquet(tmp_path / "c/a.parquet", {"rid": [2], "at": times(20)})
-    join_labels_locally(replace(join_of(tmp_path), output_url=f"delta+{tmp_path / 'out'}"))
+    write_deltalake(tmp_path / "clicks", pa.table({"rid": [2], "at": times(20)}))
+    join = replace(join_of(tmp_path), output_url=f"delta+{tmp_path / 'out'}")
+    join = replace(
+        join,
+        labels=(replace(join.labels[0], source=LogSource(url=f"delta+{tmp_path / 'clicks'}")),),
+    )
+    join_labels_locally(join)
     [output] = events()[-1]["outputs"]
     assert (output["namespace"], output["name"]) == ("file", str(tmp_path / "out"))
     assert output["facets"]["version"]["datasetVersion"] == "0"
+    impressions, clicks = events()[-1]["inputs"]
+    assert "version" not in impressions["facets"]
+    assert clicks["facets"]["version"]["datasetVersion"] == "0"
+    assert not join_labels_locally(join).written
+    assert [each["eventType"] for each in events()] == ["START", "COMPLETE"] * 2
+    [output] = events()[-1]["outputs"]
+    assert output["outputFacets"]["outputStatistics"]["rowCount"] == 0
+
+
+def test_an_import_tells_what_it_wrote_and_an_equal_one_that_it_did_not(
+    tmp_path: Path, events: Events
+) -> None:
+    (tmp_path / "log.csv").write_text("user\na\nb\n")
+    url = f"delta+{tmp_path / 'log'}"
+    for num_rows in (2, 0):
+        featstore.api.import_raw("csv", f"{tmp_path}/log.csv", url, partition={"dt": "1"})
+        start, complete = events()[-2:]
+        assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
+        assert complete["job"]["name"] == "featstore.import"
+        assert [each["name"] for each in complete["inputs"]] == [f"{tmp_path}/log.csv"]
+        [output] = complete["outputs"]
+        assert (output["name"], output["facets"]["version"]["datasetVersion"]) == (
+            str(tmp_path / "log"),
+            "0",
+        )
+        assert output["outputFacets"]["outputStatistics"]["rowCount"] == num_rows
+    spec, table = tmp_path / "spec.yaml", str(tmp_path / "table")
+    spec.write_text(SPEC)
+    one: Any = {"input_url": f"{url}?dt=1", "partition": {"dt": "1"}}
+    days: Any = {"input_url": f"{url}?dt={{dt}}", "days": "2026-11-01", "allow_missing": True}
+    for options in (one, days):
+        featstore.extract(str(spec), table_url=table, **options)
+        [log] = events()[-1]["inputs"]
+        assert log["facets"]["version"]["datasetVersion"] == "0"
 
 
 @pytest.mark.parametrize("variables", [{}, {"OPENLINEAGE_NAMESPACE": "ads"}, "disabled", "empty"])

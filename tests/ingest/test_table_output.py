@@ -159,6 +159,50 @@ def test_an_equal_join_commits_nothing_and_tells_the_report(join: LabelJoin) -> 
     assert not local(join).written  # that of another day leaves this one as it is
 
 
+def clicks_of(join: LabelJoin, url: str) -> LabelJoin:
+    return replace(join, labels=(replace(join.labels[0], source=LogSource(url=url)),))
+
+
+def test_a_join_of_a_range_of_days_stays_equal_when_later_ones_come(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    log = str(tmp_path / "log")
+    for day in (1, 2, 4):
+        at = pa.array([START + datetime.timedelta(minutes=day - 1, seconds=5)], TIME)
+        rows = pa.table({"rid": [f"r{day}"], "dt": [f"2026-11-0{day}"], "at": at})
+        deltalake.write_deltalake(log, rows, mode="append", partition_by=["dt"])
+        joined = local(clicks_of(join, f"delta+{log}?dt=2026-11-01..2026-11-02"))
+        assert joined.written == (day < 4)
+    assert clicks(str(tmp_path / "joined")) == [("r1", 1), ("r2", 1), ("r3", 0)]
+    with pytest.raises(InputError, match=r"partitions of it that it has, .*\?dt=2026-11-01\.\."):
+        local(clicks_of(join, f"delta+{log}?dt=2026-11-0[12]"))
+
+
+def test_of_another_input_that_makes_equal_rows_nothing_is_committed(
+    run: Run, join: LabelJoin, tmp_path: Path
+) -> None:
+    first, table = run(join), tmp_path / "joined"
+    files = files_in(table)
+    later = {"rid": ["r9"], "at": pa.array([START + datetime.timedelta(seconds=125)], TIME)}
+    put_parquet(tmp_path / "clicks" / "later.parquet", later)
+    again = run(join)
+    assert (again.written, again.url, again.document) == (False, first.url, first.document)
+    assert files_in(table) == files
+    assert deltalake.DeltaTable(table).version() == 0
+    put_parquet(tmp_path / "clicks" / "later.parquet", later | {"rid": ["r3"]})
+    assert run(join).url.endswith("?version=1")
+    assert clicks(str(table)) == [("r1", 1), ("r2", 0), ("r3", 1)]
+
+
+def test_rows_that_another_writer_deleted_are_committed_again(
+    join: LabelJoin, tmp_path: Path
+) -> None:
+    local(join)
+    deltalake.DeltaTable(tmp_path / "joined").delete("rid = 'r2'")
+    assert local(join).url.endswith("?version=2")
+    assert len(clicks(str(tmp_path / "joined"))) == 3
+
+
 def test_a_compacted_day_is_known_to_be_that_of_an_equal_join(
     join: LabelJoin, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from featstore.base.errors import SpecError
+from featstore.spec.check import columns_of
 from featstore.spec.graph import build_graph
 from featstore.spec.lint import find_errors, lint
 from featstore.spec.model import DataCheck
@@ -52,6 +53,7 @@ def test_checks_are_parsed_and_do_not_change_the_hash_of_the_spec() -> None:
         {"check": "label_rate", "of": ["click"], "at_least": -1.5, "severity": "warn"},
         {"check": "distinct", "of": ["user"], "at_most": 10**12},
         {"check": "drift", "of": ["*"], "last": 7, "at_most": 0.25},
+        {"check": "drift", "of": ["*"], "but": ["user"], "last": 7, "at_most": 0.25},
     ],
 )
 def test_an_entry_is_written_as_it_was_parsed(entry: dict[str, Any]) -> None:
@@ -136,6 +138,14 @@ def test_an_entry_that_cannot_be_is_refused(entry: dict[str, Any], message: str)
             "of: expected a slot, or a glob that matches some, found 'x*'",
         ),
         (
+            {"check": "coverage", "of": "*", "but": "usr", "at_least": 1},
+            "but: expected a slot, or a glob that matches some, found 'usr'; did you mean 'user'?",
+        ),
+        (
+            {"check": "coverage", "of": "user", "but": "u*", "at_least": 1},
+            "but: expected some slots of `of` to be left, found ['u*']",
+        ),
+        (
             {"check": "coverage", "of": "click", "at_least": 1},
             "of: expected a slot, or a glob that matches some, found 'click', which is a label: its "
             "rate is checked by `label_rate`",
@@ -158,6 +168,12 @@ def test_a_check_of_what_the_spec_does_not_store_is_refused(
         build_graph(spec)
     (found,) = find_errors(spec)
     assert message in str(found)
+
+
+def test_slots_are_left_out_by_name_and_glob() -> None:
+    names = ["user", "dow", "hour", "hour_x_dow"]
+    check = check_of(check="drift", of="*", but=["dow", "hour*"], last=1, at_most=1)
+    assert columns_of(check, names, []) == ("user",)
 
 
 def test_a_spec_without_labels_says_so() -> None:

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from featstore.base.errors import CommitConflictError, InputError, TableNotFoundError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
@@ -484,3 +486,27 @@ def test_a_child_forked_after_its_parent_used_delta_rs_gets_an_error(
     assert done.stdout.startswith(refused if use == "used" else "opened 0")
     assert done.stdout.count("\n") == 1
     assert "panicked" not in done.stderr
+
+
+@given(st.lists(st.none() | st.integers(0, 20), max_size=20))
+def test_commits_in_effect_are_those_that_made_what_the_newest_version_holds(
+    steps: list[int | None],
+) -> None:
+    """A step is a write, or goes back to a version, or to one that its log does not tell."""
+    held, commits = list[list[int]](), list[delta.Commit]()
+    for version, back in enumerate(steps):
+        before = held[-1] if held else []
+        if back is None:
+            held.append([*before, version])
+        elif back < version:
+            held.append(held[back])
+        else:
+            back = -1
+            held.append([])
+        commits.append(
+            delta.Commit(
+                version=version, timestamp_ms=0, operation="", metadata=None, restored=back
+            )
+        )
+    found = [commit.version for commit in delta.in_effect(reversed(commits))]
+    assert found[::-1] == (held[-1] if held else [])

@@ -15,6 +15,7 @@ from featstore.base.errors import (
 
 _logger = logging.getLogger(__name__)
 _MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
+_LASTING = {errno.EINVAL, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR}
 _MAY_PASS = (WorkerError, CommitConflictError, DispatchError, OutOfMemoryError)
 
 
@@ -25,8 +26,7 @@ def is_final(error: Exception) -> bool:
         error: Of featstore, of its options, or of the operating system.
     """
     if isinstance(error, OSError):
-        is_known = error.errno in (errno.EINVAL, errno.ENOENT, errno.EACCES, errno.EPERM)
-        return is_known or isinstance(error, FileNotFoundError | PermissionError)
+        return error.errno in _LASTING or isinstance(error, FileNotFoundError | PermissionError)
     # What changed while it was read is told with this advice.
     return not isinstance(error, _MAY_PASS) and "run it again" not in str(error)
 

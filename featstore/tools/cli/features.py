@@ -64,7 +64,10 @@ def demo(directory: str, engine: str, num_rows: int | None) -> None:
     ],
 )
 @spec_option()
-@input_option("Raw Parquet, CSV or JSON lines: a file, a directory or a glob; or an Iceberg table.")
+@input_option(
+    "Raw Parquet, CSV or JSON lines: a file, a directory or a glob; or a table: "
+    "delta+URL, iceberg://CATALOG/NAMESPACE.TABLE."
+)
 @table_option()
 @extract_options
 @click.option(
@@ -119,13 +122,17 @@ def extract(
     metavar="DIRECTORY",
     help="The engine local: where to put what does not fit; the directory of temporary files.",
 )
-def join_labels(engine: str, memory: str | None, spill: str | None, **options: Any) -> None:
+@json_option
+def join_labels(
+    engine: str, memory: str | None, spill: str | None, as_json: bool, **options: Any
+) -> None:
     """Join impressions with labels and looked-up features, into raw Parquet.
 
     A log is given as KEY=VALUE pairs, quoted if a value holds spaces. Its rows come from one of
     from=URL and, with the engine spark, sql=QUERY and table=NAME.
     """
-    load("featstore.tools.job_join_labels").run(options, engine, memory, spill)
+    join = load("featstore.tools.job_join_labels")
+    show(join.run(options, engine, memory, spill), as_json=as_json)
 
 
 @click.command(

@@ -72,8 +72,9 @@ def main() -> None:
 
     Raises:
         SystemExit: The exit code: 1 for the findings of a command that checks something; 2 for bad
-            input, with one line on standard error; 3 if checks of a spec refused a commit; 130 if
-            interrupted. docs/command_line.md has the table.
+            input, with one line on standard error; 3 if checks of a spec refused a commit; 75 if
+            the same command may succeed later; 130 if interrupted. docs/command_line.md has the
+            table.
     """
     code = run_program("featstore", lambda: cli(standalone_mode=False))
     if code:

@@ -285,6 +285,23 @@ def delete(table: str, where: str, dry_run: bool) -> None:
 
 @table.command(
     examples=[
+        "featstore table restore --table /data/ctr --version 7 --dry-run",
+        "featstore table restore --table /data/ctr --version 7",
+    ]
+)
+@subjects(DELTA_TABLE)
+@click.option("--version", type=int, required=True, metavar="NUMBER", help="The version.")
+@click.option("--dry-run", is_flag=True, help="Only look whether it is possible.")
+def restore(table: str, version: int, dry_run: bool) -> None:
+    """Go back to an earlier version: commit its files, columns and slot groups as a new one.
+
+    Not while a vacuum or an extraction into a slot group is running.
+    """
+    show(load("featstore.api").restore(table, version, dry_run=dry_run))
+
+
+@table.command(
+    examples=[
         "featstore table check --table /data/ctr",
         "featstore table check --table /data/ctr --spec spec.yaml --where \"dt >= '2026-11-01'\"",
         "featstore table check --table /data/ctr --failed",

@@ -13,7 +13,7 @@ from tests.faults.failing_calls.strace import CALLS, Fault, read_calls
 
 HARMLESS, TOLD, UNCLEAR, WRONG, HANG = "harmless", "told", "unclear", "wrong", "hang"
 # Exit codes of bad input, and of checks that refuse a commit.
-_REFUSED = (2, 3)
+_REFUSED = (2, 3, 75)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """`--json`: what each command prints, and its keys, which are frozen."""
 
+import datetime
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,14 @@ def test_each_command_tells_what_its_text_tells(ask: Ask, here: Path) -> None:
     assert (imported["num_rows"], imported["num_malformed"]) == (1, 1)
 
 
+def test_the_url_of_raw_input_is_told_to_be_none_of_a_table(here: Path) -> None:
+    for command in (["table", "inspect"], ["table", "compact"]):
+        done = CliRunner().invoke(cli, [*command, "--table", "delta+s3://bucket/t?version=1"])
+        assert "expected the URL of a table, found one of raw input: drop 'delta+'" in str(
+            done.exception
+        )
+
+
 def test_findings_are_on_standard_output_with_the_exit_code_of_the_text(
     ask: Ask, here: Path
 ) -> None:
@@ -133,6 +142,13 @@ def test_keys_are_frozen(ask: Ask, here: Path) -> None:
     days = ("--input", "raw-{dt}.parquet", "--table", "table", "--days", "2026-11-01")
     Path("less.parquet").rename("raw-2026-11-01.parquet")
     found["extract --days"] = ask("extract", "--spec", "spec.yaml", *days)
+    times = [datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)]
+    put_parquet(Path("logs/shown/a.parquet"), {"id": ["a"], "ts": times})
+    put_parquet(Path("logs/clicks/a.parquet"), {"id": ["a"], "ts": times})
+    shown = ("--impressions", "from=logs/shown row_id=id event_time=ts")
+    clicks = ("--label", "name=click from=logs/clicks key=id event_time=ts window=1h")
+    cut = ("--cut-off", "2026-11-02", "--memory", "200MB")
+    found["join-labels"] = ask("join-labels", "--output", "joined", *cut, *shown, *clicks)
     keys = {name: _keys(content) for name, content in found.items()}
     assert keys == json.loads(GOLDEN.read_text())
 

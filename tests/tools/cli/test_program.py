@@ -20,7 +20,7 @@ import yaml
 from click.testing import CliRunner
 
 import featstore
-from featstore.base.processes import BAD_INPUT, REFUSED
+from featstore.base.processes import BAD_INPUT, MAY_PASS, REFUSED
 from featstore.tools import cli
 from featstore.tools.cli.program import OLDER
 from tests.formats.example_files import tfrecord
@@ -154,10 +154,33 @@ def test_a_refusal_by_checks_is_told_from_bad_input(
     assert (code, "nothing" in said) == (2, True)
 
 
+def test_a_failure_that_may_pass_has_a_code_of_its_own(
+    raw: Path,
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = str(tmp_path / "table")
+    for name in ("a", "b"):
+        featstore.extract(str(spec), str(raw), table, partition={"name": name})
+    restore = deltalake.DeltaTable.restore
+
+    def late(of: deltalake.DeltaTable, *arguments: Any, **options: Any) -> Any:
+        deltalake.DeltaTable(table).delete("name = 'a'")
+        return restore(of, *arguments, **options)
+
+    monkeypatch.setattr(deltalake.DeltaTable, "restore", late)
+    back = ("table", "restore", "--version", "0", "--table")
+    code, said = in_process(monkeypatch, capsys, *back, table)
+    assert (code, "another writer committed meanwhile" in said) == (75, True)
+    assert in_process(monkeypatch, capsys, *back, tmp_path / "none")[0] == 2
+
+
 def test_every_exit_code_stands_on_the_page() -> None:
     page = (ROOT / "docs" / "command_line.md").read_text()
     codes = re.findall(r"^\| (\d+) \| ", page, re.MULTILINE)
-    assert codes == ["0", "1", str(BAD_INPUT), str(REFUSED), "120", "130"]
+    assert codes == ["0", "1", str(BAD_INPUT), str(REFUSED), str(MAY_PASS), "120", "130"]
 
 
 @pytest.mark.parametrize(

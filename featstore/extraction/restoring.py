@@ -1,0 +1,158 @@
+"""Makes an earlier version of a table its newest one again, in one commit."""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from featstore.base.closing import noted_on_failure
+from featstore.base.errors import InputError
+from featstore.base.redaction import redact
+from featstore.files.listings import find_file
+from featstore.files.retry import thread_pool
+from featstore.table import delta
+from featstore.table.layout import base_path, group_url, partition_path
+from featstore.table.metadata import CommitMetadata
+from featstore.table.open import open_existing, open_snapshot
+from featstore.table.snapshot import DataFile, Snapshot
+
+_NUM_LOOKING_THREADS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreReport:
+    """The result of going back to a version.
+
+    Attributes:
+        table_url: The table.
+        restored: The version that the newest one is equal to.
+        version: The newest version.
+        num_rows: Its rows.
+        num_files_back, num_files_left: Data files that the table has again, and has no longer.
+        committed: False if there was nothing to do, or with `dry_run`.
+        dry_run: Whether nothing was changed.
+    """
+
+    table_url: str = field(repr=False)
+    restored: int
+    version: int
+    num_rows: int
+    num_files_back: int
+    num_files_left: int
+    committed: bool
+    dry_run: bool = False
+
+    def __str__(self) -> str:
+        where, changed = redact(self.table_url), (self.num_files_back, self.num_files_left)
+        rows = f"{self.num_rows:,} rows as of version {self.restored}"
+        files = "{:,} data files are back, {:,} are left out".format(*changed)
+        if self.dry_run:
+            return f"{where}: would restore {rows}: {files}"
+        if not self.committed:
+            return f"nothing to do: version {self.version} of {where} has {rows}"
+        return f"committed version {self.version} of {where}: {rows}; {files}"
+
+
+def restore(table_url: str, version: int, *, dry_run: bool = False) -> RestoreReport:
+    """Commits a new version with the files, columns and slot groups of an earlier one.
+
+    Versions in between can still be opened, until a vacuum removes their files. A slot group's
+    own log goes back after the table's, so that what is extracted into the group next is added to
+    what the table shows; if the process dies in between, the same call does it.
+
+    Args:
+        table_url: The table.
+        version: The version to go back to.
+        dry_run: Only look whether it is possible, and what would change.
+
+    Raises:
+        TableNotFoundError: There is no Delta table, or not in this version.
+        InputError: Files of the version are gone, or rows are deleted by deletion vectors. The
+            table is unchanged.
+        CommitConflictError: Another writer committed meanwhile; the table is unchanged.
+    """
+    now = open_existing(table_url, "restore")
+    then = open_snapshot(table_url, version)
+    if now.data_files.has_masks or then.data_files.has_masks:
+        raise InputError(
+            f"{redact(table_url)}: expected versions whose rows are deleted by writing files "
+            f"again, found deletion vectors; nothing is restored: use the engine that wrote them"
+        )
+    before, after = ({file.path: file for file in each.data_files} for each in (now, then))
+    _check_present(then, after.values())
+    is_same = (before.keys(), now.schema, now.group_versions) == (
+        after.keys(),
+        then.schema,
+        then.group_versions,
+    )
+    newest = now.version or 0
+    if not dry_run:
+        if not is_same:
+            newest = delta.restore(table_url, version, _metadata())
+        with noted_on_failure(
+            f"Version {newest} of {redact(table_url)} is as version {version}, but not yet the "
+            f"logs of its slot groups: run it again before slots are extracted into them."
+        ):
+            _restore_groups(then)
+    return RestoreReport(
+        table_url=table_url,
+        restored=version,
+        version=newest,
+        num_rows=then.num_rows,
+        num_files_back=len(after.keys() - before.keys()),
+        num_files_left=len(before.keys() - after.keys()),
+        committed=not (is_same or dry_run),
+        dry_run=dry_run,
+    )
+
+
+def _check_present(then: Snapshot, files: Iterable[DataFile]) -> None:
+    parts = [(file, part) for file in files for part in file.parts]
+    with thread_pool(_NUM_LOOKING_THREADS) as threads:
+        found = threads.map(lambda pair: find_file(pair[1].url), parts)
+        gone = [pair for pair, entry in zip(parts, found, strict=True) if entry is None]
+    if gone:
+        file, part = gone[0]
+        raise InputError(
+            f"{redact(then.url)}: expected all {len(parts):,} files of version {then.version}, "
+            f"found {len(gone):,} gone, such as {part.path} of {partition_path(file.partition)}: "
+            f"they were vacuumed; nothing is restored: take a later version, or extract the "
+            f"partitions again"
+        )
+
+
+def _restore_groups(then: Snapshot) -> None:
+    """Makes what each slot group's newest version has beside the table's files what the restored
+    version of the table has there.
+    """
+    commits = delta.history(then.url)
+    known = {name for each in commits if each.metadata for name in each.metadata.groups or ()}
+    base = {*then.data_files.paths}
+    for name in sorted(known | then.group_versions.keys()):
+        url, wanted = group_url(then.url, name), then.group_versions.get(name)
+        newest = delta.open_delta_or_none(url)
+        if newest is None:
+            continue
+        shown = () if wanted is None else delta.files_at(url, wanted).paths
+        has, should_have = (
+            {path for path in paths if base_path(path) in base}
+            for paths in (newest.data_files.paths, shown)
+        )
+        if has != should_have:
+            delta.restore(url, wanted, _metadata())
+
+
+def _metadata() -> CommitMetadata:
+    """That of a commit that replaces no partitions, and describes no files: those that wrote the
+    files do.
+    """
+    return CommitMetadata(
+        run_id=uuid.uuid4().hex,
+        spec_hash="",
+        spec_version=1,
+        input_digest=None,
+        data_digest="",
+        partitions=(),
+        num_files=0,
+        num_rows=0,
+        size_bytes=0,
+    )

@@ -1,0 +1,202 @@
+"""Going back to an earlier version is a version as any other, for readers and for what is written
+next; a version that a vacuum has taken files from is refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+import featstore
+from featstore import api
+from featstore.base.errors import CommitConflictError, InputError, StoreError, TableNotFoundError
+from featstore.explore.description import table_history
+from featstore.extraction.days import extract_days
+from featstore.extraction.group_job import GroupJob, extract_group
+from featstore.extraction.job import ExtractJob
+from featstore.extraction.restoring import restore
+from featstore.table.open import open_snapshot
+from featstore.table.vacuum import vacuum
+from tests.extraction.test_deletion import MORE, SLOTS, spec_of, write_raw
+from tests.old_files import age
+
+DAYS = "2026-11-01..2026-11-02"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> ExtractJob:
+    """Two days of 20 rows, versions 0 and 1, by a good spec."""
+    for day in ("01", "02"):
+        write_raw(tmp_path / "raw" / f"dt=2026-11-{day}", (f"u{i % 7}" for i in range(20)))
+    job = ExtractJob(
+        spec=spec_of(SLOTS),
+        input_url=str(tmp_path / "raw" / "dt={dt}"),
+        table_url=str(tmp_path / "table"),
+        run_id="good",
+    )
+    extract_days(job, DAYS)
+    return job
+
+
+def badly(job: ExtractJob) -> ExtractJob:
+    """Versions 2 and 3, which replace both days."""
+    wider = [*SLOTS, {"slot": 110, "name": "price", "op": "identity", "of": "price"}]
+    bad = replace(job, spec=spec_of(wider), run_id="bad")
+    assert extract_days(bad, DAYS).num_extracted == 2
+    return bad
+
+
+def group(job: ExtractJob, day: str, run_id: str, slots: list[dict[str, Any]] = MORE) -> int:
+    of_day = replace(
+        job,
+        spec=spec_of([*SLOTS, *slots]),
+        input_url=job.input_url.replace("{dt}", day),
+        partition={"dt": day},
+        run_id=run_id,
+    )
+    return extract_group(GroupJob(job=of_day, name="more")).version
+
+
+def rows(url: str, version: int | None = None) -> Any:
+    return featstore.open_table(url, version=version).to_arrow()
+
+
+def by_featstore(url: str, version: int) -> None:
+    assert restore(url, version).committed
+
+
+def by_delta(url: str, version: int) -> None:
+    DeltaTable(url).restore(version)
+
+
+@pytest.mark.parametrize("how", [by_featstore, by_delta])
+def test_a_version_that_is_back_is_what_it_was(
+    job: ExtractJob, how: Callable[[str, int], None]
+) -> None:
+    url, good = job.table_url, featstore.open_table(job.table_url)
+    inspected, expected = good.inspect(), rows(url)
+    bad = badly(job)
+    how(url, 1)
+    back = featstore.open_table(url)
+    assert back.version == 4
+    assert rows(url).equals(expected)
+    assert rows(url, 3).num_columns > expected.num_columns
+    now = back.inspect()
+    assert now == replace(inspected, version=4, num_commits=5)
+    assert now.spec_hash == job.spec.hash
+    assert back.profile().to_polars().equals(good.profile().to_polars())
+    assert "back to version 1" in str(table_history(url))
+    # The next night knows the days to be those of the good spec, and those of the bad one stale.
+    assert extract_days(replace(job, run_id="next"), DAYS).num_extracted == 0
+    plan = extract_days(replace(bad, run_id="again"), DAYS, dry_run=True)
+    assert [str(day.reason) for day in plan.days] == ["stale spec", "stale spec"]
+
+
+def test_a_version_between_two_restores_has_its_own_spec(job: ExtractJob) -> None:
+    url, bad = job.table_url, badly(job)
+    restore(url, 1)
+    restore(url, 3)
+    restore(url, 4)
+    hashes = [open_snapshot(url, version).spec_hash for version in range(7)]
+    good = job.spec.hash
+    assert hashes == [good, good, bad.spec.hash, bad.spec.hash, good, bad.spec.hash, good]
+
+
+def test_nothing_is_done_where_the_table_is_as_it_was(job: ExtractJob) -> None:
+    badly(job)
+    dry = restore(job.table_url, 1, dry_run=True)
+    assert (dry.committed, dry.num_files_back, dry.num_files_left) == (False, 2, 2)
+    assert "would restore 40 rows as of version 1: 2 data files are back, 2 are" in str(dry)
+    first = api.restore(job.table_url, 1)
+    again = api.restore(job.table_url, 1)
+    assert (first.version, again.version, again.committed) == (4, 4, False)
+    assert "committed version 4" in str(first)
+    assert "nothing to do: version 4" in str(again)
+
+
+def test_slots_that_are_extracted_into_a_group_next_are_added_to_what_is_back(
+    job: ExtractJob,
+) -> None:
+    url = job.table_url
+    group(job, "2026-11-01", "of day 1")  # version 2
+    expected = rows(url)
+    wrong = [{**MORE[0], "op": "identity"}, MORE[1]]
+    group(job, "2026-11-01", "bad", wrong)
+    group(job, "2026-11-02", "bad 2", wrong)
+    restore(url, 2)
+    assert rows(url).equals(expected)
+    assert open_snapshot(url).group_versions == {"more": 0}
+    group(job, "2026-11-02", "of day 2")
+    found = rows(url)
+    assert found["price_log"].null_count == 0
+    assert found.slice(0, 20).equals(expected.slice(0, 20))
+    restore(url, 1)
+    assert not open_snapshot(url).group_versions
+    group(job, "2026-11-02", "of day 2 alone")
+    assert rows(url)["price_log"].null_count == 20
+
+
+def test_a_version_without_its_files_is_refused_by_name(job: ExtractJob) -> None:
+    url = job.table_url
+    gone = open_snapshot(url, 1).data_files.paths
+    badly(job)
+    age(url)
+    vacuum(url, retain_s=0)
+    with pytest.raises(
+        InputError, match=r"all 2 files of version 1, found 2 gone, such as dt="
+    ) as e:
+        restore(url, 1)
+    assert any(path in str(e.value) for path in gone)
+    with pytest.raises(TableNotFoundError, match="no version 9"):
+        restore(url, 9)
+    with pytest.raises(TableNotFoundError, match="no table at"):
+        restore(f"{url}s", 0)
+    assert open_snapshot(url).version == 3
+
+
+def test_a_commit_in_between_is_a_conflict(
+    job: ExtractJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    badly(job)
+    act = DeltaTable.restore
+
+    def late(table: DeltaTable, *args: Any, **options: Any) -> Any:
+        DeltaTable(job.table_url).delete("dt = '2026-11-02'")
+        return act(table, *args, **options)
+
+    monkeypatch.setattr(DeltaTable, "restore", late)
+    with pytest.raises(CommitConflictError, match="nothing is restored: run it again"):
+        restore(job.table_url, 1)
+    assert open_snapshot(job.table_url).version == 4
+
+
+def test_a_lost_reply_is_a_commit(job: ExtractJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    badly(job)
+    act = DeltaTable.restore
+
+    def lost(table: DeltaTable, *args: Any, **options: Any) -> Any:
+        act(table, *args, **options)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(DeltaTable, "restore", lost)
+    assert restore(job.table_url, 1).version == 4
+    monkeypatch.setattr(DeltaTable, "restore", lambda *_, **__: lost_before())
+    with pytest.raises(StoreError, match="no route"):
+        restore(job.table_url, 3)
+
+
+def lost_before() -> Any:
+    raise OSError("no route")
+
+
+def test_a_loader_that_follows_takes_it_as_any_version(job: ExtractJob) -> None:
+    badly(job)
+    restore(job.table_url, 1)
+    follow = {"until": "dt = '2026-11-02'", "every_s": 0.1}
+    with featstore.FeatureLoader(
+        job.table_url, slots=["tag_ids"], batch_size=8, follow=follow
+    ) as loader:
+        assert sum(batch.num_rows for batch in loader) == 40
