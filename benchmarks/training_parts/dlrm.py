@@ -89,8 +89,12 @@ class Epoch(NamedTuple):
     loss: float
 
 
-def train(model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int) -> Epoch:
-    """Trains over the batches that `read` gives, and counts `num_rows` of them as the whole."""
+def train(
+    model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int, slowdown: float = 1.0
+) -> Epoch:
+    """Trains over the batches that `read` gives, and counts `num_rows` of them as the whole. A
+    step takes `slowdown` times as long as it takes, the rest asleep.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
     losses, num_batches, done_rows, waits_s = [], 0, 0, list[float]()
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
@@ -101,6 +105,7 @@ def train(model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int) -> E
         waits_s.append(time.perf_counter() - asked_s)
         if inputs is None:
             break
+        step_s = time.perf_counter()
         loss = nn.functional.binary_cross_entropy_with_logits(model(inputs), inputs.label)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -108,6 +113,7 @@ def train(model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int) -> E
         num_batches, done_rows = num_batches + 1, done_rows + len(inputs.label)
         if done_rows > num_rows * 3 // 4:
             losses.append(loss.item())
+        time.sleep((slowdown - 1) * (time.perf_counter() - step_s))
     return Epoch(
         epoch_s=time.perf_counter() - began_s,
         waited_s=sum(waits_s),
