@@ -103,8 +103,11 @@ class Runner:
             for rank in range(NUM_WORKERS):
                 own = Path(directory, str(rank))
                 own.mkdir()
-                share = {"rank": rank, "num_ranks": NUM_WORKERS}
-                share["store"] = f"sqlite://{directory}/epoch.sqlite"
+                share = {
+                    "rank": rank,
+                    "num_ranks": NUM_WORKERS,
+                    "store": f"sqlite://{directory}/epoch.sqlite",
+                }
                 slowdown = 1.0 if rank else SLOWDOWN
                 trainer = self._trainer(side, url, str(own), share=share, slowdown=slowdown)
                 trainers.append(stack.enter_context(trainer))

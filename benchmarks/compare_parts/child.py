@@ -1,7 +1,7 @@
 """A process that reads by a peer: `python -m compare_parts.child JSON` prints a line of JSON.
 
 What it does is said by `do`: "convert" writes the peer's own format; "first" reads an epoch in a
-fresh process; "rate" reads one to warm up and times others; "files" reads a shuffled one; "epoch"
+fresh process; "rate" reads one to warm up, then times epochs until they took `cpu_s`; "files" reads a shuffled one; "epoch"
 is a training process among others, which prints `ready`, begins when a line comes on its standard
 input, and may be killed after `stop_after` batches, when it has saved its state and the next batch
 has come (`saved`).
@@ -9,6 +9,7 @@ has come (`saved`).
 
 import importlib
 import json
+import math
 import os
 import pickle
 import signal
@@ -31,7 +32,8 @@ Asked = dict[str, Any]
 def main() -> None:
     asked = json.loads(sys.argv[1])
     job = Job(**asked["job"])
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job.num_cores])
+    if asked["do"] != "epoch":
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job.num_cores])
     module = importlib.import_module(f"compare_parts.peers.with_{asked['peer']}")
     print(json.dumps(DOES[asked["do"]](module, job, asked)), flush=True)
 
@@ -56,15 +58,15 @@ def _first(module: Any, job: Job, asked: Asked) -> Asked:
 
 def _rate(module: Any, job: Job, asked: Asked) -> Asked:
     reader = module.Reader(job)
-    found = checksum(reader)
-    told: Asked = {"checksum": found, "clock_s": [], "cpu_s": []}
-    for _ in range(asked["repeats"]):
-        started, before = time.perf_counter(), tree_cpu_s()
+    told = {"checksum": checksum(reader), "epochs": 0}
+    started, before = time.perf_counter(), tree_cpu_s()
+    # The system counts CPU time in hundredths of a second.
+    while told.get("cpu_s", 0.0) < asked["cpu_s"]:
         for _ in reader:
             pass
-        told["clock_s"].append(time.perf_counter() - started)
-        told["cpu_s"].append(spent_s(before, tree_cpu_s()))
-    return told
+        told["epochs"] += 1
+        told["cpu_s"] = spent_s(before, tree_cpu_s())
+    return told | {"clock_s": time.perf_counter() - started}
 
 
 def _files(module: Any, job: Job, asked: Asked) -> Asked:
@@ -82,7 +84,7 @@ def _epoch(module: Any, job: Job, asked: Asked) -> Asked:
         readers[job.rank].load([pickle.loads(Path(path).read_bytes()) for path in states])
     print("ready", flush=True)
     sys.stdin.readline()
-    ends = dict[int, float]()
+    ends = dict[int, tuple[float, float]]()
 
     def deliver(rank: int, reader: Iterable[Any]) -> None:
         ends[rank] = _deliver(rank, reader, asked)
@@ -97,20 +99,25 @@ def _epoch(module: Any, job: Job, asked: Asked) -> Asked:
             thread.join()
     if len(ends) < len(readers):
         raise SystemExit("a thread of a rank failed")
-    return {"end_s": max(ends.values())}
+    return {
+        "begin_s": min(begin_s for begin_s, _ in ends.values()),
+        "end_s": max(end_s for _, end_s in ends.values()),
+    }
 
 
-def _deliver(rank: int, reader: Any, asked: Asked) -> float:
-    """When the last batch was delivered. What was delivered until the state was saved, or the end,
-    is written down.
+def _deliver(rank: int, reader: Any, asked: Asked) -> tuple[float, float]:
+    """When the first batch came, and when the last one was delivered. What was delivered until the
+    state was saved, or the end, is written down.
     """
     rows: list[np.ndarray] = []
+    begin_s = math.inf
     row_s = asked["row_s"] * (asked["slowdown"] if rank == 0 else 1.0)
     overslept_s = 0.0
     for number, batch in enumerate(reader, 1):
         if number - 1 == asked["stop_after"] > 0:
             print("saved", flush=True)
             signal.pause()
+        begin_s = min(begin_s, time.monotonic())
         rows.append(np.array(batch["row"]))
         started, work_s = time.monotonic(), len(rows[-1]) * row_s
         time.sleep(max(0.0, work_s - overslept_s))
@@ -120,8 +127,9 @@ def _deliver(rank: int, reader: Any, asked: Asked) -> float:
             _save(rows, Path(asked["saves"], f"{rank}.npy"))
     if asked["stop_after"]:
         raise SystemExit(f"the epoch ended after {len(rows)} batches, before it could be killed")
+    end_s = time.monotonic()
     _save(rows, Path(asked["saves"], f"{rank}.npy"))
-    return time.monotonic()
+    return begin_s, end_s
 
 
 def _save(rows: list[np.ndarray], path: Path) -> None:

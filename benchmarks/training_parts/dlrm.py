@@ -1,5 +1,6 @@
 """A small DLRM in plain torch, and an epoch of it over the batches of any reader."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -77,7 +78,7 @@ class Epoch(NamedTuple):
         cpu_s: CPU seconds of all threads of the process in this time.
         num_rows: Rows trained on.
         num_batches: Steps.
-        loss: The mean loss of the last quarter of the rows.
+        loss: The mean loss of the last quarter of the rows; NaN where there were none.
     """
 
     epoch_s: float
@@ -121,5 +122,5 @@ def train(
         cpu_s=time.process_time() - began_cpu_s,
         num_rows=done_rows,
         num_batches=num_batches,
-        loss=sum(losses) / len(losses),
+        loss=sum(losses) / len(losses) if losses else math.nan,
     )

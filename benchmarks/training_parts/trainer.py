@@ -28,8 +28,9 @@ def main() -> None:
     side, told = sys.argv[1], json.loads(sys.argv[2])
     of = AdsRows(**told["rows"])
     torch.set_num_threads(1)
-    read = _reader(side, of, told)
+    # Before tensorflow is there: triton, which torch's first step imports, crashes after it.
     train(_model(of), lambda: iter([_any_inputs(of)]), _WARM_UP_ROWS)
+    read = _reader(side, of, told)
     share = told["share"]
     # Of a share, whose size is not known before, every loss counts.
     epoch: Epoch = train(_model(of), read, 0 if share else of.num_rows, told["slowdown"])

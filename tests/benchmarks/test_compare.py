@@ -36,17 +36,16 @@ WANTED: dict[str, Any] = {
 }
 
 
-def _job(directory: Path, **more: Any) -> Job:
+def _job(directory: Path) -> Job:
     path = directory / "rows" / "part.parquet"
     path.parent.mkdir()
     pq.write_table(ROWS, path, row_group_size=3)
-    job = {"files": [str(path)], "folder": "", "columns": COLUMNS, "batch_size": 5}
-    return Job(**(job | {"scratch": str(directory)} | more))
+    return Job(files=[str(path)], folder="", columns=COLUMNS, batch_size=5, scratch=str(directory))
 
 
 def _joined(batches: list[Mapping[str, Any]]) -> dict[str, Any]:
     """One batch of them all, as lists."""
-    found = {}
+    found: dict[str, Any] = {}
     for name in COLUMNS:
         parts = [batch[name] for batch in batches]
         if isinstance(parts[0], tuple):

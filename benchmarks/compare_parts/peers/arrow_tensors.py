@@ -4,6 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import torch
+from torch.utils.dlpack import from_dlpack
 
 
 def to_tensors(rows: Any) -> dict[str, Any]:
@@ -16,10 +17,10 @@ def to_tensors(rows: Any) -> dict[str, Any]:
 def _column(array: pa.Array) -> Any:
     if not pa.types.is_list(array.type) and not pa.types.is_large_list(array.type):
         return _tensor(array)
-    offsets = torch.from_dlpack(array.offsets).long()
+    offsets = from_dlpack(array.offsets).long()
     return _tensor(array.flatten()), offsets - offsets[0]
 
 
 def _tensor(array: pa.Array) -> torch.Tensor:
     missing = float("nan") if pa.types.is_floating(array.type) else 0
-    return torch.from_dlpack(array.fill_null(missing))
+    return from_dlpack(array.fill_null(missing))

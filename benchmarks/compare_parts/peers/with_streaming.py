@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow.parquet as pq
+import torch.distributed
 from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 from streaming.base.util import clean_stale_shared_memory
 
@@ -28,6 +29,8 @@ def convert(files: list[str], folder: str) -> None:
 
 class Reader:
     def __init__(self, job: Job) -> None:
+        if job.num_ranks > 1:
+            torch.distributed.init_process_group("gloo")
         clean_stale_shared_memory()
         of = kinds(pq.read_schema(job.files[0]))
         self._loader = StreamingDataLoader(
