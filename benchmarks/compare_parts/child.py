@@ -58,7 +58,7 @@ def _first(module: Any, job: Job, asked: Asked) -> Asked:
 
 def _rate(module: Any, job: Job, asked: Asked) -> Asked:
     reader = module.Reader(job)
-    told = {"checksum": checksum(reader), "epochs": 0}
+    told: Asked = {"checksum": checksum(reader), "epochs": 0}
     started, before = time.perf_counter(), tree_cpu_s()
     # The system counts CPU time in hundredths of a second.
     while told.get("cpu_s", 0.0) < asked["cpu_s"]:

@@ -33,6 +33,7 @@ class Reader:
             own.with_format("arrow").batch(job.batch_size),
             batch_size=None,
             num_workers=job.num_cores if job.num_cores > 1 else 0,
+            persistent_workers=job.num_cores > 1,
             collate_fn=_collated,
         )
 

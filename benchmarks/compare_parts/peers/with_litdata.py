@@ -29,6 +29,7 @@ class Reader:
             StreamingDataset(job.folder, shuffle=job.shuffle, drop_last=False),
             batch_size=job.batch_size,
             num_workers=job.num_cores if job.num_cores > 1 else 0,
+            persistent_workers=job.num_cores > 1,
             collate_fn=partial(unpack, of=of, columns=job.columns),
         )
 
