@@ -156,7 +156,8 @@ def _of_each(columns: Mapping[str, str], runs: Sequence[Run]) -> str:
     rows = [[_head(run), *columns], ["---"] * (len(columns) + 1)]
     for key in keys_of(run):
         figures = [run.figures.get(before + key + after) for before, after in places.values()]
-        rows.append([key, *map(_cell, figures)])
+        if any(figure is not None for figure in figures):
+            rows.append([key, *map(_cell, figures)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -125,6 +125,7 @@ def test_each_table_of_a_page_has_its_own_runs() -> None:
 
 def test_a_star_stands_for_each_key_and_makes_its_row() -> None:
     page = "<!-- occasions\nseconds = peers > * > s\nrows = peers > * > read > rows\n-->\n"
+    page += "\n<!-- occasions\nread = peers > * > read > rows\n-->\n"
     of_peers = {"one": {"s": 1.25, "read": {"rows": [0, 3]}}, "other": {"s": 2}}
     result = {"peers": of_peers, "machine": json.loads(_output()[-1][7:])["machine"]}
     run = run_from(page, [f"RESULT {json.dumps(result)}"])
@@ -132,13 +133,16 @@ def test_a_star_stands_for_each_key_and_makes_its_row() -> None:
         "peers > one > s",
         "peers > other > s",
         "peers > one > read > rows",
-    ]
+    ], "each figure once"
     older = replace(run, date="2026-11-01", figures={"peers > gone > s": 5})
     assert _rows(rendered(page, [older, run])) == [
         "| 2026-11-26, Some CPU, load 0.5 to 1.25 | seconds | rows |",
         "| --- | --- | --- |",
         "| one | 1.25 | 0, 3 |",
         "| other | 2 |  |",
+        "| 2026-11-26, Some CPU, load 0.5 to 1.25 | read |",
+        "| --- | --- |",
+        "| one | 0, 3 |",
     ]
 
 
