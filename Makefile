@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 DEBIAN_SERVERS := nginx-light rclone chromium strace graphviz iproute2 maven default-jdk-headless libgssapi-krb5-2
 NPM_SERVERS := s3rver azurite
 
-.PHONY: demo test test-all lint format ray hadoop hive iceberg faults faults-calls faults-epochs faults-hadoop faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench docs notebooks dist servers clean
+.PHONY: demo test test-all lint format ray hadoop hive iceberg faults faults-calls faults-epochs faults-hadoop faults-hosts faults-processes faults-properties frameworks fuzz sanitize bench compare docs notebooks dist servers clean
 
 demo: $(INSTALLED)
 	$(BIN)/featstore demo
@@ -120,6 +120,11 @@ sanitize: $(INSTALLED)
 
 bench: $(INSTALLED)
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+# featstore beside other readers, each in an environment of its own below build/compare; adds the run to the page.
+compare: $(INSTALLED)
+	$(BIN)/python benchmarks/compare.py --directory build/compare/rows | tee build/compare.txt
+	cd benchmarks && ../$(BIN)/python -m shared_parts.occasions compare ../build/compare.txt
 
 # The site, into build/website/html; a link that leads nowhere fails.
 docs: $(INSTALLED)

@@ -51,6 +51,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.samples.sample_dataset import SampleDataset
 from featstore.tensors.columns import Jagged
 from shared_parts.machine import print_result
+from shared_parts.process_tree import pss_bytes
 
 Array = npt.NDArray[Any]
 NUM_IDS, NUM_FLOATS, NUM_LISTS, MEAN_LENGTH = 24, 6, 10, 5
@@ -285,15 +286,9 @@ def _pss_mb(dataset: Dataset[Any], num_workers: int, method: str) -> float:
     batches = iter(loader)
     for _ in batches:
         pass
-    processes = ["self", *(worker.pid for worker in batches._workers)]
-    total_mb = sum(_pss_kb(process) for process in processes) / 1000
+    total_mb = sum(map(pss_bytes, (os.getpid(), *(of.pid for of in batches._workers)))) / 1e6
     del batches, loader
     return total_mb
-
-
-def _pss_kb(process: int | str) -> int:
-    text = Path(f"/proc/{process}/smaps_rollup").read_text()
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
 
 
 def _cpu_s(work: Callable[[], object]) -> float:

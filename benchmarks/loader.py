@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import Snapshot
-from loader_parts import dataloader, measuring, records
+from loader_parts import dataloader, measuring
 from loader_parts.cases import (
     DLRM_BATCH_SIZE,
     INTERPRETER,
@@ -44,12 +44,11 @@ from loader_parts.cases import (
     Speed,
 )
 from loader_parts.interpreter import interpreter_share
-from loader_parts.peers import PEERS
 from loader_parts.plain_workload import DLRM, PLAIN
 from loader_parts.profile import profile
-from loader_parts.reading import Reader, checksum, columns_of, featstore, floor, from_arrow
+from loader_parts.reading import checksum, columns_of, featstore, floor, from_arrow
 from loader_parts.roofline import costs_of, in_units, limit_of_case, part, share
-from loader_parts.workload import NARROW, RECORDS
+from loader_parts.workload import NARROW
 from shared_parts.machine import print_result
 
 BATCH_SIZE = 4096
@@ -113,31 +112,20 @@ def _files(of: Source, arguments: argparse.Namespace) -> tuple[list[str], list[s
 
 
 def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
-    """The speeds of the loader, and of its peers, as shares of the floor's."""
+    """The speed of the loader as a share of the floor's."""
     measuring.limit_cores(case.num_cores)
     paths, columns, table = _files(case.workload, arguments)
-    peers = PEERS if case.has_peers else {}
-    readers: dict[str, Reader] = {
-        "featstore": featstore(table, shuffle_rows=case.shuffle_rows),
-        **peers,
-    }
-    expected = checksum(from_arrow(floor(paths, columns, 0)))
-    sums = {
-        name: checksum(reader(paths, columns, case.batch_size)) for name, reader in readers.items()
-    }
+    reader = featstore(table, shuffle_rows=case.shuffle_rows)
+    one_epoch = partial(reader, paths, columns, case.batch_size)
+    is_equal = checksum(one_epoch()) == checksum(from_arrow(floor(paths, columns, 0)))
     runs: dict[str, measuring.Run] = {
         "floor": partial(floor, paths, columns, 0, use_threads=case.num_cores > 1),
-        **{
-            name: partial(reader, paths, columns, case.batch_size)
-            for name, reader in readers.items()
-        },
+        "featstore": one_epoch,
     }
     seconds, cpu_seconds = measuring.by_clocks(
         runs, arguments.repeats, [time.perf_counter, time.process_time]
     )
     shares = measuring.ratios(seconds, over="floor")
-    are_equal = {name: found == expected for name, found in sums.items()}
-    one_epoch = partial(readers["featstore"], paths, columns, case.batch_size)
     limit = limit_of_case(paths, columns, one_epoch())
     return {
         **shares,
@@ -160,43 +148,9 @@ def _speed(arguments: argparse.Namespace, case: Speed) -> Figures:
             _sized(case.workload, arguments).num_rows / statistics.median(seconds["floor"])
         ),
         "required": case.required,
-        "equal_checksums": are_equal,
-        "ok": all(are_equal.values())
-        and shares["featstore"]["median"] >= case.required
-        and _is_ahead(shares),
+        "equal_checksums": is_equal,
+        "ok": is_equal and shares["featstore"]["median"] >= case.required,
     }
-
-
-def _records(arguments: argparse.Namespace) -> Figures:
-    """Rows per second of tf.data over TFRecord files of the first rows, as a share of the floor's
-    over all rows.
-    """
-    if not records.IS_INSTALLED:
-        return {"left_out": "tensorflow is not installed", "ok": True}
-    measuring.limit_cores(2)
-    paths, columns, _ = _files(NARROW, arguments)
-    first = RECORDS.write(Path(arguments.directory))
-    readers: dict[str, Reader] = {
-        "raw": records.by_records,
-        "gzip": partial(records.by_records, is_compressed=True),
-    }
-    expected = checksum(from_arrow(floor(first, columns, 0)))
-    are_equal = {
-        name: checksum(reader(first, columns, BATCH_SIZE)) == expected
-        for name, reader in readers.items()
-    }
-    runs: dict[str, measuring.Run] = {
-        name: partial(reader, first, columns, BATCH_SIZE) for name, reader in readers.items()
-    }
-    seconds = measuring.in_turn(
-        {"floor": partial(floor, paths, columns, 0), **runs}, arguments.repeats
-    )
-    times_fewer = RECORDS.num_rows / _sized(NARROW, arguments).num_rows
-    shares = {
-        name: round(share["median"] * times_fewer, 4)
-        for name, share in measuring.ratios(seconds, over="floor").items()
-    }
-    return {"shares": shares, "equal_checksums": are_equal, "ok": all(are_equal.values())}
 
 
 def _dataloader(
@@ -210,10 +164,6 @@ def _dataloader(
     limit = limit_of_case(paths, columns, from_arrow(floor(paths, columns, 0)))
     found = dataloader.compare(paths, columns, batch_size, repeats=arguments.repeats)
     return found | {"share_of_limit": round(share(limit, found["median_s"], 2), 3)}
-
-
-def _is_ahead(shares: dict[str, dict[str, float]]) -> bool:
-    return all(shares["featstore"]["median"] >= share["median"] for share in shares.values())
 
 
 def _serial(arguments: argparse.Namespace, case: Serial) -> Figures:
@@ -363,7 +313,6 @@ CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "dlrm-dataloader": partial(_dataloader, workload=DLRM, batch_size=DLRM_BATCH_SIZE),
     **{name: partial(_serial, case=case) for name, case in SERIAL.items()},
     **{name: partial(_interpreter, case=case) for name, case in INTERPRETER.items()},
-    "records": _records,
     "first-batch": partial(_first_batch, workload=NARROW),
     "plain-first-batch": partial(_first_batch, workload=PLAIN),
     "dlrm-first-batch": partial(_first_batch, workload=DLRM, batch_size=DLRM_BATCH_SIZE),

@@ -16,6 +16,9 @@ stored and moved, CPU seconds, also of the server, and the loss, which must be t
 featstore and local are compared over longer epochs, too: the same files under four names each.
 What is waited for the first file is the same there, and a smaller share.
 
+Then tfrecord and featstore train in three processes of which one takes five times as long for each
+step; a model for each, since what is measured is who reads how much until when.
+
 tensorflow is installed into an environment of its own below DIR, once.
 
     python benchmarks/training.py [--small] [--setting NAME ...] [--repeats N] [--directory DIR]
@@ -29,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +59,8 @@ SIDES = {
 }
 # The sides that are compared over longer epochs, and how many names each file has there.
 LONG_SIDES, NUM_NAMES = ("featstore", "local"), 4
+# The sides that are compared with a slow worker, how many workers, and how much slower it is.
+SHARED_SIDES, NUM_WORKERS, SLOWDOWN = ("tfrecord", "featstore"), 3, 5.0
 TRAINER = Path(__file__).parent / "training_parts" / "trainer.py"
 Epochs = dict[str, list[dict[str, float]]]
 
@@ -77,32 +83,60 @@ class Runner:
 
     def epoch(self, side: str, url: str) -> dict[str, float]:
         """What one epoch took, by the names of `Epoch`, "moved_bytes" and "server_cpu_s"."""
-        folder = self.folders[SIDES[side]]
-        names = sorted(path.name for path in folder.iterdir())
         with tempfile.TemporaryDirectory(dir=self.scratch) as directory:
-            told = {
-                "rows": asdict(self.of),
-                "batch_size": BATCH_SIZE,
-                "local": str(folder),
-                "urls": [] if side == "local" else [f"{url}/{folder.name}/{n}" for n in names],
-                "directory": directory,
-            }
-            python = self.tensorflow if side.startswith("tfrecord") else sys.executable
             before, before_cpu_s = sent_bytes(url), server_cpu_s(url)
-            done = subprocess.run(
-                [python, str(TRAINER), side, json.dumps(told)],
-                env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
-                check=True,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+            with self._trainer(side, url, directory) as trainer:
+                found = _told_by(trainer)
             found["moved_bytes"] = sent_bytes(url) - before
             found["server_cpu_s"] = server_cpu_s(url) - before_cpu_s
         if found["num_rows"] != self.of.num_rows:
             raise SystemExit(f"{side}: expected {self.of.num_rows} rows, found {found['num_rows']}")
         print(f"{side}: {found}", flush=True)
         return found
+
+    def slow_worker(self, side: str, url: str) -> dict[str, float]:
+        """An epoch of three workers of which one takes five times as long for a step: "epoch_s" of
+        the last one to end, and "share_of_slow" of the rows. Files of TFRecord are dealt to them.
+        """
+        with tempfile.TemporaryDirectory(dir=self.scratch) as directory, ExitStack() as stack:
+            trainers = []
+            for rank in range(NUM_WORKERS):
+                own = Path(directory, str(rank))
+                own.mkdir()
+                share = {
+                    "rank": rank,
+                    "num_ranks": NUM_WORKERS,
+                    "store": f"sqlite://{directory}/epoch.sqlite",
+                }
+                slowdown = 1.0 if rank else SLOWDOWN
+                trainer = self._trainer(side, url, str(own), share=share, slowdown=slowdown)
+                trainers.append(stack.enter_context(trainer))
+            epochs = [_told_by(trainer) for trainer in trainers]
+        rows = [epoch["num_rows"] for epoch in epochs]
+        if sum(rows) != self.of.num_rows:
+            raise SystemExit(f"{side}: expected {self.of.num_rows} rows, found {rows}")
+        took_s = max(epoch["epoch_s"] for epoch in epochs)
+        return {"epoch_s": round(took_s, 2), "share_of_slow": round(rows[0] / sum(rows), 3)}
+
+    def _trainer(self, side: str, url: str, directory: str, **more: Any) -> "subprocess.Popen[str]":
+        folder = self.folders[SIDES[side]]
+        names = sorted(path.name for path in folder.iterdir())
+        told = {
+            "rows": asdict(self.of),
+            "batch_size": BATCH_SIZE,
+            "local": str(folder),
+            "urls": [] if side == "local" else [f"{url}/{folder.name}/{n}" for n in names],
+            "directory": directory,
+            "share": None,
+            "slowdown": 1.0,
+        }
+        python = self.tensorflow if side.startswith("tfrecord") else sys.executable
+        return subprocess.Popen(
+            [python, str(TRAINER), side, json.dumps(told | more)],
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def of_longer_epochs(self) -> "Runner":
         """The same for epochs that are longer: each Parquet file has further names."""
@@ -116,6 +150,15 @@ class Runner:
                     name.hardlink_to(path)
         of = replace(self.of, num_files=NUM_NAMES * self.of.num_files)
         return replace(self, of=of, folders={"parquet": longer})
+
+
+def _told_by(trainer: "subprocess.Popen[str]") -> dict[str, float]:
+    """What a trainer prints at its end."""
+    out, _ = trainer.communicate()
+    if trainer.returncode:
+        raise SystemExit(f"a trainer ended with exit code {trainer.returncode}")
+    found: dict[str, float] = json.loads(out.splitlines()[-1])
+    return found
 
 
 def main() -> int:
@@ -175,6 +218,7 @@ def _setting(runner: Runner, remote: Remote, repeats: int) -> dict[str, Any]:
                 found.append(runner.epoch(side, url))
             for side, found in long_epochs.items():
                 found.append(longer.epoch(side, url))
+        shared = {side: runner.slow_worker(side, url) for side in SHARED_SIDES}
     of_tfrecord, of_local = _ratio(epochs, "tfrecord"), 1 / _ratio(long_epochs, "local")
     featstore = _medians(long_epochs["featstore"])
     line_s = featstore["moved_bytes"] / remote.bytes_per_s
@@ -190,6 +234,10 @@ def _setting(runner: Runner, remote: Remote, repeats: int) -> dict[str, Any]:
         "times_as_fast_as_tfrecord": round(of_tfrecord, 2),
         "long_epoch_over_local": round(of_local, 3),
         "epoch_over_local": round(1 / _ratio(epochs, "local"), 3),
+        "slow_worker": shared,
+        "slow_worker_times_as_fast_as_tfrecord": round(
+            shared["tfrecord"]["epoch_s"] / shared["featstore"]["epoch_s"], 2
+        ),
         "line_suffices": suffices,
         "losses_differ_by": differs_by,
         "sides": {side: _told(_medians(found)) for side, found in epochs.items()},

@@ -38,7 +38,6 @@ class Speed:
     num_cores: int = 2
     batch_size: int = 4096
     shuffle_rows: int | None = None
-    has_peers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +87,6 @@ SPEEDS = {
     **_on_cores("dlrm-unshuffled", (1.8, 1.8), **_DLRM),
     **_on_cores("dlrm-batch-512", (1.4, 1.2), **_DLRM | {"batch_size": 512}),
     **_on_cores("dlrm-shuffled", (1.1, 1.1), **_DLRM, shuffle_rows=WINDOW_ROWS),
-    "peers": Speed(workload=NARROW, required=1.5, has_peers=True),
-    "dlrm-peers": Speed(**_DLRM, required=1.8, has_peers=True),
 }
 SERIAL = {
     "serial-41": Serial(workload=NARROW, batch_size=4096, most=0.06),

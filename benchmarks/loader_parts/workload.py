@@ -63,7 +63,6 @@ class Workload:
 
 
 NARROW = Workload(name="narrow", num_files=8, rows_per_file=50_000, num_slots=200, num_selected=40)
-RECORDS = replace(NARROW, name="records", num_files=1, rows_per_file=8_192)
 WIDE = Workload(name="wide", num_files=4, rows_per_file=25_000, num_slots=2_000, num_selected=400)
 
 

@@ -6,13 +6,13 @@ import threading
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from random_access_parts.rows import Rows
+from shared_parts.process_tree import pss_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def measure(side: Any, rows: Rows, num_workers: int, batch_size: int, run_s: flo
     try:
         start.wait(600)  # All have opened the side and checked a batch.
         found = [connection.recv() for _, connection in workers]
-        pss_bytes = sum(_pss_bytes(pid) for pid in (os.getpid(), *(p.pid for p, _ in workers)))
+        held_bytes = sum(pss_bytes(pid) for pid in (os.getpid(), *(p.pid for p, _ in workers)))
         for _, connection in workers:
             connection.send(None)
     except (EOFError, threading.BrokenBarrierError) as error:
@@ -71,7 +71,7 @@ def measure(side: Any, rows: Rows, num_workers: int, batch_size: int, run_s: flo
     # Not the sum of each one's rate: with more workers than cores they do not run all at once.
     wall_s = max(end_s for _, _, end_s, _ in found) - min(begin_s for _, begin_s, _, _ in found)
     return Measured(
-        pss_bytes=pss_bytes,
+        pss_bytes=held_bytes,
         rows_per_s=num_rows / wall_s,
         cpu_us_per_row=1e6 * sum(cpu_s for _, _, _, cpu_s in found) / max(1, num_rows),
     )
@@ -98,10 +98,3 @@ def _work(
         num_rows += batch_size
     results.send((num_rows, begin_s, time.monotonic(), time.process_time() - begin_cpu_s))
     results.recv()  # The parent looks at what is held.
-
-
-def _pss_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError(f"no Pss in /proc/{pid}/smaps_rollup")

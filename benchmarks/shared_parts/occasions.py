@@ -11,6 +11,9 @@ figure in the `RESULT` line, and what is required of it, if anything:
     of `ParquetFile`, 100 columns (required at most 1.5) = columns > 100 > ratio
     -->
 
+A `*` in each path of a table (`peers > * > memory_mb`) stands for all keys that are there. The
+table then shows the last of the runs that it would show, with a row for each key.
+
 `occasions/NAME.jsonl` has a line for each run, with the figures that its page names. A table shows
 one run on each CPU, of those that have more than half of its figures, or any if none has: the
 newest that is quiet and of full size, else the newest of full size, else the newest. A run whose
@@ -30,6 +33,7 @@ from typing import Any
 PAGES = Path(__file__).parents[1]
 _COMMENT = re.compile(r"<!-- occasions\n(?P<figures>.*?)-->\n(?P<table>(?:\n?\|[^\n]*\n)*)", re.S)
 _REQUIRED = re.compile(r"\s*\(required (.*?)\)")
+_BETWEEN, _EACH = " > ", "*"
 _QUIET_LOAD, _NO_CPU = 2.0, "CPU not recorded"
 
 
@@ -89,7 +93,8 @@ def run_from(page: str, lines: Iterable[str], note: str = "") -> Run:
         )
     result = json.loads(results[-1].removeprefix("RESULT "))
     machine = result["machine"]
-    paths = [path for table in tables for path in _columns(table).values()]
+    named = [path for table in tables for path in _columns(table).values()]
+    paths = [path for of in named for path in _paths(result, of)]
     return Run(
         date=machine["date"],
         cpu=machine["cpu"],
@@ -113,6 +118,8 @@ def rendered(page: str, runs: Sequence[Run]) -> str:
 
 def _with_table(found: re.Match[str], runs: Sequence[Run]) -> str:
     columns = _columns(found)
+    if any(_EACH in path for path in columns.values()):
+        return f"<!-- occasions\n{found['figures']}-->\n\n{_of_each(columns, runs)}\n"
     required = [" ".join(_REQUIRED.findall(name)) for name in columns]
     rows = [["run", *(_REQUIRED.sub("", name) for name in columns)], ["---"] * (len(columns) + 1)]
     if any(required):
@@ -121,6 +128,50 @@ def _with_table(found: re.Match[str], runs: Sequence[Run]) -> str:
         rows.append([_head(run), *(_cell(run.figures.get(path)) for path in columns.values())])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"<!-- occasions\n{found['figures']}-->\n\n{table}\n"
+
+
+def _of_each(columns: Mapping[str, str], runs: Sequence[Run]) -> str:
+    """A table with a row for each key that stands for the `*`."""
+    places = {name: path.split(_EACH) for name, path in columns.items()}
+
+    def keys_of(run: Run) -> list[str]:
+        found = [
+            path.removeprefix(before).partition(_BETWEEN)[0]
+            for path in run.figures
+            for before, _ in places.values()
+            if path.startswith(before)
+        ]
+        return list(dict.fromkeys(found))
+
+    paths = {
+        before + key + after
+        for run in runs
+        for key in keys_of(run)
+        for before, after in places.values()
+    }
+    shown = _shown(runs, paths)
+    if not shown:
+        return ""
+    run = shown[-1]
+    rows = [[_head(run), *columns], ["---"] * (len(columns) + 1)]
+    for key in keys_of(run):
+        figures = [run.figures.get(before + key + after) for before, after in places.values()]
+        if any(figure is not None for figure in figures):
+            rows.append([key, *map(_cell, figures)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _paths(result: Any, path: str) -> list[str]:
+    """The paths that a path with `*` stands for, or itself."""
+    if _EACH not in path:
+        return [path]
+    before, after = path.split(_EACH)
+    each = at(result, before.removesuffix(_BETWEEN))
+    return [before + key + after for key in each if _has(each[key], after.removeprefix(_BETWEEN))]
+
+
+def _has(found: Any, path: str) -> bool:
+    return path.split(_BETWEEN)[0] in _candidates(found, path.split(_BETWEEN)[0])
 
 
 def _columns(found: re.Match[str]) -> dict[str, str]:
@@ -153,7 +204,7 @@ def at(result: Any, path: str) -> Any:
         ValueError: There is none; the message names what there is.
     """
     found = result
-    for step in path.split(" > "):
+    for step in path.split(_BETWEEN):
         candidates = _candidates(found, step)
         if step not in candidates:
             there = ", ".join(candidates) or found

@@ -1,4 +1,4 @@
-"""CPU seconds and memory of this process and of all that it started, from /proc."""
+"""CPU seconds and memory of a process and of all that it started, from /proc."""
 
 import os
 import time
@@ -90,12 +90,27 @@ def peak_bytes() -> int:
     return max(map(_peak_bytes, _tree()))
 
 
-def _tree() -> Iterator[int]:
+def tree_pss_bytes(pid: int) -> int:
+    """The memory of a process and of those below it, what they share counted once (PSS)."""
+    return sum(map(pss_bytes, _tree(pid)))
+
+
+def pss_bytes(pid: int) -> int:
+    """The memory of a process, with its part of what it shares; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(of.split()[1]) * 1024 for of in lines if of.startswith("Pss:")), 0)
+
+
+def _tree(root: int | None = None) -> Iterator[int]:
+    """The ids of a process, of this one if none is said, and of those below it."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and (stat := _stat(int(entry.name))):
             children.setdefault(int(stat[_PARENT]), []).append(int(entry.name))
-    waiting = [os.getpid()]
+    waiting = [os.getpid() if root is None else root]
     while waiting:
         pid = waiting.pop()
         waiting += children.get(pid, [])

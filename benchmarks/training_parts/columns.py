@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -99,16 +99,27 @@ class FeatstoreReader:
         urls: The files at a server, in order, to be staged; none: those of the folder are read.
         batch_size: Rows of a batch.
         directory: Where to stage.
+        share: The "store" through which several processes share the epoch, if they do.
     """
 
     def __init__(
-        self, of: AdsRows, local: str, urls: Sequence[str], batch_size: int, directory: Path
+        self,
+        of: AdsRows,
+        local: str,
+        urls: Sequence[str],
+        batch_size: int,
+        directory: Path,
+        share: Mapping[str, Any] | None = None,
     ) -> None:
         self._of, self._batch_size = of, batch_size
         # A server over HTTP has no listing, so the snapshot comes from the folder.
         snapshot = open_snapshot(local)
         self._snapshot = at(snapshot, urls[0].rpartition("/")[0]) if urls else snapshot
         self._staging = {"directory": str(directory)} if urls else None
+        self._order: dict[str, Any] = {"order": "static"}
+        if share:
+            dispatch = {"store": share["store"], "run_id": "run", "in_step": False}
+            self._order = {"order": "dynamic", "dispatch": dispatch}
 
     def __call__(self) -> Iterator[Inputs]:
         ids, lists, floats = (self._of.selected(kind) for kind in "ilf")
@@ -118,8 +129,8 @@ class FeatstoreReader:
             slots=[*requests, *floats],
             labels=[LABEL],
             batch_size=self._batch_size,
-            order="static",
             staging=self._staging,
+            **self._order,
         ) as loader:
             for batch in loader:
                 jagged: list[Any] = [batch[name] for name in lists]

@@ -1,5 +1,6 @@
 """A small DLRM in plain torch, and an epoch of it over the batches of any reader."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -77,7 +78,7 @@ class Epoch(NamedTuple):
         cpu_s: CPU seconds of all threads of the process in this time.
         num_rows: Rows trained on.
         num_batches: Steps.
-        loss: The mean loss of the last quarter of the rows.
+        loss: The mean loss of the last quarter of the rows; NaN where there were none.
     """
 
     epoch_s: float
@@ -89,8 +90,12 @@ class Epoch(NamedTuple):
     loss: float
 
 
-def train(model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int) -> Epoch:
-    """Trains over the batches that `read` gives, and counts `num_rows` of them as the whole."""
+def train(
+    model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int, slowdown: float = 1.0
+) -> Epoch:
+    """Trains over the batches that `read` gives, and counts `num_rows` of them as the whole. A
+    step takes `slowdown` times as long as it takes, the rest asleep.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=_LEARNING_RATE)
     losses, num_batches, done_rows, waits_s = [], 0, 0, list[float]()
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
@@ -101,6 +106,7 @@ def train(model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int) -> E
         waits_s.append(time.perf_counter() - asked_s)
         if inputs is None:
             break
+        step_s = time.perf_counter()
         loss = nn.functional.binary_cross_entropy_with_logits(model(inputs), inputs.label)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -108,6 +114,7 @@ def train(model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int) -> E
         num_batches, done_rows = num_batches + 1, done_rows + len(inputs.label)
         if done_rows > num_rows * 3 // 4:
             losses.append(loss.item())
+        time.sleep((slowdown - 1) * (time.perf_counter() - step_s))
     return Epoch(
         epoch_s=time.perf_counter() - began_s,
         waited_s=sum(waits_s),
@@ -115,5 +122,5 @@ def train(model: Dlrm, read: Callable[[], Iterator[Inputs]], num_rows: int) -> E
         cpu_s=time.process_time() - began_cpu_s,
         num_rows=done_rows,
         num_batches=num_batches,
-        loss=sum(losses) / len(losses),
+        loss=sum(losses) / len(losses) if losses else math.nan,
     )

@@ -28,9 +28,12 @@ def main() -> None:
     side, told = sys.argv[1], json.loads(sys.argv[2])
     of = AdsRows(**told["rows"])
     torch.set_num_threads(1)
-    read = _reader(side, of, told)
+    # Before tensorflow is there: triton, which torch's first step imports, crashes after it.
     train(_model(of), lambda: iter([_any_inputs(of)]), _WARM_UP_ROWS)
-    epoch: Epoch = train(_model(of), read, of.num_rows)
+    read = _reader(side, of, told)
+    share = told["share"]
+    # Of a share, whose size is not known before, every loss counts.
+    epoch: Epoch = train(_model(of), read, 0 if share else of.num_rows, told["slowdown"])
     print(json.dumps(epoch._asdict()))
 
 
@@ -39,15 +42,17 @@ def _reader(side: str, of: AdsRows, told: dict[str, Any]) -> Callable[[], Iterat
     if side.startswith("tfrecord"):
         # tensorflow lives in an environment of its own.
         records = importlib.import_module("training_parts.records")
+        share = told["share"]
+        urls = told["urls"][share["rank"] :: share["num_ranks"]] if share else told["urls"]
         reader: Callable[[], Iterator[Inputs]] = records.RecordReader(
-            of, told["urls"], Path(told["directory"]), batch_size
+            of, urls, Path(told["directory"]), batch_size
         )
         return reader
     columns = importlib.import_module("training_parts.columns")
     if side == "pyarrow":
         return columns.ArrowReader(of, told["urls"], batch_size)  # type: ignore[no-any-return]
     return columns.FeatstoreReader(  # type: ignore[no-any-return]
-        of, told["local"], told["urls"], batch_size, Path(told["directory"])
+        of, told["local"], told["urls"], batch_size, Path(told["directory"]), told["share"]
     )
 
 

@@ -123,6 +123,29 @@ def test_each_table_of_a_page_has_its_own_runs() -> None:
     ]
 
 
+def test_a_star_stands_for_each_key_and_makes_its_row() -> None:
+    page = "<!-- occasions\nseconds = peers > * > s\nrows = peers > * > read > rows\n-->\n"
+    page += "\n<!-- occasions\nread = peers > * > read > rows\n-->\n"
+    of_peers = {"one": {"s": 1.25, "read": {"rows": [0, 3]}}, "other": {"s": 2}}
+    result = {"peers": of_peers, "machine": json.loads(_output()[-1][7:])["machine"]}
+    run = run_from(page, [f"RESULT {json.dumps(result)}"])
+    assert list(run.figures) == [
+        "peers > one > s",
+        "peers > other > s",
+        "peers > one > read > rows",
+    ], "each figure once"
+    older = replace(run, date="2026-11-01", figures={"peers > gone > s": 5})
+    assert _rows(rendered(page, [older, run])) == [
+        "| 2026-11-26, Some CPU, load 0.5 to 1.25 | seconds | rows |",
+        "| --- | --- | --- |",
+        "| one | 1.25 | 0, 3 |",
+        "| other | 2 |  |",
+        "| 2026-11-26, Some CPU, load 0.5 to 1.25 | read |",
+        "| --- | --- |",
+        "| one | 0, 3 |",
+    ]
+
+
 def test_a_run_has_the_figures_that_its_page_names() -> None:
     assert run_from(PAGE, _output()) == RUN
     assert run_from(PAGE, _output("--small")).small

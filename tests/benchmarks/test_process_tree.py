@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from shared_parts.process_tree import spent_s, tree_cpu_s
+from shared_parts.process_tree import pss_bytes, spent_s, tree_cpu_s, tree_pss_bytes
 
 BURN = "import time\nwhile time.process_time() < 0.5: pass\n"
 # Its child burns, and waits until it is told to end. The parent ignores SIGCHLD as Spark's daemon
@@ -42,6 +42,19 @@ def test_what_a_child_spent_before_is_not_counted_when_it_ends() -> None:
         child.stdin.close()
         child.wait()
         assert -0.05 < spent_s(before, tree_cpu_s()) < 0.3
+
+
+def test_memory_of_a_tree_is_that_of_its_processes_and_nothing_of_an_ended_one() -> None:
+    program = "import subprocess, sys; kept = b'x' * (32 << 20); subprocess.run(['cat'])"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as parent:
+        deadline = time.monotonic() + 10
+        while tree_pss_bytes(parent.pid) <= pss_bytes(parent.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert tree_pss_bytes(parent.pid) > pss_bytes(parent.pid) > 32 << 20
+        assert parent.stdin is not None
+        parent.stdin.close()
+        parent.wait()
+        assert tree_pss_bytes(parent.pid) == 0
 
 
 def test_a_process_that_ends_is_not_subtracted_from_what_others_spend_meanwhile() -> None:
