@@ -273,7 +273,7 @@ class Table:
         names = None if slots is None else frozenset(select(slots, known))
         own = None if names is None else [name for name in self.schema.names if name in names]
         schema = selected_schema(self.schema, own)
-        histories = selected_histories(self.schema, names or frozenset(known))
+        histories = selected_histories(self.schema, known if names is None else names)
         return nullable_integers(self._first(num_rows, schema, self._where(where), histories))
 
     def _first(
@@ -301,10 +301,12 @@ class Table:
                     if where is not None:
                         is_match = np.asarray(where.mask(table))
                     rows = np.flatnonzero(is_match)[: num_rows - found.num_rows]
-                    columns = dict(zip(table.column_names, table.take(pa.array(rows)), strict=True))
-                    columns |= read_lists(base, groups, histories, index, rows, deleted)
-                    part = [columns[name] for name in fields.names]
-                    found = pa.concat_tables([found, pa.Table.from_arrays(part, schema=fields)])
+                    if len(rows):
+                        shown_rows = table.take(pa.array(rows))
+                        columns = dict(zip(table.column_names, shown_rows, strict=True))
+                        columns |= read_lists(base, groups, histories, index, rows, deleted)
+                        part = [columns[name] for name in fields.names]
+                        found = pa.concat_tables([found, pa.Table.from_arrays(part, schema=fields)])
                     if found.num_rows == num_rows:
                         return found
         return found

@@ -99,6 +99,8 @@ def write_by_key(task: GroupTask, partition: KeyedPartition, attempt: int = 0) -
     files, key_type = list(partition.files.values()), raw.schema.field(key).type
     keys = [_base_keys(file, key, key_type) for file in files]
     raw_places = _match_rows(pa.chunked_array(keys, key_type), raw.column(key), key, files)
+    for name in sorted({history.as_of for history in task.spec.histories} - task.part.names):
+        _require_times(name, raw, raw_places, key, files)
     # The loop below takes only these columns; the key column is not written.
     schema = task.stored(Extractor(task.spec).schema)
     first, columns = 0, raw.select([n for n in schema.column_names if n in raw.column_names])
@@ -303,6 +305,37 @@ def _match_rows(
         )
     _require_once(len(places) - int(np.count_nonzero(np.bincount(places))), key, "the table")
     return places
+
+
+def _require_times(
+    name: str, raw: pa.Table, places: Integers, key: str, files: Sequence[DataFile]
+) -> None:
+    """InputError if the times of the raw rows, up to which they see events, are not those of the
+    table's rows, with which their events are read: a row would have events of its future.
+    """
+    type_ = raw.schema.field(name).type
+    times = pa.chunked_array([_base_times(file, name, type_) for file in files], type_)
+    found = raw.column(name).take(array_of(places))
+    are_null = pc.and_(pc.is_null(times), pc.is_null(found))
+    differ = np.flatnonzero(pc.invert(pc.fill_null(pc.equal(times, found), are_null)))
+    if len(differ):
+        row = int(differ[0])
+        raise InputError(
+            f"{name!r} of {len(differ):,} of {len(times):,} rows of the table ({files[0].path}, "
+            f"...) is another in the raw rows, such as where {key} is "
+            f"{raw.column(key)[int(places[row])].as_py()!r}: expected {times[row]}, found "
+            f"{found[row]}; a row sees events up to the table's time: give the raw rows that made "
+            "the table, or extract the partition again"
+        )
+
+
+def _base_times(file: DataFile, name: str, type_: pa.DataType) -> pa.Array:
+    """A column of a base file, or of the last of its slot groups' files that has it."""
+    for part in reversed(file.parts):
+        with as_input_errors(part.path), open_raw(part.url) as source:
+            if name in source.schema_arrow.names:
+                return source.read([name], use_threads=False).column(name).cast(type_)
+    raise InputError(f"{file.path}: expected a column {name!r}, found none; write the file again")
 
 
 def _require_once(num_twice: int, key: str, where: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from featstore.base.closing import noted_on_failure
-from featstore.base.errors import CommitConflictError, ConfigError, InputError
+from featstore.base.errors import CommitConflictError, ConfigError, EmptyInputError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.by_key import KeyRunner, keyed_partitions, run_by_key
@@ -134,7 +134,8 @@ def extract_group(
     expected = f"one to add slot group {group.name!r} to"
     base = open_existing(job.table_url, "add a slot group", expected)
     files = _raw_files(job, base, with_text=runs_here(runner))
-    with_rows = by_partition(file for file in files if any(file.row_groups))
+    if not (with_rows := by_partition(file for file in files if any(file.row_groups))):
+        raise EmptyInputError(f"{redact(job.input_url)} holds no rows; the table is left as it is")
     partitions = tuple(found[0].partition for found in with_rows.values())
     base_files = _base_files(base, partitions)
     part, schema = _part(group, base, base_files)

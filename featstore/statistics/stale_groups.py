@@ -197,8 +197,10 @@ def _command(snapshot: Snapshot, stale: StaleGroup) -> str:
     is_labels = stale.name == LABELS
     command = "table relabel" if is_labels else "extract"
     group = [] if is_labels else [f"--group {stale.name}"]
+    [histories] = [each.histories for each in snapshot.groups if each.name == stale.name]
+    logs = [f"--events {history.name}=URL" for history in histories]
     table = f"--spec SPEC --input RAW --table {redact(snapshot.url)}"
-    return " ".join([f"featstore {command} {table}", *where, *group, "--key COLUMN"])
+    return " ".join([f"featstore {command} {table}", *where, *group, "--key COLUMN", *logs])
 
 
 def _text(stale: StaleGroup) -> str:

@@ -18,6 +18,7 @@ import pytest
 from featstore import api
 from featstore.base.errors import (
     CommitConflictError,
+    EmptyInputError,
     InputError,
     StaleGroupError,
     StoreError,
@@ -380,6 +381,10 @@ def test_there_must_be_a_table_and_the_partition(base: ExtractJob, tmp_path: Pat
         extract_group(GroupJob(job=replace(wider(base), partition={"day": "2"}), name="more"))
     with pytest.raises(InputError, match="is partitioned by day, the input by nothing"):
         extract_group(GroupJob(job=replace(wider(base), partition={}), name="more"))
+    put_parquet(tmp_path / "none/a.parquet", rows(0))
+    nothing = replace(wider(base), input_url=str(tmp_path / "none"))
+    with pytest.raises(EmptyInputError, match="none holds no rows; the table is left as it is"):
+        extract_group(GroupJob(job=nothing, name="more"))
     days = Path(base.input_url).rename(tmp_path / "day=1")
     with pytest.raises(InputError, match="give --partition-from-path day "):
         api.relabel(wider(base).spec, days, base.table_url, key="request")

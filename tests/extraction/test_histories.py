@@ -655,6 +655,7 @@ def test_people_see_the_events_of_rows_with_the_texts_of_signs(
         assert texts["clicks_item"] == [known.get(sign, str(sign)) for sign in row["clicks_item"]]
         num_texts += len(set(texts["clicks_item"]) & set(known.values()))
         assert not {"clicks_end", "clicks_length", "clicks_back"} & row.keys()
+    assert "clicks_item" not in table.head(1, slots=[]).column_names
     assert num_texts > 5
     where = "clicks_length = 3 and item is not null"
     options = ["table", "show", job.table_url, "--where", where]
@@ -710,6 +711,26 @@ def test_a_group_keeps_the_time_of_rows_that_the_table_lacks(job: ExtractJob) ->
     [group] = open_snapshot(job.table_url).groups
     assert group.schema.column_names[0] == "ts"
     assert check_rows(job) > 1_000
+
+
+def test_a_group_of_rows_with_other_times_than_the_table_is_refused(
+    job: ExtractJob, tmp_path: Path
+) -> None:
+    """They would see events of the future of the table's rows."""
+    plain_table(job)
+    first, second = (tmp_path / f"raw/{name}.parquet" for name in "ab")
+    rows = pq.read_table(first).to_pylist() + pq.read_table(second).to_pylist()
+    for change in (datetime.timedelta(seconds=900), None):
+        later = [dict(row) for row in rows]
+        for row in later:
+            if row["row"] in (3, 5):
+                row["ts"] = None if change is None else (row["ts"] or START) + change
+        put_parquet(tmp_path / "later/a.parquet", pa.Table.from_pylist(later, ROWS))
+        with pytest.raises(
+            InputError, match=r"^'ts' of 2 of 500 rows of the table .* where row is 3: expected 20"
+        ):
+            with_a_group(replace(job, input_url=str(tmp_path / "later")))
+    assert not open_snapshot(job.table_url).groups
 
 
 def test_a_history_is_read_from_its_group_beside_another_of_the_base(job: ExtractJob) -> None:
@@ -796,7 +817,10 @@ def test_a_history_of_a_stale_group_is_not_read_as_missing(job: ExtractJob) -> N
     with_a_group(job)
     changed = replace(plain_spec(), keep=("row", "ts"))
     extract_files(replace(job, spec=changed, events={}, run_id="base 2"))
-    with pytest.raises(StaleGroupError, match=r"slot group 'seen' is stale .* clicks_end"):
+    with pytest.raises(
+        StaleGroupError,
+        match=r"slot group 'seen' is stale .* clicks_end.* --group seen --key COLUMN --events clicks=URL`, ",
+    ):
         check_rows(job)
     options: dict[str, Any] = {"slots": ["clicks_item"], "batch_size": 500}
     with FeatureLoader(job.table_url, stale_groups="missing", **options) as loader:
@@ -809,7 +833,11 @@ def test_what_a_group_with_a_history_needs(job: ExtractJob) -> None:
     plain_table(job)
     wrong: tuple[tuple[ExtractJob, str | None, str], ...] = (
         (job, None, r"^histories: expected --key .* for 'clicks', found none"),
-        (replace(job, events={}), "row", "^events: expected those of clicks, found none of clicks"),
+        (
+            replace(job, events={}),
+            "row",
+            "^events: expected the log of the history 'clicks', found none",
+        ),
     )
     for one, key, said in wrong:
         with pytest.raises(ConfigError, match=said):

@@ -3,6 +3,7 @@ splits, mixed.
 """
 
 import logging
+import math
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -307,7 +308,7 @@ class _Mixer:
             return
         wanted = max(2 * _FEW_GATHERED, self._terms.whole_rows) * row_bytes
         wanted_bytes = max(
-            self._budget.bytes_to_gather_at_once(int(wanted)),
+            self._budget.bytes_to_gather_at_once(math.ceil(wanted)),
             self._budget.bytes_to_decode_at_once(self._streams.largest_bytes),
         )
         if self._stats.note_pieces(num_rows, wanted_bytes):

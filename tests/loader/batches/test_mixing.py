@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, groupby, repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -245,6 +246,19 @@ def test_each_split_gives_rows_in_proportion_to_those_it_has(tmp_path: Path) -> 
     found = drawn(mixed(iter(map(work_on, files, range(2))), width=2, window_rows=1000))
     shares = [sum(split == 0 for split, _ in found[at : at + 400]) for at in range(0, 3600, 400)]
     assert all(290 < share < 310 for share in shares)
+
+
+def test_the_budget_that_is_named_holds_a_batch_whatever_bytes_a_row_takes(tmp_path: Path) -> None:
+    file = data_file(tmp_path / "one.parquet", pa.table({"row": range(3000)}))
+    stats = [Stats(), Stats()]
+    for each, budget in zip(stats, (1_000, None), strict=True):
+        # A row takes 8.008 bytes, its part of the window's.
+        terms: dict[str, Any] = {"width": 1, "window_rows": 1000, "whole_rows": 2049}
+        terms |= {"budget": Budget(budget or stats[0].wanted_budget_bytes), "stats": each}
+        rows = mixed(iter([work_on(file, 0)]), **terms)
+        assert len(drawn(let_go(rows, terms["budget"]))) == 3000
+    assert stats[0].counts["rows_in_pieces"] > 2000
+    assert stats[1].counts["rows_in_pieces"] == 0
 
 
 def test_fewer_splits_are_open_where_the_windows_of_all_would_not_fit(
