@@ -80,8 +80,12 @@ def test_columns_without_room_are_lines_below_their_rows_and_no_word_is_broken()
         "    sign: 17",
         "    note: missing in one of seven",
     ]
-    none = [(*rows[0][:3], "0.0%"), rows[1]]
-    assert text_table(none, headers, width=60) == text_table(rows, headers, width=60)
+    shares = [(*rows[0][:3], "0.0%"), (*rows[1][:3], "-")]
+    headers = (*headers[:3], "coverage")
+    assert text_table(shares, headers, width=60).splitlines()[5:] == [
+        "    0.0%",
+        "hour                    hour(ts)       17",
+    ]
 
 
 def test_values_are_not_wrapped_inside() -> None:

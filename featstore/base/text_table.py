@@ -88,7 +88,7 @@ def _lines_below(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
         [
             line
             for name, cell in zip(names, row, strict=False)
-            if cell not in ("", "-", "0.0%")
+            if cell not in ("", "-")
             for line in _wrapped(f"{_INDENT}{name}{cell}", width, _INDENT + "  ").splitlines()
         ]
         for row in texts

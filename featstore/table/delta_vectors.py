@@ -69,10 +69,11 @@ def masks_at(url: str, log_url: str, version: int) -> Masks:
         *(_of_checkpoint(log, name) for name in names),
         (_of_lines(commit_url(log_url, later)) for later in range(begin + 1, version + 1)),
     )
-    last = _last_of_each_path(pa.concat_tables([_added(actions) for actions in read]))
-    last = last.filter(last["vector"].is_valid())
-    paths = decoded_paths(url, last["path"].combine_chunks())
-    return Masks(paths, _masks(url, paths, last["vector"].combine_chunks()))
+    added = pa.concat_tables([_added(actions) for actions in read])
+    # Engines encode the path of one file in different ways.
+    last = _last_of_each(decoded_paths(url, added["path"].combine_chunks()), added["vector"])
+    paths, vectors = (column.combine_chunks() for column in last.filter(last["vector"].is_valid()))
+    return Masks(paths, _masks(url, paths, vectors))
 
 
 def latest_checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
@@ -157,12 +158,12 @@ def _added(actions: pa.Table) -> pa.Table:
     return pa.table([paths.cast(pa.large_binary()), vectors], ["path", "vector"])
 
 
-def _last_of_each_path(added: pa.Table) -> pa.Table:
-    """The last row of each path."""
-    encoded = added["path"].combine_chunks().dictionary_encode()
+def _last_of_each(paths: pa.Array, vectors: pa.ChunkedArray) -> pa.Table:
+    """Each path with its last vector."""
+    encoded = paths.dictionary_encode()
     last: Numbers = np.zeros(len(encoded.dictionary), np.int64)
     last[np.from_dlpack(encoded.indices)] = np.arange(len(encoded))  # the last of several stays
-    return added.take(numbers(last))
+    return pa.table([encoded.dictionary, vectors.take(numbers(last))], ["path", "vector"])
 
 
 def _masks(url: str, paths: pa.Array, vectors: pa.StructArray) -> pa.Array:

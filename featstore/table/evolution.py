@@ -72,10 +72,11 @@ def check_foreign(old: SlotSchema, new: SlotSchema, where: str) -> None:
     for name, column in old.foreign.items():
         found = written.get(name)
         if found is not None and (name in new or found.type != column.type):
+            typed = "" if name in new else "give it this type, or "
             raise InputError(
                 f"{where}: column {name!r} is {column.type} of another writer, and would be "
                 f"written as {'the slot' if name in new else 'a column'} {name!r} "
-                f"({found.type}); take another name"
+                f"({found.type}); {typed}take another name"
             )
         if not column.nullable:
             raise InputError(

@@ -502,6 +502,13 @@ def test_a_day_whose_file_has_no_rows_any_more_is_empty_after_an_import(
     assert clicks(str(tmp_path / "raw")) == [("r1", 1), ("r2", 0)]
     assert not featstore.import_raw("csv", days, table).imported
     assert len(files_in(tmp_path / "raw")) == 3  # two of version 0
+    (days / "dt=1" / "a.csv").write_text("rid,click\n")  # types cannot be inferred any more
+    with pytest.raises(InputError, match=r"'click' \(string\); give it this type, or take anoth"):
+        featstore.import_raw("csv", days, table)
+    with pytest.raises(EmptyInputError, match=r"the import has no rows; .* is left as it is"):
+        featstore.import_raw("csv", days, table, columns={"click": "long"})
+    assert clicks(str(tmp_path / "raw")) == [("r1", 1), ("r2", 0)]
+    assert len(files_in(tmp_path / "raw")) == 3
 
 
 def test_an_import_into_a_directory_has_its_partition_there(days: Path, tmp_path: Path) -> None:

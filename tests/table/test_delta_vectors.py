@@ -126,6 +126,23 @@ def test_each_version_has_the_vectors_of_its_last_actions(tmp_path: Path) -> Non
     assert len({open_table(tmp_path, version).snapshot.digest for version in range(5)}) == 5
 
 
+def test_a_file_whose_path_engines_encode_differently_has_its_last_vector(tmp_path: Path) -> None:
+    add = add_file(tmp_path, "a b.parquet", ROWS)
+    names = ("a%20b.parquet", "a b.parquet", "%61%20b.parquet", "a%20b.parquet")
+    deleted: list[list[int]] = [[0, 3], [5], [], [1, 2]]
+    masked_table(tmp_path, {"g.parquet": (ROWS, [])})
+    before: list[Any] = []
+    for version, (path, rows) in enumerate(zip(names, deleted, strict=True), 1):
+        vector = {"deletionVector": write_vector(tmp_path, rows)} if rows else {}
+        action = {**add, **vector, "path": path}
+        commit(tmp_path, version, [*before, {"add": action}])
+        before = [{"remove": {k: action[k] for k in ("path", "dataChange", *vector)}}]
+    every = list(range(1, 9))
+    for version, rows in enumerate(deleted, 1):
+        left = [x for i, x in enumerate(every) if i not in rows]
+        assert rows_of(tmp_path, version) == sorted(every + left)
+
+
 @pytest.mark.parametrize("at", range(5))
 def test_a_checkpoint_stands_for_the_commits_before_it(tmp_path: Path, at: int) -> None:
     expected = changed_table(tmp_path)
