@@ -1,7 +1,7 @@
 """Makes an earlier version of a table its newest one again, in one commit."""
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from featstore.base.closing import noted_on_failure
@@ -30,6 +30,7 @@ class RestoreReport:
         num_files_back, num_files_left: Data files that the table has again, and has no longer.
         committed: False if there was nothing to do, or with `dry_run`.
         dry_run: Whether nothing was changed.
+        deletions: The undone versions that had deleted rows, oldest first. These rows are back.
     """
 
     table_url: str = field(repr=False)
@@ -40,11 +41,15 @@ class RestoreReport:
     num_files_left: int
     committed: bool
     dry_run: bool = False
+    deletions: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         where, changed = redact(self.table_url), (self.num_files_back, self.num_files_left)
         rows = f"{self.num_rows:,} rows as of version {self.restored}"
         files = "{:,} data files are back, {:,} are left out".format(*changed)
+        if self.deletions:
+            which = ", ".join(map(str, self.deletions))
+            files += f"; rows that version {which} had deleted are back: delete them again"
         if self.dry_run:
             return f"{where}: would restore {rows}: {files}"
         if not self.committed:
@@ -85,9 +90,10 @@ def restore(table_url: str, version: int, *, dry_run: bool = False) -> RestoreRe
         then.group_versions,
     )
     newest = now.version or 0
+    deletions = () if is_same else tuple(_deletions(now, version))
     if not dry_run:
         if not is_same:
-            newest = delta.restore(table_url, version, _metadata())
+            newest = delta.restore(table_url, version, _metadata(), base=now.version)
         with noted_on_failure(
             f"Version {newest} of {redact(table_url)} is as version {version}, but not yet the "
             f"logs of its slot groups: run it again before slots are extracted into them."
@@ -102,7 +108,25 @@ def restore(table_url: str, version: int, *, dry_run: bool = False) -> RestoreRe
         num_files_left=len(before.keys() - after.keys()),
         committed=not (is_same or dry_run),
         dry_run=dry_run,
+        deletions=deletions,
     )
+
+
+def _deletions(now: Snapshot, version: int) -> Iterator[int]:
+    """Yields the versions in effect after a version that deleted rows, oldest first: in the log,
+    a deletion is a compaction that leaves fewer rows.
+    """
+    commits = [*delta.in_effect(delta.history(now.url))]
+    for commit in reversed(commits):
+        if commit.version <= version:
+            continue
+        made = commit.metadata
+        if made is None and commit.operation == "DELETE":
+            yield commit.version
+        elif made is not None and made.origins:
+            before = delta.files_at(now.url, commit.version - 1).in_partitions(made.partitions)
+            if sum(one.num_rows for one in before.totals()) > made.num_rows:
+                yield commit.version
 
 
 def _check_present(then: Snapshot, files: Iterable[DataFile]) -> None:
@@ -138,7 +162,7 @@ def _restore_groups(then: Snapshot) -> None:
             for paths in (newest.data_files.paths, shown)
         )
         if has != should_have:
-            delta.restore(url, wanted, _metadata())
+            delta.restore(url, wanted, _metadata(), base=newest.version)
 
 
 def _metadata() -> CommitMetadata:

@@ -242,10 +242,12 @@ def _restored(info: Mapping[str, Any]) -> int | None:
 
 @_raises_store_errors
 def commit_of_run(url: str, run_id: str) -> Commit | None:
-    """The commit that a run made, or None if it made none."""
+    """The commit in effect that a run made, or None if it made none. One that going back undid does
+    not count: the run may be made again.
+    """
+    commits = in_effect(_all_commits(url))
     return next(
-        (c for c in _all_commits(url) if c.metadata is not None and c.metadata.run_id == run_id),
-        None,
+        (c for c in commits if c.metadata is not None and c.metadata.run_id == run_id), None
     )
 
 
@@ -304,7 +306,7 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
             if isinstance(error, FeatstoreError) and not isinstance(error, StoreError):
                 raise
             # The error may be a lost reply to a commit that landed.
-            landed = _landed(url, change)
+            landed = _landed(url, change.metadata)
             if landed is not None:
                 return landed
             if attempt == _MAX_COMMIT_ATTEMPTS or not _is_refusal(
@@ -315,7 +317,7 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
                 raise
         else:
             break
-    landed = _landed(url, change)
+    landed = _landed(url, change.metadata)
     if landed is None:
         raise DataFileError(
             f"{redact(url)}: run {change.metadata.run_id} was committed, but its commit is not in "
@@ -325,13 +327,14 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
 
 
 @_raises_store_errors
-def restore(url: str, version: int | None, metadata: CommitMetadata) -> int:
+def restore(url: str, version: int | None, metadata: CommitMetadata, *, base: int | None) -> int:
     """Makes the files, schema and properties of a version those of a new one, in one commit.
 
     Args:
         url: The table.
         version: The version, whose files are known to exist; None for a new version without files.
         metadata: The metadata of the commit. It replaces no partitions.
+        base: The version that is known to be the newest one.
 
     Returns:
         The new version.
@@ -342,6 +345,11 @@ def restore(url: str, version: int | None, metadata: CommitMetadata) -> int:
     """
     check_store(url)
     newest = _load_existing(url)
+    conflict = CommitConflictError(
+        f"{redact(url)}: another writer committed meanwhile; nothing is restored: run it again"
+    )
+    if newest.version != base:
+        raise conflict
     properties = CommitProperties(
         custom_metadata={KEY: metadata.to_mapping()}, max_commit_retries=0
     )
@@ -355,12 +363,10 @@ def restore(url: str, version: int | None, metadata: CommitMetadata) -> int:
                 writable.restore(version, ignore_missing_files=True, commit_properties=properties)
     except Exception as error:  # noqa: BLE001  As of `commit`: it may be a lost reply.
         failed = error
-    if (landed := commit_of_run(url, metadata.run_id)) is not None:
-        return landed.version
+    if (landed := _landed(url, metadata)) is not None:
+        return landed
     if failed is None or isinstance(failed, CommitFailedError):
-        raise CommitConflictError(
-            f"{redact(url)}: another writer committed meanwhile; nothing is restored: run it again"
-        ) from failed
+        raise conflict from failed
     raise failed
 
 
@@ -468,11 +474,11 @@ def _properties(
     )
 
 
-def _landed(url: str, change: Change) -> int | None:
-    """The version of the change if it was committed, else None. The digest of its files
-    distinguishes it from another commit with the same run id.
+def _landed(url: str, metadata: CommitMetadata) -> int | None:
+    """The version of a commit if it was made, else None. The digest of its files distinguishes it
+    from another commit with the same run id.
     """
-    wanted = (change.metadata.run_id, change.metadata.data_digest)
+    wanted = (metadata.run_id, metadata.data_digest)
     known = ((c.version, c.metadata) for c in _all_commits(url) if c.metadata is not None)
     return next((version for version, m in known if (m.run_id, m.data_digest) == wanted), None)
 

@@ -525,8 +525,8 @@ class _Wanted:
         first, last = (_value(url, key, end, type_) for end in ends)
         if not first <= last:
             raise InputError(
-                f"{redact(url)}: expected the first value of the partition key {key!r} before the "
-                f"last, found {text!r}"
+                f"{redact(url)}: expected the first value of the partition key {key!r} ({type_}) "
+                f"before the last, found {text!r}"
             )
         return cls(url=url, key=key, type=type_, text=text, first=first, last=last)
 

@@ -569,7 +569,7 @@ def test_a_range_that_is_none_is_refused(spec: Spec, table: str, tmp_path: Path)
     for query, message in (
         (
             f"dt={DAYS[1]}..{DAYS[0]}",
-            f"the first value of .*'dt' before the last, found '{DAYS[1]}",
+            f"the first value of .*'dt' .string. before the last, found '{DAYS[1]}",
         ),
         (
             f"dt={DAYS[0]}&dt={DAYS[1]}",

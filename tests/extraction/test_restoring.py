@@ -14,9 +14,11 @@ import featstore
 from featstore import api
 from featstore.base.errors import CommitConflictError, InputError, StoreError, TableNotFoundError
 from featstore.explore.description import table_history
+from featstore.extraction import restoring
 from featstore.extraction.days import extract_days
+from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
-from featstore.extraction.job import ExtractJob
+from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.restoring import restore
 from featstore.table.open import open_snapshot
 from featstore.table.vacuum import vacuum
@@ -171,6 +173,51 @@ def test_a_commit_in_between_is_a_conflict(
     with pytest.raises(CommitConflictError, match="nothing is restored: run it again"):
         restore(job.table_url, 1)
     assert open_snapshot(job.table_url).version == 4
+
+
+def test_a_commit_while_files_are_looked_up_is_a_conflict(
+    job: ExtractJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    badly(job)
+    look = restoring.find_file
+
+    def late(url: str) -> Any:
+        if open_snapshot(job.table_url).version == 3:
+            DeltaTable(job.table_url).delete("dt = '2026-11-02'")
+        return look(url)
+
+    monkeypatch.setattr(restoring, "_NUM_LOOKING_THREADS", 1)
+    monkeypatch.setattr(restoring, "find_file", late)
+    with pytest.raises(CommitConflictError, match="nothing is restored: run it again"):
+        restore(job.table_url, 1)
+    assert open_snapshot(job.table_url).version == 4
+
+
+def test_a_run_that_was_undone_may_be_made_again(job: ExtractJob) -> None:
+    day = "2026-11-03"
+    write_raw(Path(job.input_url.format(dt=day)), ["u1"])
+    run = replace(
+        job, input_url=job.input_url.format(dt=day), partition={"dt": day}, run_id="day 3"
+    )
+    extract_files(run)
+    expected = rows(job.table_url)
+    restore(job.table_url, 1)
+    assert extract_files(run).committed
+    assert rows(job.table_url).equals(expected)
+    assert not extract_files(run).committed
+
+
+def test_deletions_that_are_undone_are_told(job: ExtractJob) -> None:
+    url = job.table_url
+    delete_rows(url, "user = 'u1'")  # version 2
+    DeltaTable(url).delete("dt = '2026-11-02'")
+    last = open_snapshot(url).version or 0
+    assert restore(url, last).deletions == ()
+    dry = restore(url, 1, dry_run=True)
+    assert dry.deletions == (2, last)
+    assert f"rows that version 2, {last} had deleted are back: delete them again" in str(dry)
+    assert restore(url, 2).deletions == (last,)
+    assert restore(url, 1).deletions == (2,)
 
 
 def test_a_lost_reply_is_a_commit(job: ExtractJob, monkeypatch: pytest.MonkeyPatch) -> None:
