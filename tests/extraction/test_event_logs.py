@@ -181,7 +181,7 @@ def test_days_without_rows_that_may_see_events_wait_for_none(tmp_path: Path) -> 
     put_events(tmp_path / "log/b.parquet", ("u", 0))
     (tmp_path / "log/a.parquet").unlink()
     assert num_extracted(log) == 0
-    with pytest.raises(ConfigError, match="found none of clicks"):
+    with pytest.raises(ConfigError, match="history 'clicks', found none"):
         num_extracted(None)
 
 

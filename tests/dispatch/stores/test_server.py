@@ -130,7 +130,7 @@ def test_a_port_in_use_is_reported_in_one_line(
         with pytest.raises(DispatchError, match=f"{message}.*choose another --host or --port"):
             serve_until_signal("127.0.0.1", port, print)
         monkeypatch.setattr("sys.argv", ["featstore", "dispatch", "serve", "--port", str(port)])
-        with pytest.raises(SystemExit, match="2"):
+        with pytest.raises(SystemExit, match="75"):
             main()
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line

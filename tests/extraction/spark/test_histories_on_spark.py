@@ -170,7 +170,7 @@ def test_events_that_do_not_fit_are_named_as_by_threads(
 
 def test_each_history_has_one_log(spark: Any, job: ExtractJob, tmp_path: Path) -> None:
     rows = spark.read.parquet(job.input_url)
-    with pytest.raises(ConfigError, match="found none of clicks: give --events clicks=URL"):
+    with pytest.raises(ConfigError, match="history 'clicks', found none: give --events clicks=URL"):
         extract_dataframe(replace(job, events={}), rows)
     (tmp_path / "text").mkdir()
     (tmp_path / "text/a.jsonl").write_text("{}")
