@@ -57,7 +57,9 @@ def test_two_values_of_a_partition_key_in_one_path_are_refused(log: Path, tmp_pa
 
 
 def test_a_table_of_iceberg_needs_no_import(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"prod/ads\.raw: expected files of csv, .*needs no import"):
+    with pytest.raises(
+        InputError, match=r"prod/ads\.raw: expected files of csv, .*needs no import"
+    ):
         featstore.import_raw("csv", "iceberg://prod/ads.raw", tmp_path / "raw")
     assert not list(tmp_path.iterdir())
 

@@ -279,6 +279,7 @@ def test_iceberg_tables_are_logs_without_their_deleted_rows(
     with pytest.raises(InputError, match="no column 'ts'"):
         joined(deleted, f"?version={old}")
 
+
 def test_files_may_lack_columns_and_none_may_change_its_type(
     join: LabelJoin, tmp_path: Path
 ) -> None:
