@@ -58,6 +58,15 @@ $(DUCKDB): $(INSTALLED)
 	rm -rf $@
 	$(BIN)/python -m pip install --quiet --target $@ $(addsuffix ==1.5.5,duckdb duckdb-extension-iceberg duckdb-extension-avro)
 
+# Iceberg's runtime for Spark does not load in the Spark of the tests.
+ICEBERG_SPARK := build/iceberg/spark/installed
+ICEBERG_RUNTIME := org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0
+$(ICEBERG_SPARK): | $(INSTALLED)
+	rm -rf $(@D)
+	$(BIN)/python -m pip install --quiet --target $(@D) pyspark==4.1.4
+	mvn --quiet --batch-mode dependency:copy -Dartifact=$(ICEBERG_RUNTIME) -DoutputDirectory=$(CURDIR)/$(@D)/pyspark/jars
+	touch $@
+
 $(HIVE): tests/hive/pom.xml
 	rm -rf $@
 	$(COPY_JARS) --activate-profiles $(@F)
@@ -68,8 +77,8 @@ hadoop: $(INSTALLED) $(HADOOP)
 hive: $(INSTALLED) $(HIVE)
 	$(BIN)/python -m pytest tests/ingest/test_hive_metastores.py tests/ingest/test_hive_ql.py
 
-iceberg: $(INSTALLED) $(ICEBERG) $(DUCKDB) build/hive/3.1.3
-	$(BIN)/python -m pytest tests/table/test_iceberg_catalogs.py tests/table/test_iceberg_mirror.py -k "catalogs or duckdb"
+iceberg: $(INSTALLED) $(ICEBERG) $(DUCKDB) $(ICEBERG_SPARK) build/hive/3.1.3
+	$(BIN)/python -m pytest $(addprefix tests/table/test_iceberg_,catalogs.py mirror.py spark.py) -k "catalogs or duckdb or spark"
 
 faults: ray $(HADOOP)
 	$(MAKE) --jobs 2 --keep-going faults-epochs faults-hadoop faults-hosts faults-properties faults-processes faults-calls

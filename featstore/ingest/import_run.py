@@ -189,7 +189,7 @@ def _list(job: ImportJob) -> list[FileEntry]:
     if is_iceberg(job.input_url):
         raise InputError(
             f"{redact(job.input_url)}: expected files of {job.format.name}, found an Iceberg "
-            f"table: extract from it as it is (--input)"
+            f"table, which needs no import: extraction (--input) and joins (from=) read it"
         )
     files = list_files(job.input_url, suffix="")
     if not files:

@@ -56,6 +56,14 @@ def test_two_values_of_a_partition_key_in_one_path_are_refused(log: Path, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
+def test_a_table_of_iceberg_needs_no_import(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"prod/ads\.raw: expected files of csv, .*needs no import"
+    ):
+        featstore.import_raw("csv", "iceberg://prod/ads.raw", tmp_path / "raw")
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_is_imported_is_extracted(log: Path, tmp_path: Path) -> None:
     report = featstore.import_raw("csv", log, tmp_path / "raw")
     (tmp_path / "spec.yaml").write_text(

@@ -24,6 +24,7 @@ from featstore.ingest.join_log import open_log, spark_type
 from featstore.ingest.join_options import Impressions, Label, LabelJoin, LogSource, Lookup
 from featstore.ops.hashing import row_hash
 from featstore.tools.programs import unwound_by_signals
+from tests.iceberg_tables import catalog_at, commit_deletes, position_deletes
 from tests.ops.test_hashing import COLUMNS
 from tests.parquet_files import put_parquet
 
@@ -229,6 +230,54 @@ def test_a_delta_table_is_a_log_without_its_deleted_rows(join: LabelJoin, tmp_pa
     deltalake.write_deltalake(url, pa.table({"rid": [2], "at": times(20)}), mode="append")
     assert join_labels_locally(replace(join, labels=(label,))).written
     assert [row["click"] for row in rows_of(report.url)] == [1, 1]
+
+
+def test_iceberg_tables_are_logs_without_their_deleted_rows(
+    join: LabelJoin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Impressions at two snapshots, the first of which has the time under another name, and clicks
+    by a metadata file.
+    """
+    pytest.importorskip("pyiceberg")
+    from pyiceberg.transforms import IdentityTransform
+
+    days = pa.array(["a", "b"])
+    given = pa.table({"rid": [1, 2], "shown": times(0, 10), "day": days})
+    with catalog_at(tmp_path, monkeypatch) as catalog:
+        impressions = catalog.create_table("db.impressions", given.schema)
+        with impressions.update_spec() as update:
+            update.add_field("day", IdentityTransform(), "day")
+        impressions.append(given)
+        with impressions.update_schema() as update:
+            update.rename_column("shown", "ts")
+        for rid in (3, 4):
+            impressions.append(pa.table({"rid": [rid], "ts": times(30), "day": days[:1]}))
+        old, second, _ = (each.snapshot_id for each in impressions.history())
+        clicks = catalog.create_table("db.clicks", pa.schema([("rid", pa.int64()), ("at", TIME)]))
+        clicks.append(pa.table({"rid": [1, 2, 3], "at": times(5, 20, 40)}))
+    [path] = clicks.inspect.files()["file_path"].to_pylist()
+    deleted = commit_deletes(clicks, tmp_path, [position_deletes(tmp_path, [(path, 1)])])
+
+    def joined(clicks_url: str, query: str = "") -> Any:
+        log = LogSource(url=f"iceberg://test/db.impressions{query}")
+        labels = (replace(join.labels[0], source=LogSource(url=clicks_url)),)
+        of = replace(join.impressions, source=log)
+        return join_labels_locally(replace(join, impressions=of, labels=labels))
+
+    def found() -> list[tuple[Any, ...]]:
+        rows = rows_of(str(tmp_path / "out"))
+        return sorted((row["rid"], row["day"], row["click"]) for row in rows)
+
+    at_second = f"?version={second}"
+    assert joined(deleted, at_second).written
+    assert found() == [(1, "a", 1), (2, "b", 0), (3, "a", 1)]
+    assert not joined(deleted, at_second).written
+    assert joined("iceberg://test/db.clicks", at_second).written
+    assert found() == [(1, "a", 1), (2, "b", 1), (3, "a", 1)]
+    assert joined(deleted).written
+    assert found() == [(1, "a", 1), (2, "b", 0), (3, "a", 1), (4, "a", 0)]
+    with pytest.raises(InputError, match="no column 'ts'"):
+        joined(deleted, f"?version={old}")
 
 
 def test_files_may_lack_columns_and_none_may_change_its_type(

@@ -19,6 +19,7 @@ from featstore.table.layout import (
 from featstore.table.metadata import CommitMetadata
 from featstore.table.open import open_snapshot
 from featstore.table.snapshot import DataFile, files_digest
+from tests.masked_tables import delete_by_vector
 
 BASE_PATH = "day=1/part-00007-0a1b2c3d-4e5f6071-0.parquet"
 GROUP_PATH = "day=1/part-00007-0a1b2c3d-4e5f6071-0/part-00007-11111111-22222222-0.parquet"
@@ -109,6 +110,16 @@ def test_only_referenced_versions_of_groups_are_read(url: str) -> None:
     ]
     assert (snapshot.size_bytes, snapshot.num_rows) == (18, 5)
     assert open_snapshot(url, version=0).schema.names == ("slot1",)
+
+
+def test_slot_groups_on_masked_files_are_refused(url: str) -> None:
+    publish(url)
+    delete_by_vector(url, [3])
+    with pytest.raises(
+        DataFileError, match=r"slot groups \(more\) .*found deletion vectors, .*APPLY \(PURGE\)"
+    ):
+        open_snapshot(url)
+    assert open_snapshot(url, version=1).num_rows == 5
 
 
 def test_a_reference_is_committed_once_and_never_goes_back(url: str) -> None:
