@@ -20,6 +20,7 @@ from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
 from featstore.extraction.restoring import restore
+from featstore.files.listings import find_file
 from featstore.table.open import open_snapshot
 from featstore.table.vacuum import vacuum
 from tests.extraction.test_deletion import MORE, SLOTS, spec_of, write_raw
@@ -179,7 +180,7 @@ def test_a_commit_while_files_are_looked_up_is_a_conflict(
     job: ExtractJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     badly(job)
-    look = restoring.find_file
+    look = find_file
 
     def late(url: str) -> Any:
         if open_snapshot(job.table_url).version == 3:
