@@ -265,13 +265,14 @@ class Table:
 
         Args:
             num_rows: The number of rows. Fewer are returned if there are fewer.
-            slots: Names and globs of slots, those of histories too; by default all. Labels, weight,
-                kept columns and partition keys are always returned.
+            slots: Names and globs of slots, those of histories too; by default all. Columns are in
+                their order. Labels, weight, kept columns and partition keys are always returned,
+                after them.
             where: A predicate; by default every row matches.
         """
         known = [slot.name for slot in self.snapshot.all_slots]
-        names = None if slots is None else frozenset(select(slots, known))
-        own = None if names is None else [name for name in self.schema.names if name in names]
+        names = None if slots is None else select(slots, known)
+        own = None if names is None else [name for name in names if name in self.schema.names]
         schema = selected_schema(self.schema, own)
         histories = selected_histories(self.schema, known if names is None else names)
         return nullable_integers(self._first(num_rows, schema, self._where(where), histories))

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from featstore.base.errors import SelectionError, nearest, require_text
 from featstore.base.libraries import LazyModule
-from featstore.base.redaction import redact_text, short
+from featstore.base.redaction import short
 from featstore.base.text_table import short_names
 from featstore.ops import hashing
 from featstore.ops.arrays import cast_text
@@ -341,9 +341,9 @@ class _Builder:
             and self.columns.get(node.name) in (pa.int64(), pa.list_(pa.int64()))
         ]
         texts = [node.this for node in bare if isinstance(node, exp.Literal) and node.is_string]
-        if not slots or not texts:
-            return ""
-        return _SIGNS.format(text=shlex.quote(redact_text(texts[0])), slot=shlex.quote(slots[0]))
+        if not slots or not texts or short(texts[0]) != texts[0]:
+            return ""  # No command can be given that has a long text, or a secret.
+        return _SIGNS.format(text=shlex.quote(texts[0]), slot=shlex.quote(slots[0]))
 
     def operands(self, *nodes: Node) -> list[pc.Expression]:
         """Expressions of values that are compared with each other, which must be of one kind."""

@@ -139,6 +139,8 @@ def test_a_profile_counts_present_values(table: Table) -> None:
 
 def test_head_and_sample_give_rows(table: Table) -> None:
     assert table.head(3)["id"].to_pylist() == ["1-0", "1-1", "1-2"]
+    for slots in (["tags", "user"], ["user", "tags"]):
+        assert table.head(1, slots=slots).column_names[:2] == slots
     sample = table.sample(5)
     assert sample.num_rows == 5
     assert sample.equals(table.sample(5))
