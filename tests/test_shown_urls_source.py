@@ -25,6 +25,7 @@ CLEAN_IN = {
     "featstore/loader/iteration/job.py key": "self.follow.url",  # for a hash
     "featstore/spec/lock.py lock_url": "spec_url",  # the URL of another file
     "featstore/table/row_masks.py _whole": "url",  # likewise
+    "featstore/table/snapshot.py _columns": "urls",  # a column of files
 }
 # URLs as they are that have other names.
 ALSO_URLS = {
