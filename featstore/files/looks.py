@@ -9,14 +9,20 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from featstore.base.errors import FeatstoreError, StoreError
 from featstore.base.named_errors import system_error
 
 # Of a path, too, of which a part is a file, where there can be nothing below.
 ABSENT = (FileNotFoundError, NotADirectoryError)
+
+# Looks at one path that may each meet another process that makes it.
+_MOST_LOOKS = 8
+
+Seen = TypeVar("Seen")
 
 
 @contextlib.contextmanager
@@ -46,23 +52,29 @@ def status_of(path: str | Path) -> os.stat_result | None:
         StoreError: The look failed, or a link is there that leads nowhere: something is there,
             only not now.
     """
-    try:
-        with looking(path):
-            return os.stat(path)  # noqa: PTH116  `Path.stat` makes a path of each text
-    except ABSENT:
-        _require_absent(path)
-        return None
+    # `Path.stat` makes a path of each text.
+    return _unless_absent(path, lambda: os.stat(path))  # noqa: PTH116
 
 
-def _require_absent(path: str | Path) -> None:
-    try:
-        with looking(path):
-            os.lstat(path)
-    except ABSENT:
-        return
+def _unless_absent(path: str | Path, look: Callable[[], Seen]) -> Seen | None:
+    """What a look at a path sees, or None if there is nothing, nor a link that leads nowhere."""
+    # What another process makes between the two looks is seen by the next first one.
+    for _ in range(_MOST_LOOKS):
+        try:
+            with looking(path):
+                return look()
+        except ABSENT:
+            pass
+        try:
+            with looking(path):
+                is_link = stat.S_ISLNK(os.lstat(path).st_mode)
+        except ABSENT:
+            return None
     failed = StoreError(
-        f"{path} is a link that leads nowhere, or was just made: expected to see what is there; "
-        f"mount what it leads to, or remove it, then run it again"
+        f"{path} is a link that leads nowhere: expected to see what is there; mount what it leads "
+        f"to, or remove it, then run it again"
+        if is_link
+        else f"{path}: expected a directory, found a file"
     )
     failed.errno = errno.ENOENT
     raise failed
@@ -91,9 +103,9 @@ def names_in(path: str | Path) -> list[str]:
     Raises:
         StoreError: The look failed.
     """
-    try:
-        with looking(path), os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries)
-    except ABSENT:
-        _require_absent(path)
-        return []
+    return _unless_absent(path, lambda: _scanned(path)) or []
+
+
+def _scanned(path: str | Path) -> list[str]:
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries)

@@ -36,6 +36,40 @@ def test_a_link_that_leads_nowhere_is_not_nothing(tmp_path: Path, probe: str) ->
 
 
 @pytest.mark.parametrize("probe", PROBES)
+def test_what_is_made_while_it_is_looked_for_is_there(
+    tmp_path: Path, probe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new"
+    lstat, made = os.lstat, {"file": path.touch, "names": lambda: (path / "x").mkdir(parents=True)}
+
+    def late(looked_at: Path) -> os.stat_result:
+        made.get(probe, path.mkdir)()
+        return lstat(looked_at)
+
+    monkeypatch.setattr(os, "lstat", late)
+    assert PROBES[probe](path)
+
+
+def test_a_link_that_is_made_while_it_is_looked_for_leads_where_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lstat = tmp_path / "new", os.lstat
+
+    def late(looked_at: Path) -> os.stat_result:
+        path.symlink_to(tmp_path)
+        return lstat(looked_at)
+
+    monkeypatch.setattr(os, "lstat", late)
+    assert looks.is_directory_at(path)
+
+
+def test_names_in_a_file_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="file: expected a directory, found a file"):
+        looks.names_in(tmp_path / "file")
+
+
+@pytest.mark.parametrize("probe", PROBES)
 def test_only_what_is_not_there_is_nothing(tmp_path: Path, probe: str) -> None:
     (tmp_path / "file").write_bytes(b"x")
     for path in (tmp_path / "none", tmp_path / "none/x", tmp_path / "file/x"):
