@@ -341,7 +341,7 @@ class RowGroupReader:
         use_threads = num_threads == min(self._most_threads, len(self.columns.leaves)) > 1
         tables = [self._row_group(index, leaves, use_threads) for index in row_groups]
         if not tables:
-            return self._schema.empty_table()
+            return pa.Table.from_batches([], self._schema)  # `empty_table` imports pandas
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def _row_group(self, index: int, leaves: list[FileLeaf], use_threads: bool) -> pa.Table:

@@ -47,6 +47,7 @@ _VECTOR = pa.struct(
 )
 _ADD = pa.struct({"path": pa.large_string(), "deletionVector": _VECTOR})
 _ACTIONS = pa.schema({"add": _ADD, "sidecar": pa.struct({"path": pa.string()})})
+_NONE = pa.Table.from_batches([], _ACTIONS)  # `empty_table` would import pandas
 _MOST_BLOCK_BYTES = 1 << 30
 
 
@@ -65,7 +66,7 @@ def masks_at(url: str, log_url: str, version: int) -> Masks:
     begin, names = latest_checkpoint(log_names(log_url), version)
     log = join(log_url, LOG_DIR)
     read = itertools.chain(
-        (_ACTIONS.empty_table(),),
+        (_NONE,),
         *(_of_checkpoint(log, name) for name in names),
         (_of_lines(commit_url(log_url, later)) for later in range(begin + 1, version + 1)),
     )
@@ -142,7 +143,7 @@ def _of_lines(url: str) -> pa.Table:
 
     content = content_of(url)
     if not content.strip():
-        return _ACTIONS.empty_table()
+        return _NONE
     with damage_as(no_actions, redact(url)):
         return pj.read_json(
             pa.BufferReader(content),
