@@ -31,6 +31,7 @@ from featstore.spec.parse import load_spec
 from featstore.spec.value_names import (
     ValueNames,
     ValueText,
+    kept_values,
     member_names,
     names_of_spec,
     short_sign,
@@ -388,11 +389,16 @@ def _aucs(
 
 
 def _names(extractor: Extractor, profile: Profile, raw: Sequence[pa.RecordBatch]) -> ValueNames:
-    """The texts of the top values, of signs from the raw rows, and their order, from the spec."""
+    """The texts of the top values, of signs from the raw rows, and their order, from the spec.
+    Signs of slots whose texts extraction does not keep have none here either.
+    """
     graph, by_slot = extractor.graph, dict[str, dict[int, ValueText]]()
+    kept = kept_values(extractor.spec, graph)
     for row in profile.table.select(["slot", "kind", "top"]).to_pylist():
         if row["kind"] == SlotKind.ID:
             slot, ids = row["slot"], [top["value"] for top in row["top"]]
+            if graph.schema[slot].num_indices is None and slot not in kept:
+                continue
             if graph.schema[slot].num_indices is None:
                 pairs = _raw_texts(graph, slot, ids, raw)
             else:  # The spec tells what indices mean.

@@ -1,7 +1,9 @@
 """What `featstore table profile` is asked: a profile, slots against a label, or what changed."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,6 +14,8 @@ from featstore.explore.partition_profiles import PartitionProfiles
 from featstore.explore.profile import Profile
 from featstore.explore.table import Table, open_table
 from featstore.statistics.stale_groups import ERROR, MISSING
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,8 @@ class Question:
         label: Profile slots against this label.
         compare: Compare with this table, which came before.
         compare_version: Its version. Without `compare` it is a version of the table itself.
-        days: Compare two values of the first partition key, the earlier one first.
+        days: Compare two values of the first partition key, or two ranges `FIRST..LAST` of them,
+            the earlier one first.
         by_day: How each partition drifted from the one before.
 
     Raises:
@@ -70,6 +75,11 @@ class Question:
             earlier = open_table(
                 self.compare or table.url, self.compare_version, stale_groups=stale_groups
             )
+            if (earlier.url, earlier.version) == (table.url, table.version):
+                _LOG.warning(
+                    "both sides of the comparison are the same rows: --compare-version compares "
+                    "with a version, --days partitions of one table"
+                )
             before = self._profile(earlier, self.where)
         elif self.days is not None:
             before = self._profile(table, self._on(table, self.days[0]))
@@ -83,19 +93,28 @@ class Question:
         return table.profile(where, self.slots or None, stored=not self.exact)
 
     def _on(self, table: Table, day: str) -> str:
-        """The predicate of a value of the first partition key.
+        """The predicate of a value of the first partition key, or of a range of values.
 
         Raises:
-            InputError: The table has no partition of this value.
+            InputError: The table has no partition of this value, or none in the range.
         """
         types = {field.name: field.type for field in table.schema.partition_keys}
         if not types:
             raise InputError("--days: expected a table with partitions, found one without")
         key = next(iter(types))
-        known = sorted({str(partition[key]) for partition in table.partitions})
-        if day not in known:
+        is_number = pa.types.is_integer(types[key])
+        known = sorted(str(partition[key]) for partition in table.partitions)
+        first, last = (day, day) if day in known or ".." not in day else day.split("..", 1)
+        if not any(_is_between(value, first, last, int if is_number else str) for value in known):
             there = f"{len(known)}, from {known[0]} to {known[-1]}" if known else "none yet"
             raise InputError(f"--days: no partition {key}={day}; the table has {there}")
-        literal = day if pa.types.is_integer(types[key]) else "'" + day.replace("'", "''") + "'"
-        condition = f"`{key}` = {literal}"
+        texts = [end if is_number else "'" + end.replace("'", "''") + "'" for end in (first, last)]
+        condition = f"`{key}` >= {texts[0]} and `{key}` <= {texts[1]}"
         return condition if self.where is None else f"({self.where}) and {condition}"
+
+
+def _is_between(text: str, first: str, last: str, read: Callable[[str], Any]) -> bool:
+    try:
+        return bool(read(first) <= read(text) <= read(last))
+    except ValueError:  # no number
+        return False

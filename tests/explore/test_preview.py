@@ -67,6 +67,16 @@ def test_a_slot_is_shown_with_its_values_and_their_label_rates() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_texts_that_extraction_would_not_keep_are_not_shown() -> None:
+    text = (SPEC + MORE).replace("of: user}", "of: user, values: none}")
+    assert "ann" in str(preview("new.yaml", "raw", slot="who"))
+    Path("none.yaml").write_text(text)
+    shown = str(preview("none.yaml", "raw"))
+    assert "who_x_hour" in shown
+    assert not any(name in shown for name in ("ann", "bob"))
+
+
+@pytest.mark.usefixtures("here")
 def test_slots_are_ranked_by_the_first_label_that_has_an_auc() -> None:
     text = SPEC.replace("{click:", "{buy: bought, click:").replace("at:", "bought: long, at:")
     Path("buy.yaml").write_text(text + "  - {slot: 105, name: leak, op: hash, of: clicked}")

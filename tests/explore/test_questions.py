@@ -48,6 +48,25 @@ def test_two_days_are_compared(table: Table, exact: bool) -> None:
     assert only.before.num_rows == 20
 
 
+def test_two_ranges_of_days_are_compared(table: Table) -> None:
+    found: Any = Question(days=(DAYS[0], f"{DAYS[0]}..2026-11-30")).answer(table)
+    assert (found.before.num_rows, found.after.num_rows) == (40, 80)
+    assert found.after.source.startswith("from stored")
+    with pytest.raises(InputError, match=r"no partition dt=1999\.\.2000; the table has 2"):
+        Question(days=(DAYS[0], "1999..2000")).answer(table)
+
+
+def test_of_a_table_that_is_compared_with_itself_it_is_said(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    for question in (Question(compare=table.url), Question(compare_version=1)):
+        question.answer(table)
+        assert "both sides of the comparison are the same rows" in caplog.text
+        caplog.clear()
+    Question(compare_version=0).answer(table)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_table_is_compared_with_an_older_version(table: Table, is_named: bool) -> None:
     url = table.url if is_named else None
@@ -85,6 +104,10 @@ def test_days_of_a_foreign_table_may_be_numbers_or_dates(tmp_path: Path) -> None
         table = featstore.open_table(tmp_path / str(number))
         found: Any = Question(days=(str(keys[0]), str(keys[1]))).answer(table)
         assert (found.before.num_rows, found.after.num_rows) == (3, 1)
+        found = Question(days=(str(keys[1]), f"{keys[0]}..{keys[1]}")).answer(table)
+        assert (found.before.num_rows, found.after.num_rows) == (1, 4)
+    with pytest.raises(InputError, match="no partition dt=x; the table has 2, from 7 to 8"):
+        Question(days=("7", "x")).answer(featstore.open_table(tmp_path / "0"))
 
 
 def test_questions_that_exclude_each_other_are_refused(tmp_path: Path) -> None:

@@ -22,6 +22,17 @@ class Command(click.Command):
         super().__init__(*arguments, **options)
         self.examples = tuple(examples)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments. click would take the last of two values; they are refused."""
+        given = self.make_parser(ctx).parse_args(list(args))[2]
+        for option in given:
+            takes_one = isinstance(option, click.Option) and not (option.multiple or option.is_flag)
+            if takes_one and given.count(option) > 1:
+                raise click.UsageError(
+                    f"{option.opts[0]}: expected once, found {given.count(option)} times", ctx
+                )
+        return super().parse_args(ctx, args)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the examples as they are, without wrapping lines."""
         with formatter.section("Examples"):

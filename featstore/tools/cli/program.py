@@ -14,8 +14,8 @@ from featstore.tools.cli.table import table, whatis
 from featstore.tools.cli.train import bench, dispatch, stage, train
 from featstore.tools.programs import run_program
 
-# Older names of commands, which are in no help, and what they stand for. Options that follow are
-# read after those here, and the last one counts.
+# Older names of commands, which are in no help, and what they stand for: an option here is left out
+# if the line has its own.
 OLDER = {
     "import csv": "import --format csv",
     "import json": "import --format json",
@@ -40,8 +40,12 @@ class Program(CommandGroup):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Puts today's name in place of an older one."""
         for length in (1, 2):
-            newer = OLDER.get(" ".join(args[:length]))
-            args = args if newer is None else [*newer.split(), *args[length:]]
+            newer, rest = OLDER.get(" ".join(args[:length])), args[length:]
+            if newer is not None:
+                name, _, option = newer.partition(" --")
+                own = f"--{option.partition(' ')[0]}="
+                has_own = bool(option) and any(f"{given}=".startswith(own) for given in rest)
+                args = [*(name if has_own else newer).split(), *rest]
         return super().parse_args(ctx, args)
 
 

@@ -77,6 +77,8 @@ def inspect(
         "featstore table profile --table /data/ctr --label click",
         "featstore table profile --table /data/ctr --label click --slots category",
         "featstore table profile --table /data/ctr --days 2026-11-01 2026-11-02",
+        "featstore table profile --table /data/ctr --days 2026-11-01..2026-11-07 "
+        "2026-11-08..2026-11-14",
         "featstore table profile --table /data/ctr --by-day",
         "featstore table profile --table /data/ctr --compare /data/ctr --compare-version 7",
         "featstore table profile /data/ctr -o report.html --label click",
@@ -113,7 +115,8 @@ def inspect(
     "--days",
     nargs=2,
     metavar="A B",
-    help="Compare two values of the first partition key: what changed from A to B.",
+    help="Compare two values of the first partition key, or two ranges FIRST..LAST: what changed "
+    "from A to B.",
 )
 @click.option(
     "--by-day",
