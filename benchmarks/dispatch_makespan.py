@@ -14,8 +14,7 @@ heavy-tailed. Strategies:
 
 loader: three processes with a FeatureLoader, one of them 30 times slower; each step is a sleep in
 proportion to rows. All tables, orders, scenes and places of `makespan_parts/cells.py`, beside
-files dealt to the workers (computed). `--before DIRECTORY` repeats it with the package featstore of
-that directory, of which nothing is demanded.
+files dealt to the workers (computed).
 
 Counts every delivered row. Ends with one line `RESULT {json}`; exit code 1 if featstore is slower
 than demanded (coordinator: 1.05 of the ideal; loader: `Cell.limit_s`), or a row is missing.
@@ -51,7 +50,7 @@ TASK_ROWS = 100 * 512
 LEASE_S = 2.0
 LIMIT = 1.05
 STRATEGIES = ("featstore", "dynamic", "files", "static")
-PARTS = ("coordinator", "loader", "before")
+PARTS = ("coordinator", "loader")
 NOT_MEASURED = {"ok": True, "median_of_ideal": dict.fromkeys(STRATEGIES)}
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -80,16 +79,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--small", action="store_true", help="shorter epochs, and fewer of them")
-    parser.add_argument("--before", type=Path, help="a directory with another version of featstore")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="only these")
     arguments = parser.parse_args()
     small, parts = arguments.small, arguments.parts
     alone = _alone(small) if "coordinator" in parts else NOT_MEASURED
-    now = measure(None, small=small) if "loader" in parts else []
-    has_before = arguments.before and "before" in parts
-    before = measure(arguments.before.resolve(), small=small) if has_before else []
-    ok = alone["ok"] and all(found.ok for found in now)
-    print_result({**alone, "ok": ok, "loader": figures(now), "before": figures(before)})
+    found = measure(small=small) if "loader" in parts else []
+    ok = alone["ok"] and all(one.ok for one in found)
+    print_result({**alone, "ok": ok, "loader": figures(found)})
     return 0 if ok else 1
 
 

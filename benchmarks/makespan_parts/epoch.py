@@ -23,14 +23,12 @@ _BENCHMARKS = Path(__file__).parents[1]
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where an epoch runs: the files, the URL at which they are read (None: in place), an empty
-    directory for the store and the workers' notes, and the installation of featstore that the
-    workers use (None: that of this process)."""
+    """Where an epoch runs: the files, the URL at which they are read (None: in place), and an empty
+    directory for the store and the workers' notes."""
 
     table: Path
     url: str | None
     directory: Path
-    installation: Path | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +157,7 @@ class _WorkerProcess:
             first_only=first_only,
             notes=str(place.directory / str(index)),
         )
-        paths = [place.installation, _BENCHMARKS, os.environ.get("PYTHONPATH")]
+        paths = [_BENCHMARKS, os.environ.get("PYTHONPATH")]
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "makespan_parts.worker", json.dumps(asdict(job))],
@@ -170,7 +168,7 @@ class _WorkerProcess:
                 stderr=errors,
                 text=True,
             )
-        self._installation, self._was_killed = place.installation, False
+        self._was_killed = False
 
     def __enter__(self) -> "_WorkerProcess":
         return self
@@ -181,9 +179,7 @@ class _WorkerProcess:
 
     def is_ready(self) -> None:
         """Waits until it has started."""
-        used = Path(self._told("ready").strip())
-        if self._installation and not used.is_relative_to(self._installation):
-            raise RuntimeError(f"expected featstore of {self._installation}, found {used}")
+        self._told("ready")
 
     def begin(self, began_s: float) -> None:
         """Lets it begin an epoch that began at a time."""
@@ -212,12 +208,11 @@ class _WorkerProcess:
             raise RuntimeError(f"a worker ended with exit code {code}: {self._failure()}")
         return True
 
-    def _told(self, what: str) -> str:
+    def _told(self, what: str) -> None:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        if not line.startswith(what):
+        if line != f"{what}\n":
             raise RuntimeError(f"expected {what!r}, found {line!r}: {self._failure()}")
-        return line.removeprefix(what)
 
     def _failure(self) -> str:
         return self._errors.read_text()[-2000:]

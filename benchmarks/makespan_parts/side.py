@@ -1,9 +1,9 @@
-"""All cells with one version of featstore."""
+"""All cells, and their figures."""
 
 import contextlib
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,8 @@ class Found:
         return {"cell": str(self.cell), "ok": self.ok, **rounded}
 
 
-def measure(installation: Path | None, *, small: bool) -> list[Found]:
-    """Runs all cells, one after the other, and prints a line for each.
-
-    Args:
-        installation: A directory that holds the package featstore, or None for this process's own.
-        small: Whether to run twelve cells of all.
-    """
+def measure(*, small: bool) -> list[Found]:
+    """Runs all cells (`small`: twelve), one after the other, and prints a line for each."""
     found = []
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         urls = {}
@@ -69,19 +64,16 @@ def measure(installation: Path | None, *, small: bool) -> list[Found]:
         for cell in cells(small=small):
             table = Path(scratch) / cell.form.name
             url = urls[cell.form.name] if cell.remote else None
-            found.append(Found(cell=cell, epoch=_epoch(cell, table, url, installation)))
+            found.append(Found(cell=cell, epoch=_epoch(cell, table, url)))
             print(found[-1], flush=True)
     return found
 
 
-def _epoch(cell: Cell, table: Path, url: str | None, installation: Path | None) -> Epoch:
+def _epoch(cell: Cell, table: Path, url: str | None) -> Epoch:
     with tempfile.TemporaryDirectory() as alone, tempfile.TemporaryDirectory() as together:
-        places = [
-            Place(table=table, url=url, directory=Path(directory), installation=installation)
-            for directory in (alone, together)
-        ]
-        window_s = first_batch_s(cell, places[0]) if cell.remote else 0.0
-        return run(cell, places[1], window_s)
+        first = Place(table=table, url=url, directory=Path(alone))
+        window_s = first_batch_s(cell, first) if cell.remote else 0.0
+        return run(cell, replace(first, directory=Path(together)), window_s)
 
 
 def figures(found: Sequence[Found]) -> Mapping[str, Any]:

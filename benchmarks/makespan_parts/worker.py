@@ -1,8 +1,8 @@
 """A worker process of an epoch: `python -m makespan_parts.worker JSON`.
 
-It prints `ready PATH`, with the featstore that it uses, and begins when a line on its standard
-input says when the epoch began. It prints `first` when it has its first batch. Each step is a sleep
-in proportion to the rows; the rows of a batch are noted in a file when its step is over.
+It prints `ready`, and begins when a line on its standard input says when the epoch began. It prints
+`first` when it has its first batch. Each step is a sleep in proportion to the rows; the rows of a
+batch are noted in a file when its step is over.
 """
 
 import json
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import featstore
 from featstore import FeatureLoader, open_table
 from makespan_parts.paces import Pace
 from staging_parts.table import at
@@ -43,7 +42,7 @@ class Job:
 
 def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
-    print("ready", featstore.__file__, flush=True)
+    print("ready", flush=True)
     began_s = float(sys.stdin.readline())
     snapshot = open_table(job.table).snapshot
     table = at(snapshot, job.url) if job.url else snapshot

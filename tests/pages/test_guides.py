@@ -24,7 +24,6 @@ PAGES = {
     ALL_DAYS: 4,
     "docs/howto/join_labels.md": 2,
     "docs/howto/online_serving.md": 3,
-    "docs/howto/shuffling.md": 2,
     "docs/howto/tuning_staging.md": 3,
 }
 NEED_ALL_DAYS = ("docs/report.md", "docs/table.md", "docs/train.md")
