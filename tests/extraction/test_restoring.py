@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -187,15 +187,21 @@ def back_to_2(url: str) -> Any:
     return followed(delta.commit, cache(lambda: restore(url, 2)))
 
 
+@pytest.mark.parametrize("when", ["after the group's commit", "just before the table's"])
 def test_a_group_that_was_extracted_while_the_table_went_back_is_a_conflict(
-    job: ExtractJob,
+    job: ExtractJob, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = job.table_url
+    url, publishing, how = job.table_url, delta.publish_groups, {}
     group(job, "2026-11-01", "of day 1")  # version 2
     expected = rows(url)
     group(job, "2026-11-01", "bad", [{**MORE[0], "op": "identity"}, MORE[1]])
+    if when == "after the group's commit":
+        how["commit"] = back_to_2(url)
+    else:
+        back = cache(lambda: restore(url, 2))
+        monkeypatch.setattr(delta, "publish_groups", lambda by: preceded(publishing(by), back))
     with pytest.raises(CommitConflictError, match="took the table back to an earlier version"):
-        group(job, "2026-11-02", "of day 2", commit=back_to_2(url))
+        group(job, "2026-11-02", "of day 2", **how)
     assert rows(url).equals(expected)
     group(job, "2026-11-02", "of day 2")
     found = rows(url)
@@ -226,17 +232,23 @@ def test_rows_that_come_back_while_others_are_deleted_are_deleted_too(job: Extra
     assert "u1" not in rows(url)["user"].to_pylist()
 
 
+@pytest.mark.parametrize("when", ["before its look", "after it"])
 def test_a_day_extracted_while_the_table_goes_back_is_a_conflict_and_leaves_no_file(
-    job: ExtractJob,
+    job: ExtractJob, when: str
 ) -> None:
     badly(job)
     day = "2026-11-03"
+    back = cache(lambda: restore(job.table_url, 1))
+    commit: Any = {
+        "before its look": preceded(delta.commit, back),
+        "after it": partial(delta.commit, publish=preceded(delta.publish_once, back)),
+    }[when]
     write_raw(Path(job.input_url.format(dt=day)), ["u1"])
     run = replace(
         job, input_url=job.input_url.format(dt=day), partition={"dt": day}, run_id="day 3"
     )
     with pytest.raises(CommitConflictError, match=r"now version 4.*run it again"):
-        extract_files(run, commit=preceded(delta.commit, lambda: restore(job.table_url, 1)))
+        extract_files(run, commit=commit)
     assert not [*Path(job.table_url).glob(f"dt={day}/*")]
     assert extract_files(run).num_rows == 1
     assert rows(job.table_url).num_rows == 41
