@@ -494,7 +494,8 @@ def restore(table_url: str | Path, version: int, *, dry_run: bool = False) -> Re
     Raises:
         TableNotFoundError: There is no Delta table, or not in this version.
         InputError: A vacuum removed files of the version. The table stays as it was.
-        CommitConflictError: Another writer committed meanwhile. The table stays as it was.
+        CommitConflictError: Another writer committed meanwhile, or a vacuum is at work. The table
+            stays as it was.
     """
     report = restore_table(str(table_url), version, dry_run=dry_run)
     return report if dry_run else _shown(report)

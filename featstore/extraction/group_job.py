@@ -156,7 +156,7 @@ def extract_group(
     run = ExtractionRun(
         task=task,
         schema=schema,
-        base=open_group_or_none(base.url, group.name),
+        base=open_group_or_none(base, group.name),
         partitions=partitions,
         input_digest=with_events(_digest(files, group, part.spec), marks),
         started_s=started_s,

@@ -1,18 +1,20 @@
 """Makes an earlier version of a table its newest one again, in one commit."""
 
+import contextlib
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from featstore.base.closing import noted_on_failure
-from featstore.base.errors import InputError
+from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.redaction import redact
 from featstore.files.listings import find_file
 from featstore.files.retry import thread_pool
 from featstore.table import delta
-from featstore.table.layout import base_path, group_url, partition_path
-from featstore.table.metadata import CommitMetadata
+from featstore.table.groups import open_group_or_none
+from featstore.table.layout import partition_path
 from featstore.table.open import open_existing, open_snapshot
+from featstore.table.running import marked_restore
 from featstore.table.snapshot import DataFile, Snapshot
 
 _NUM_LOOKING_THREADS = 16
@@ -60,9 +62,9 @@ class RestoreReport:
 def restore(table_url: str, version: int, *, dry_run: bool = False) -> RestoreReport:
     """Commits a new version with the files, columns and slot groups of an earlier one.
 
-    Versions in between can still be opened, until a vacuum removes their files. A slot group's
-    own log goes back after the table's, so that what is extracted into the group next is added to
-    what the table shows; if the process dies in between, the same call does it.
+    Versions in between can still be opened, until a vacuum removes their files. The logs of slot
+    groups go back after the table's; if the process dies in between, the next run into a group does
+    it.
 
     Args:
         table_url: The table.
@@ -73,7 +75,8 @@ def restore(table_url: str, version: int, *, dry_run: bool = False) -> RestoreRe
         TableNotFoundError: There is no Delta table, or not in this version.
         InputError: Files of the version are gone, or rows are deleted by deletion vectors. The
             table is unchanged.
-        CommitConflictError: Another writer committed meanwhile; the table is unchanged.
+        CommitConflictError: Another writer committed meanwhile, or a vacuum is at work; the table
+            is unchanged.
     """
     now = open_existing(table_url, "restore")
     then = open_snapshot(table_url, version)
@@ -83,22 +86,24 @@ def restore(table_url: str, version: int, *, dry_run: bool = False) -> RestoreRe
             f"again, found deletion vectors; nothing is restored: use the engine that wrote them"
         )
     before, after = ({file.path: file for file in each.data_files} for each in (now, then))
-    _check_present(then, after.values())
     is_same = (before.keys(), now.schema, now.group_versions) == (
         after.keys(),
         then.schema,
         then.group_versions,
     )
+    commits = not (is_same or dry_run)
     newest = now.version or 0
-    deletions = () if is_same else tuple(_deletions(now, version))
-    if not dry_run:
-        if not is_same:
-            newest = delta.restore(table_url, version, _metadata(), base=now.version)
+    with marked_restore(table_url, version) if commits else contextlib.nullcontext():
+        _check_present(then, after.values())
+        deletions = () if is_same else tuple(_deletions(now, version))
+        if commits:
+            newest = delta.restore(table_url, version, uuid.uuid4().hex, base=now.version)
+    if commits:
         with noted_on_failure(
-            f"Version {newest} of {redact(table_url)} is as version {version}, but not yet the "
-            f"logs of its slot groups: run it again before slots are extracted into them."
+            f"Version {newest} of {redact(table_url)} is as version {version}. The logs of its "
+            f"slot groups go back with what is extracted into them next."
         ):
-            _restore_groups(then)
+            _restore_groups(delta.open_delta(table_url, newest))
     return RestoreReport(
         table_url=table_url,
         restored=version,
@@ -106,7 +111,7 @@ def restore(table_url: str, version: int, *, dry_run: bool = False) -> RestoreRe
         num_rows=then.num_rows,
         num_files_back=len(after.keys() - before.keys()),
         num_files_left=len(before.keys() - after.keys()),
-        committed=not (is_same or dry_run),
+        committed=commits,
         dry_run=dry_run,
         deletions=deletions,
     )
@@ -144,39 +149,9 @@ def _check_present(then: Snapshot, files: Iterable[DataFile]) -> None:
         )
 
 
-def _restore_groups(then: Snapshot) -> None:
-    """Makes what each slot group's newest version has beside the table's files what the restored
-    version of the table has there.
-    """
-    commits = delta.history(then.url)
-    known = {name for each in commits if each.metadata for name in each.metadata.groups or ()}
-    base = {*then.data_files.paths}
-    for name in sorted(known | then.group_versions.keys()):
-        url, wanted = group_url(then.url, name), then.group_versions.get(name)
-        newest = delta.open_delta_or_none(url)
-        if newest is None:
-            continue
-        shown = () if wanted is None else delta.files_at(url, wanted).paths
-        has, should_have = (
-            {path for path in paths if base_path(path) in base}
-            for paths in (newest.data_files.paths, shown)
-        )
-        if has != should_have:
-            delta.restore(url, wanted, _metadata(), base=newest.version)
-
-
-def _metadata() -> CommitMetadata:
-    """That of a commit that replaces no partitions, and describes no files: those that wrote the
-    files do.
-    """
-    return CommitMetadata(
-        run_id=uuid.uuid4().hex,
-        spec_hash="",
-        spec_version=1,
-        input_digest=None,
-        data_digest="",
-        partitions=(),
-        num_files=0,
-        num_rows=0,
-        size_bytes=0,
-    )
+def _restore_groups(base: Snapshot) -> None:
+    made = [commit.metadata for commit in delta.history(base.url) if commit.metadata is not None]
+    for name in sorted({name for each in made for name in each.groups or ()}):
+        # Where another writer commits to the group meanwhile, the next run into it looks again.
+        with contextlib.suppress(CommitConflictError):
+            open_group_or_none(base, name)

@@ -285,8 +285,8 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
         The new version.
 
     Raises:
-        CommitConflictError: The partitions changed since `change.base`. The change was not
-            published.
+        CommitConflictError: The partitions changed since `change.base`, or the table went back to
+            an earlier version. The change was not published.
         UnsafeStoreError: The store would let two writers commit the same version. Raised before any
             commit.
         StoreError: The store failed. The commit may still land.
@@ -296,8 +296,9 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
     for attempt in itertools.count(1):
         # Each attempt checks against the newest version. What another writer commits between this
         # check and the publication is caught by the transactions in the commit.
-        table = _table_of(_load(url))
-        _check_base(url, table, change)
+        newest = _load(url)
+        table = _table_of(newest)
+        _check_base(url, newest, change)
         try:
             publish(url, table, change)
         # delta-rs raises bare Exceptions too, and a lost reply can come as any of them.
@@ -327,13 +328,14 @@ def commit(url: str, change: Change, publish: Publish | None = None) -> int:
 
 
 @_raises_store_errors
-def restore(url: str, version: int | None, metadata: CommitMetadata, *, base: int | None) -> int:
-    """Makes the files, schema and properties of a version those of a new one, in one commit.
+def restore(url: str, version: int | None, run_id: str, *, base: int | None) -> int:
+    """Makes the files, schema and properties of a version those of a new one, in one commit, unless
+    this run has made it.
 
     Args:
         url: The table.
         version: The version, whose files are known to exist; None for a new version without files.
-        metadata: The metadata of the commit. It replaces no partitions.
+        run_id: The run.
         base: The version that is known to be the newest one.
 
     Returns:
@@ -345,28 +347,41 @@ def restore(url: str, version: int | None, metadata: CommitMetadata, *, base: in
     """
     check_store(url)
     newest = _load_existing(url)
-    conflict = CommitConflictError(
-        f"{redact(url)}: another writer committed meanwhile; nothing is restored: run it again"
+    # It replaces no partitions, and describes no files: the commits that wrote the files do.
+    metadata = CommitMetadata(
+        run_id=run_id,
+        spec_hash="",
+        spec_version=1,
+        input_digest=None,
+        data_digest="",
+        partitions=(),
+        num_files=0,
+        num_rows=0,
+        size_bytes=0,
     )
-    if newest.version != base:
-        raise conflict
     properties = CommitProperties(
         custom_metadata={KEY: metadata.to_mapping()}, max_commit_retries=0
     )
     failed: Exception | None = None
     try:
-        with _writable_table(url, newest.table) as writable:
-            if version is None:
-                writable.delete(commit_properties=properties)
-            else:
-                # A mirror of a log, which is what delta-rs sees of some stores, has no data files.
-                writable.restore(version, ignore_missing_files=True, commit_properties=properties)
+        if newest.version == base:
+            with _writable_table(url, newest.table) as writable:
+                if version is None:
+                    writable.delete(commit_properties=properties)
+                else:
+                    # A mirror of a log, which is what delta-rs sees of some stores, has no data
+                    # files.
+                    writable.restore(
+                        version, ignore_missing_files=True, commit_properties=properties
+                    )
     except Exception as error:  # noqa: BLE001  As of `commit`: it may be a lost reply.
         failed = error
     if (landed := _landed(url, metadata)) is not None:
         return landed
     if failed is None or isinstance(failed, CommitFailedError):
-        raise conflict from failed
+        raise CommitConflictError(
+            f"{redact(url)}: another writer committed meanwhile; nothing is restored: run it again"
+        ) from failed
     raise failed
 
 
@@ -735,10 +750,21 @@ def _all_commits(url: str) -> Iterator[Commit]:
     return iter(()) if newest is None else newest.commits()
 
 
-def _check_base(url: str, table: DeltaTable | None, change: Change) -> None:
+def _check_base(url: str, newest: _Newest | None, change: Change) -> None:
     """CommitConflictError if the partitions, or the slot groups, are not those of the change's
-    base.
+    base, or the table went back since to an earlier version: it may have rows again that a deletion
+    has not seen, or slot groups whose later versions were undone.
     """
+    table = _table_of(newest)
+    if newest is not None and change.base is not None:
+        known = newest.log.through(newest.version)
+        since = [version for version in known if version > (change.base.version or 0)]
+        if any(_restored(info) is not None for _, info in commit_infos(newest.root, since)):
+            raise CommitConflictError(
+                f"{redact(url)}: another writer took the table back to an earlier version while "
+                f"this run was at work (now version {newest.version}); nothing of this run is "
+                f"visible: run it again"
+            )
     if change.group_versions is not None and (
         table is None or _group_versions(url, table) != change.group_versions
     ):

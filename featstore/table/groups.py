@@ -6,6 +6,7 @@ table references the group's new version. So the base version alone determines w
 run that dies between the two commits has changed nothing.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -91,11 +92,37 @@ def merge_group_schema(schema: SlotSchema, group: SlotSchema, where: str) -> Slo
     return merge_schemas(schema, same_keys, where)
 
 
-def open_group_or_none(table_url: str, name: str) -> Snapshot | None:
-    """The newest version of a group, whether or not a base version references it; None if there is
-    no group.
+def open_group_or_none(base: Snapshot, name: str) -> Snapshot | None:
+    """The newest version of a group, to commit to; None if there is no group.
+
+    If the table went back to an earlier version since it named a later one of the group, the group
+    goes back first, in a commit of its own. What is added would else bring back what was undone.
+
+    Raises:
+        CommitConflictError: Another writer committed to the group meanwhile.
     """
-    return delta.open_delta_or_none(group_url(table_url, name))
+    url, shown = group_url(base.url, name), base.group_versions.get(name)
+    group = delta.open_delta_or_none(url)
+    if group is None or group.version == shown:
+        return group
+    commits = itertools.dropwhile(
+        lambda commit: commit.version > (base.version or 0) or commit.restored is None,
+        delta.history(base.url),
+    )
+    if (back := next(commits, None)) is None:
+        return group
+    earlier = [made.groups for commit in commits if (made := commit.metadata) and made.groups]
+    named = max((versions[name] for versions in earlier if name in versions), default=-1)
+    later = [commit for commit in delta.history(url) if shown is None or commit.version > shown]
+    backs = [each for each in later if each.restored is not None or each.operation == "DELETE"]
+    run_id = f"restore-{back.version}"
+    is_back = any(each.metadata and each.metadata.run_id == run_id for each in backs)
+    # Later versions that the table has not named are of runs that are about to.
+    is_ahead = bool(backs) or any(commit.version <= named for commit in later)
+    if is_back or not is_ahead or (shown is None and not group.data_files):
+        return group
+    delta.restore(url, shown, run_id, base=group.version)
+    return delta.open_delta(url)
 
 
 def matches_base(group: Snapshot, partitions: Sequence[Mapping[str, str]], base: Snapshot) -> bool:

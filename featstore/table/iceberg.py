@@ -97,7 +97,8 @@ class _Address:
         table: The table's name in the catalog, or the URL of the metadata file.
         version: A snapshot's id, or the name of a tag or branch; by default the current snapshot.
         after: Likewise; only files that were appended after it.
-        named: All of that, and values of partition keys, as text: only files of these partitions.
+        named: All of that, and values of partition keys, as `read_query` gives them: only files of
+            these partitions.
     """
 
     catalog: str | None

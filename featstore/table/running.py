@@ -10,10 +10,11 @@ import contextlib
 import json
 import logging
 import posixpath
+import re
 import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -47,6 +48,10 @@ from featstore.table.snapshot import DataFile
 # A vacuum's grace is at least an hour, so a mark stays young through many failed renewals. Each
 # renewal is one small write to the store.
 RENEW_S = 60.0
+# Many times that, so that a run whose renewals fail for a while is not taken for dead.
+MIN_GRACE_S = 3_600.0
+_RESTORE = re.compile(r"restore-(?P<version>\d+)-[0-9a-f]{8}")
+_VACUUM = "vacuum-"
 # Raised before anything of a commit is sent, or after another writer's commit that rules it out.
 _NOT_COMMITTED = (CommitConflictError, InputError, UnsafeStoreError)
 _LOG = logging.getLogger(__name__)
@@ -179,22 +184,42 @@ def running(table_url: str, *, now_s: float, grace_s: float) -> set[str]:
     return {entry.name for entry in marks if now_s - modified_or(entry.url, now_s) <= grace_s}
 
 
-def store_now_s(table_url: str) -> float:
-    """The current time by the store's clock, in seconds since the epoch: the modification time of
-    an object that is written and removed for it.
+@contextlib.contextmanager
+def marked_restore(table_url: str, version: int) -> Iterator[None]:
+    """Marks a version as one that is about to be the newest again, so that a vacuum that begins
+    before the end of the block keeps it. After an error that may hide a commit the mark stays.
 
-    An object left behind by a crash looks like the mark of a dead run to a later vacuum.
+    Restores and vacuums write their marks before they look for those of the others, so that of two
+    at once at least one sees the other.
 
     Raises:
-        OSError: The store cannot be written to.
+        CommitConflictError: A vacuum is at work. Raised before the block.
     """
-    url = join(table_url, RUNS_DIR, f"clock-{uuid.uuid4().hex}")
-    try:
-        with open_write(url) as file:
-            file.write(b"{}")
-        return modified_s(url)
-    finally:
-        delete(url)
+    with marked(table_url, f"restore-{version}-{uuid.uuid4().hex[:8]}") as mark:
+        at_work = running(table_url, now_s=modified_s(mark.url), grace_s=MIN_GRACE_S)
+        if found := sorted(tag for tag in at_work if tag.startswith(_VACUUM)):
+            raise CommitConflictError(
+                f"{redact(table_url)}: expected no vacuum at work, which may remove files of "
+                f"version {version}, found the mark {RUNS_DIR}/{found[0]}; nothing is restored: "
+                f"run it again once the vacuum has ended, or if it was killed, in an hour"
+            )
+        try:
+            yield
+        except _NOT_COMMITTED:
+            raise
+        except BaseException:
+            mark.keep()
+            raise
+
+
+def marked_vacuum(table_url: str) -> AbstractContextManager[Mark]:
+    """Marks that a vacuum is at work. The time at which the store wrote the mark is its "now"."""
+    return marked(table_url, f"{_VACUUM}{uuid.uuid4().hex[:8]}")
+
+
+def versions_restored(tags: Iterable[str]) -> list[int]:
+    """The versions that restores at work, whose marks have these tags, make the newest again."""
+    return [int(found["version"]) for found in map(_RESTORE.fullmatch, sorted(tags)) if found]
 
 
 def modified_or(url: str, gone_s: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_plus
 
 import numpy as np
 import pyarrow as pa
@@ -326,7 +326,7 @@ class FileList(Sequence[DataFile]):
 
         Args:
             url: What names the values, for errors.
-            named: The values as text, by key, and what the URL says of `VERSIONS`.
+            named: What the URL says, as `read_query` gives it.
             keys: The partition keys.
 
         Raises:
@@ -487,7 +487,8 @@ class GroupFiles(NamedTuple):
 
 
 def read_query(url: str, query: str) -> dict[str, str]:
-    """What the URL of a table says after `?`, by name.
+    """What the URL of a table says after `?`, by name. What is no version stays percent-encoded, so
+    that the dots of a value can be told from those of a range.
 
     Args:
         url: The URL, for the error.
@@ -496,15 +497,16 @@ def read_query(url: str, query: str) -> dict[str, str]:
     Raises:
         InputError: A name is given twice.
     """
-    pairs = parse_qsl(query, keep_blank_values=True)
-    names = [name for name, _ in pairs]
+    pairs = [pair.partition("=") for pair in query.split("&") if pair]
+    names = [unquote_plus(name) for name, _, _ in pairs]
     for name in names:
         if (count := names.count(name)) > 1:
             raise InputError(
                 f"{redact(url)}: expected one value of {name!r} after '?', found {count}: name one "
                 f"alone, or of a partition key a range, FIRST..LAST"
             )
-    return dict(pairs)
+    values = dict(zip(names, (value for _, _, value in pairs), strict=True))
+    return {n: unquote_plus(value) if n in VERSIONS else value for n, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -522,7 +524,7 @@ class _Wanted:
     def of(cls, url: str, key: str, text: str, type_: pa.DataType) -> "_Wanted":
         before, _, after = text.partition("..")
         ends = (before, after) if before and after else (text, text)
-        first, last = (_value(url, key, end, type_) for end in ends)
+        first, last = (_value(url, key, unquote_plus(end), type_) for end in ends)
         if not first <= last:
             raise InputError(
                 f"{redact(url)}: expected the first value of the partition key {key!r} ({type_}) "

@@ -36,7 +36,13 @@ from featstore.table.layout import (
     tag_of,
 )
 from featstore.table.log_files import LogFiles, commit_url, list_log, read_actions
-from featstore.table.running import modified_or, running, store_now_s
+from featstore.table.running import (
+    MIN_GRACE_S,
+    marked_vacuum,
+    modified_or,
+    running,
+    versions_restored,
+)
 from featstore.table.snapshot import Snapshot
 from featstore.table.table_rules import check_kept
 
@@ -44,9 +50,6 @@ from featstore.table.table_rules import check_kept
 RETAIN_S = 7 * 86_400.0
 # Files that were written within a day are kept, as are those of runs that renewed their mark in it.
 GRACE_S = 86_400.0
-# Many times the 60 s after which a run renews its mark, so that a run whose renewals fail for a
-# while is not taken for dead.
-MIN_GRACE_S = 3_600.0
 _MARK, _REPLACED, _ORPHAN = "mark of a dead run", "replaced", "orphan"
 _STAGED_LOG_FILE = re.compile(rf"{LOG_DIR}/(.+#\d+|_commit_[0-9a-f-]+\.json\.tmp)")
 
@@ -149,8 +152,8 @@ def vacuum(
             renewed their mark within it. At least `MIN_GRACE_S`.
         keep_versions: Further versions to keep.
         dry_run: Remove nothing, and report what would be removed.
-        now_s: The store's time, in seconds since the epoch; by default that of an object written
-            for the purpose, also with `dry_run`.
+        now_s: The store's time, in seconds since the epoch; by default that of the vacuum's mark,
+            which is also written with `dry_run`.
 
     Raises:
         TableNotFoundError: There is no Delta table.
@@ -171,46 +174,50 @@ def vacuum(
             f"no table at {redact(url)}: expected a Delta table ({LOG_DIR}/ is missing)"
         )
     check_kept(url, open_delta(url, with_files=False).rules.vacuuming, "vacuum")
-    now_s = store_now_s(url) if now_s is None else now_s
     # The order matters: files are listed first, marks read second, the log last. A run that commits
-    # in between is seen by its mark or by its commit.
+    # in between is seen by its mark or by its commit, a restore by that of either.
     entries = list_own(url)
-    groups = {name: join(url, GROUPS_DIR, name) for name in _group_names(entries)}
-    running_tags = set().union(
-        *(running(table, now_s=now_s, grace_s=grace_s) for table in (url, *groups.values()))
-    )
-    log = _log(url)
-    references = read_references(
-        url, log, oldest_retained(_log_times(url, log.versions), now_s - retain_s), keep_versions
-    )
-    group_references = {
-        name: _group_references(
-            group_url, references.live, references.groups.get(name, frozenset()), now_s - retain_s
+    with marked_vacuum(url) as mark:
+        now_s = modified_s(mark.url) if now_s is None else now_s
+        groups = {name: join(url, GROUPS_DIR, name) for name in _group_names(entries)}
+        running_tags = set().union(
+            *(running(table, now_s=now_s, grace_s=grace_s) for table in (url, *groups.values()))
         )
-        for name, group_url in groups.items()
-    }
-    found = find_leftovers(entries, references, group_references)
-    # A file whose commits the log has lost is an orphan, and snapshots may still name it.
-    gone = {leftover.path for leftover in found if leftover.kind in (_REPLACED, _ORPHAN)}
-    if gone and not dry_run:
-        with noted_on_failure("Nothing was removed."):
-            for name in mirrors_in(entry.name for entry in entries):
-                release(url, name, gone)
-    # Marks first: a run that was taken for dead and wakes up then finds its mark gone.
-    leftovers = sorted(found, key=lambda leftover: leftover.kind != _MARK)
-    outcomes = [
-        _remove(url, leftover, running_tags, now_s - grace_s, dry_run=dry_run)
-        for leftover in leftovers
-    ]
-    pairs = zip(leftovers, outcomes, strict=True)
-    return VacuumReport(
-        table_url=url,
-        oldest_version=references.oldest_version,
-        removed=tuple(leftover for leftover, outcome in pairs if outcome == "removed"),
-        num_young=outcomes.count("young"),
-        num_running=outcomes.count("running"),
-        dry_run=dry_run,
-    )
+        log = _log(url)
+        oldest = oldest_retained(_log_times(url, log.versions), now_s - retain_s)
+        restored = [v for v in versions_restored(running_tags) if log.holds(v)]
+        references = read_references(url, log, oldest, [*keep_versions, *restored])
+        group_references = {
+            name: _group_references(
+                group_url,
+                references.live,
+                references.groups.get(name, frozenset()),
+                now_s - retain_s,
+            )
+            for name, group_url in groups.items()
+        }
+        found = find_leftovers(entries, references, group_references)
+        # A file whose commits the log has lost is an orphan, and snapshots may still name it.
+        gone = {leftover.path for leftover in found if leftover.kind in (_REPLACED, _ORPHAN)}
+        if gone and not dry_run:
+            with noted_on_failure("Nothing was removed."):
+                for name in mirrors_in(entry.name for entry in entries):
+                    release(url, name, gone)
+        # Marks first: a run that was taken for dead and wakes up then finds its mark gone.
+        leftovers = sorted(found, key=lambda leftover: leftover.kind != _MARK)
+        outcomes = [
+            _remove(url, leftover, running_tags, now_s - grace_s, dry_run=dry_run)
+            for leftover in leftovers
+        ]
+        pairs = zip(leftovers, outcomes, strict=True)
+        return VacuumReport(
+            table_url=url,
+            oldest_version=references.oldest_version,
+            removed=tuple(leftover for leftover, outcome in pairs if outcome == "removed"),
+            num_young=outcomes.count("young"),
+            num_running=outcomes.count("running"),
+            dry_run=dry_run,
+        )
 
 
 def _log(url: str) -> LogFiles:

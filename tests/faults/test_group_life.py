@@ -16,6 +16,7 @@ from featstore.explore.table import open_table
 from featstore.extraction.deletion import delete_rows
 from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, extract_files
+from featstore.extraction.restoring import restore
 from featstore.extraction.rewriting import compact
 from featstore.extraction.units.raw import Unit
 from featstore.extraction.units.unit import Progress, UnitReport, UnitTask, run_unit
@@ -98,11 +99,12 @@ from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob
 from featstore.extraction.rewriting import compact
 from featstore.extraction.deletion import delete_rows
+from featstore.extraction.restoring import restore
 from featstore.spec.parse import load_spec
 from featstore.table import delta
 what, document, raw, table = sys.argv[1], json.loads(sys.argv[2]), *sys.argv[3:]
 
-def wait(*arguments):
+def wait(*arguments, **options):
     print("there", flush=True)
     sys.stdin.read()
 
@@ -110,6 +112,11 @@ def commit_and_wait(url, change):
     delta.commit(url, change)
     wait()
 
+def go_back(publish):
+    delta.restore = publish
+    restore(table, 1)
+
+go_back_once = delta.restore
 job = ExtractJob(spec=load_spec(document), input_url=raw, table_url=table, partition={"dt": "1"}, run_id="killed")
 added = GroupJob(job=job, name="more")
 labels = GroupJob(job=job, name="labels", key="row", labels=True)
@@ -122,6 +129,8 @@ labels = GroupJob(job=job, name="labels", key="row", labels=True)
     "compaction, before it drops groups": lambda: compact(table, commit=commit_and_wait),
     "deletion, before its commit": lambda: delete_rows(table, "row < 10", commit=wait),
     "deletion, after its commit": lambda: delete_rows(table, "row < 10", commit=commit_and_wait),
+    "restore, before its commit": lambda: go_back(wait),
+    "restore, after its commit": lambda: go_back(lambda *a, **b: wait(go_back_once(*a, **b))),
 }[what]()
 """
 
@@ -210,6 +219,29 @@ def test_a_driver_killed_while_it_trims_histories_has_done_all_or_nothing(
         vacuum(str(root), retain_s=0)
         live = {file.path for file in open_table(str(root)).data_files()}
         assert {path.name for path in root.rglob("part-*.parquet")} == live
+
+
+@pytest.mark.parametrize(
+    ("when", "label"), [("restore, before its commit", 1), ("restore, after its commit", 0)]
+)
+def test_a_driver_killed_while_it_goes_back_has_done_all_or_nothing_and_the_next_one_goes_through(
+    job: ExtractJob, when: str, label: int
+) -> None:
+    extract_group(added(job))
+    extract_group(ripened(job))
+    compact(job.table_url)
+    kill(when, WIDER, job.input_url, job.table_url)
+    assert state(job.table_url) == (True, {label})
+    # What its mark names stays, for the next one.
+    age(job.table_url, 10, but=["_runs"])
+    vacuum(job.table_url, retain_s=0)
+    assert restore(job.table_url, 1).committed == bool(label)
+    assert state(job.table_url) == (True, {0})
+    extract_group(ripened(job))
+    assert state(job.table_url) == (True, {1})
+    age(job.table_url, 10)  # the dead run's mark too
+    vacuum(job.table_url, retain_s=0)
+    assert state(job.table_url) == (True, {1})
 
 
 def test_a_vacuum_while_a_compaction_is_at_work_takes_nothing_of_it(job: ExtractJob) -> None:

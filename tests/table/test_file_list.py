@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from featstore.base.errors import DataFileError, InputError
 from featstore.table.row_masks import MaskRecord, RowMask
-from featstore.table.snapshot import DataFile, FileList, GroupFile
+from featstore.table.snapshot import DataFile, FileList, GroupFile, read_query
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=8)
 VERSIONS = st.one_of(
@@ -184,3 +185,31 @@ def test_a_partition_whose_value_is_none_of_its_keys_type_is_told() -> None:
     file = DataFile(path="a", url="/a", size_bytes=1, num_rows=1, partition={"dt": "x"})
     with pytest.raises(InputError, match=r"^/t: expected a value of .*'dt' \(int64\), found 'x'"):
         FileList.of([file]).of_values("/t", {"dt": "1"}, [pa.field("dt", pa.int64())])
+
+
+def named(values: list[str], query: str) -> list[str]:
+    """Those of the values of the text key v that a URL's query names."""
+    files = [
+        DataFile(path=str(i), url=f"/t/{i}", size_bytes=1, num_rows=1, partition={"v": value})
+        for i, value in enumerate(values)
+    ]
+    keys = [pa.field("v", pa.string())]
+    found = FileList.of(files).of_values("/t", read_query("/t", query), keys)
+    return sorted(str(file.partition["v"]) for file in found)
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1), st.text(min_size=1, alphabet="12.%+ é"))
+def test_each_text_can_be_named_and_two_be_the_ends_of_a_range(one: str, other: str) -> None:
+    values = sorted({one, other})
+    texts = [quote(value, safe="").replace(".", "%2E") for value in values]
+    assert named(values, f"v={texts[0]}") == values[:1]
+    assert named(["", *values], f"v={texts[0]}..{texts[-1]}") == values
+
+
+def test_two_dots_are_those_of_a_range_unless_one_is_written_in_percent() -> None:
+    values = ["1", "1..2", "1.5", "2", "3"]
+    assert named(values, "v=1..2") == ["1", "1..2", "1.5", "2"]
+    for text in ("1%2E%2E2", "1%2E.2", "1.%2e2"):
+        assert named(values, f"v={text}") == ["1..2"]
+    assert named(values, "v=1%2E%2E2..2") == ["1..2", "1.5", "2"]
+    assert named(values, "%76=3") == ["3"]

@@ -1,11 +1,10 @@
 import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from featstore.table.running import Mark, marked, running, store_now_s
+from featstore.table.running import Mark, marked, running
 
 TAG = "0a0a0a0a-1b1b1b1b"
 
@@ -43,12 +42,3 @@ def test_a_removed_mark_is_not_renewed(tmp_path: Path) -> None:
 
 def test_a_table_without_marks_has_no_runs(tmp_path: Path) -> None:
     assert running(str(tmp_path / "nowhere"), now_s=0, grace_s=1) == set()
-
-
-def test_the_time_is_the_stores_and_not_the_hosts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told_s = time.time()
-    monkeypatch.setattr(time, "time", lambda: told_s + 26 * 3600)
-    assert abs(store_now_s(str(tmp_path)) - told_s) < 60
-    assert not list((tmp_path / "_runs").iterdir())

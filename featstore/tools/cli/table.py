@@ -298,7 +298,7 @@ def delete(table: str, where: str, dry_run: bool) -> None:
 def restore(table: str, version: int, dry_run: bool) -> None:
     """Go back to an earlier version: commit its files, columns and slot groups as a new one.
 
-    Not while a vacuum or an extraction into a slot group is running.
+    Refused while a vacuum runs. Runs that write to the table meanwhile end in a conflict.
     """
     show(load("featstore.api").restore(table, version, dry_run=dry_run))
 

@@ -67,11 +67,11 @@ def samples(path: Path) -> Content:
 
 
 def files_below(directory: Path) -> list[str]:
-    """The files of a directory, without marks of clocks."""
+    """The files of a directory, without marks of vacuums."""
     return sorted(
         str(path.relative_to(directory))
         for path in directory.rglob("*")
-        if path.is_file() and not path.name.startswith("clock-")
+        if path.is_file() and not path.name.startswith("vacuum-")
     )
 
 
