@@ -239,19 +239,22 @@ class RawTable:
 
         Args:
             schema: As `check` returned it.
-            files: The data files. One without rows is not published, and replaces its partition.
+            files: The data files. One without rows is not published, and replaces its partition:
+                if none has rows, that empties partitions.
             report: What the commit says of the run.
 
         Raises:
-            EmptyInputError: There are no rows. Nothing is committed.
+            EmptyInputError: There are no rows, and no file replaces any. Nothing is committed.
             CommitConflictError: Another writer has replaced one of the partitions meanwhile, or a
                 file is gone. Nothing is committed.
         """
         partitions = self._replaced(files)
+        held = self._base.in_partitions([file.partition for file in files]) if self._base else ()
         files = [file for file in files if file.num_rows]
-        if not files:
+        if not files and not held:
             raise EmptyInputError(
-                f"{self._what} has no rows; the table {redact(self.url)} is left as it is"
+                f"{self._what} has no rows; the table {redact(self.url)} is left as it is: "
+                f"expected rows, look at what writes its input"
             )
         assert self._mark is not None  # of `writing`
         metadata = CommitMetadata(

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -505,9 +506,14 @@ def test_a_day_whose_file_has_no_rows_any_more_is_empty_after_an_import(
     (days / "dt=1" / "a.csv").write_text("rid,click\n")  # types cannot be inferred any more
     with pytest.raises(InputError, match=r"'click' \(string\); give it this type, or take anoth"):
         featstore.import_raw("csv", days, table)
-    with pytest.raises(EmptyInputError, match=r"the import has no rows; .* is left as it is"):
-        featstore.import_raw("csv", days, table, columns={"click": "long"})
-    assert clicks(str(tmp_path / "raw")) == [("r1", 1), ("r2", 0)]
+    typed = partial(featstore.import_raw, "csv", output_url=table, columns={"click": "long"})
+    assert typed(days).num_rows == 0
+    assert clicks(str(tmp_path / "raw")) == []
+    assert not typed(days).imported
+    version = delta.open_delta(str(tmp_path / "raw")).version
+    with pytest.raises(EmptyInputError, match=r"the import has no rows; .* is left as it is: exp"):
+        typed(days / "dt=2" / "a.csv", partition={"dt": "2"})  # has had none for two versions
+    assert delta.open_delta(str(tmp_path / "raw")).version == version
     assert len(files_in(tmp_path / "raw")) == 3
 
 
