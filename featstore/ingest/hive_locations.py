@@ -175,8 +175,8 @@ def remove_vacuumed(snapshot: Snapshot) -> int:
     for readers. A link to a directory is not followed.
 
     Raises:
-        ChangedTableError: A file of the snapshot is not where the table is listed, so others may not
-            be seen either. Nothing is removed.
+        ChangedTableError: A file of the snapshot is not where the table is listed, so others may
+            not be seen either. Nothing is removed.
         OSError: The table cannot be listed. Nothing is removed.
     """
     entries = list_own(snapshot.url, ".parquet")
