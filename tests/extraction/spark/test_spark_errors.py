@@ -5,8 +5,8 @@ import errno
 import pytest
 from pyspark.errors import AnalysisException
 
-from featstore.base.errors import AccessError, InputError, StoreError
-from featstore.extraction.spark.spark_errors import refused_by_spark
+from featstore.base.errors import AccessError, ChangedInputError, InputError, StoreError
+from featstore.extraction.spark.spark_errors import refused_by_spark, spark_error
 
 _HIVE = "org.apache.hadoop.hive.ql.metadata.HiveException: "
 
@@ -54,6 +54,12 @@ def test_a_metastore_that_fails_may_pass(said: str) -> None:
         raise AnalysisException(f"{_HIVE}{said}")
     assert failed.value.errno == errno.EIO
     assert failed.value.may_pass
+
+
+def test_what_changed_under_a_worker_may_pass_in_the_driver() -> None:
+    error = spark_error("  featstore.base.errors.ChangedInputError: a.parquet changed\n", "python3")
+    assert isinstance(error, ChangedInputError)
+    assert error.may_pass
 
 
 def test_what_spark_refuses_is_told() -> None:
