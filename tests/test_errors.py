@@ -1,10 +1,34 @@
-"""Readers of options: what they take, and the errors that name the option."""
+"""Readers of options: what they take, and the errors that name the option. Which errors may pass:
+whoever repeats a command goes by it, and by what the text says.
+"""
 
+import ast
+import errno
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from featstore.base.errors import ConfigError, parse_bytes
+from featstore.base import errors
+from featstore.base.errors import (
+    AccessError,
+    ChangedInputError,
+    ChangedTableError,
+    CheckFailedError,
+    CommitConflictError,
+    ConfigError,
+    DiskFullError,
+    FeatstoreError,
+    InputError,
+    JoinError,
+    StoreError,
+    TableNotFoundError,
+    UnsafeStoreError,
+    WorkerError,
+    parse_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +57,79 @@ def test_other_values_are_refused_with_the_options_name(value: Any) -> None:
         match=r"staging\.budget_bytes: expected a number of bytes above 0, or text such as 200GB",
     ):
         parse_bytes(value, "staging.budget_bytes")
+
+
+def store_error(number: int) -> StoreError:
+    error = StoreError("s3://b/x: ...")
+    error.errno = number
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (CheckFailedError("share of missing"), False),
+        (InputError("no raw files at raw"), False),
+        (InputError("whatever it says: run it again"), False),
+        (TableNotFoundError("no table"), False),
+        (AccessError("refused"), False),
+        (UnsafeStoreError("two writers cannot be told apart"), False),
+        (store_error(errno.EINVAL), False),
+        (store_error(errno.EIO), True),
+        (DiskFullError("full"), True),
+        (ChangedInputError("a file changed while it was read"), True),
+        (ChangedTableError("removed after it was listed"), True),
+        (CommitConflictError("another writer"), True),
+        (JoinError("rows became others"), True),
+        (WorkerError("died"), True),
+    ],
+    ids=str,
+)
+def test_an_error_says_whether_it_may_pass(error: FeatstoreError, *, expected: bool) -> None:
+    assert error.may_pass is expected
+
+
+PACKAGE = Path(errors.__file__).parents[1]
+# "Do this, then run it again" is advice to a user; "run it again" alone says that it may pass.
+REPEAT = re.compile(r"(?<!then )\b(run it again|try again)", re.IGNORECASE)
+MAY_HAVE = re.compile(r"run it\b|try again", re.IGNORECASE)  # a text may be in two parts
+NOTE = "a note on any error, of what a repetition would do"
+# Such texts that are no argument of an error, and why.
+TOLD_OTHERWISE = {
+    "extraction/deletion.py": NOTE,
+    "extraction/group_job.py": NOTE,
+    "extraction/job.py": NOTE,
+    "extraction/restoring.py": NOTE,
+    "extraction/rewriting.py": NOTE,
+    "files/store_errors.py": "a rule, with the `errno` of its StoreError",
+    "ingest/table_output.py": NOTE,
+    "table/parquet_dir.py": "of a ChangedTableError, and of a ChangedInputError in units/raw.py",
+}
+
+
+def told_to_repeat(node: ast.AST, kind: str = "") -> Iterator[str]:
+    """For each text that says to repeat, the class of the error that it is an argument of."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        kind = node.func.id if node.func.id.endswith("Error") else kind
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    text = "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
+    if REPEAT.search(text):
+        yield kind
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from told_to_repeat(child, kind)
+
+
+def test_errors_that_say_to_repeat_what_failed_may_pass() -> None:
+    found = {
+        (str(path.relative_to(PACKAGE)), kind)
+        for path in PACKAGE.rglob("*.py")
+        if MAY_HAVE.search(text := path.read_text())
+        for kind in told_to_repeat(ast.parse(text))
+    }
+    assert {path for path, kind in found if not kind} == set(TOLD_OTHERWISE)
+    kinds = {kind for _, kind in found if kind}
+    assert {"ChangedInputError", "ChangedTableError", "CommitConflictError", "JoinError"} <= kinds
+    # An OSError tells it by its `errno`, which is none if nobody sets it.
+    by_errno = {"OSError", "StoreError"}
+    assert [kind for kind in kinds - by_errno if getattr(errors, kind).may_pass is not True] == []

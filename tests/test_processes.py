@@ -2,13 +2,14 @@
 does.
 """
 
+import errno
 import gc
 import pickle
 import threading
 
 import pytest
 
-from featstore.base.errors import AccessError, CheckFailedError, InputError
+from featstore.base.errors import AccessError, CheckFailedError, WorkerError
 from featstore.base.processes import (
     OwnProcess,
     cached_property,
@@ -194,6 +195,8 @@ def test_output_that_cannot_be_written_is_no_success() -> None:
 
 
 def test_a_refusal_by_checks_has_a_code_of_its_own() -> None:
-    assert exit_code(CheckFailedError("coverage"), is_final=True) == 3
-    assert exit_code(InputError("no rows"), is_final=True) == 2
-    assert exit_code(AccessError("no bucket"), is_final=False) == 75
+    assert exit_code(CheckFailedError("coverage")) == 3
+    assert exit_code(AccessError("no bucket")) == 2
+    assert exit_code(WorkerError("died")) == 75
+    assert exit_code(FileNotFoundError(errno.ENOENT, "none")) == 2
+    assert exit_code(ConnectionResetError(errno.ECONNRESET, "reset")) == 75

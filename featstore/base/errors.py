@@ -38,10 +38,28 @@ _BYTE_UNITS = (
     | {f"{p}ib": 1024**n for n, p in enumerate("kmgt", 1)}
 )
 _BYTES_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+# What the system refused, it would refuse again.
+_LASTING = {errno.EINVAL, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR}
 
 
 class FeatstoreError(Exception):
     """The base class of all errors of this package."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same call may succeed later, with nothing corrected: a store or a worker
+        failed, say, or another writer came first. Errors that are an OSError tell it by `errno`.
+        """
+        return system_may_pass(self)
+
+
+def system_may_pass(error: Exception) -> bool:
+    """Whether an error is of the operating system or a store, and none that would come again."""
+    return (
+        isinstance(error, OSError)
+        and not isinstance(error, FileNotFoundError | PermissionError)
+        and error.errno not in _LASTING
+    )
 
 
 class SpecError(FeatstoreError, ValueError):
@@ -71,9 +89,15 @@ class StaleGroupError(FeatstoreError, ValueError):
 
 
 class InputError(FeatstoreError, ValueError):
-    """Raw input cannot be extracted: it is not Parquet, a column is missing or of the wrong type, a
-    value is malformed and the spec says `on_error: fail`, or a file changed while it was read.
+    """Raw input cannot be extracted: it is not Parquet, a column is missing or of the wrong type,
+    or a value is malformed and the spec says `on_error: fail`.
     """
+
+
+class ChangedInputError(InputError):
+    """Raw input changed while it was read, or after it was listed."""
+
+    may_pass = True
 
 
 class TableFormatError(InputError):
@@ -120,6 +144,8 @@ class CommitConflictError(FeatstoreError, RuntimeError):
     it could commit them. Nothing of this run is visible to readers.
     """
 
+    may_pass = True
+
 
 class StoreError(FeatstoreError, OSError):
     """A file store cannot be reached, refuses a request, or fails, or the operating system does
@@ -152,21 +178,33 @@ class OutOfMemoryError(FeatstoreError, MemoryError):
     is known: its declared sizes are within what they may be.
     """
 
+    may_pass = True
+
 
 class UnsafeStoreError(FeatstoreError, OSError):
     """A file store ignores conditional writes: it overwrites an existing name although the request
     forbade it, so that two writers cannot be told apart.
     """
 
+    may_pass = False
+
 
 class JoinError(FeatstoreError, RuntimeError):
     """A join of raw logs lost or duplicated rows. None of its output is visible to readers."""
+
+    may_pass = True
 
 
 class DataFileError(FeatstoreError, ValueError):
     """A data file is damaged or does not hold what was requested. The message names the file, the
     column, what was expected and what was found.
     """
+
+
+class ChangedTableError(DataFileError):
+    """Files of a table, or of a directory of Parquet, are not those that were listed before."""
+
+    may_pass = True
 
 
 class MissingValueError(DataFileError):
@@ -194,6 +232,8 @@ class BatchError(FeatstoreError, RuntimeError):
 class DispatchError(FeatstoreError, RuntimeError):
     """The dispatch store is lost, or is used in a way that would read rows twice."""
 
+    may_pass = True
+
 
 class PackError(FeatstoreError, RuntimeError):
     """This Python and its packages cannot be packed for the executors of a Spark cluster."""
@@ -201,6 +241,8 @@ class PackError(FeatstoreError, RuntimeError):
 
 class WorkerError(FeatstoreError, RuntimeError):
     """A child process died: a worker of a DataLoader, or a Python worker of Spark."""
+
+    may_pass = True
 
 
 class SharedMemoryError(FeatstoreError, OSError):

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 
-from featstore.base.errors import CheckFailedError
+from featstore.base.errors import CheckFailedError, FeatstoreError, system_may_pass
 
 BAD_INPUT, REFUSED, MAY_PASS = 2, 3, 75  # the last one is EX_TEMPFAIL of sysexits.h
 _NOT_FLUSHED = 120  # the interpreter's own code if standard output cannot be written at its end
@@ -117,11 +117,12 @@ def module_lock() -> threading.Lock:
     return lock
 
 
-def exit_code(error: Exception, *, is_final: bool) -> int:
+def exit_code(error: FeatstoreError | OSError) -> int:
     """The exit code of an error, which tells those of checks, and those that may pass."""
     if isinstance(error, CheckFailedError):
         return REFUSED
-    return BAD_INPUT if is_final else MAY_PASS
+    passes = error.may_pass if isinstance(error, FeatstoreError) else system_may_pass(error)
+    return MAY_PASS if passes else BAD_INPUT
 
 
 def end_with(program: Callable[[], int | None]) -> NoReturn:

@@ -16,7 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from featstore.base.errors import ConfigError, EmptyInputError, InputError, nearest
+from featstore.base.errors import (
+    ChangedInputError,
+    ConfigError,
+    EmptyInputError,
+    InputError,
+    nearest,
+)
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.event_logs import as_told, file_marks, with_events
@@ -626,7 +632,7 @@ def _no_rows_error(
     if not num_rows_skipped and run.input_digest is None:
         return EmptyInputError("the input holds no rows; the table is left as it is")
     if not num_rows_skipped:
-        return InputError(
+        return ChangedInputError(
             "the raw files hold rows, and none of them arrived; the table is left as it is: run it "
             "again"
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from featstore.base.errors import InputError, StoreError
+from featstore.base.errors import ChangedInputError, StoreError
 from featstore.base.redaction import redact
 from featstore.files.looks import ABSENT
 from featstore.files.storage import (
@@ -105,10 +105,10 @@ def check_unchanged(listed: FileEntry, now: FileEntry | None) -> None:
         now: The entry afterwards; None if the file is gone.
 
     Raises:
-        InputError: The file changed.
+        ChangedInputError: The file changed.
     """
     if now is None or not listed.is_same(now):
-        raise InputError(
+        raise ChangedInputError(
             f"{redact(listed.url)} changed while it was read: expected {listed}, found "
             f"{now or 'no such file'}; nothing is committed: run it again once the file is "
             f"complete. Write such files under a name that begins with '_' or '.', and rename them "
@@ -149,7 +149,7 @@ def list_files(
 
     Raises:
         TableFormatError: The files are those of a table of Delta, Iceberg or another format.
-        InputError: A file or a directory was listed, and is not there.
+        ChangedInputError: A file or a directory was listed, and is not there.
         StoreError: Something cannot be looked at.
     """
     suffixes = (suffix,) if isinstance(suffix, str) else suffix

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from featstore.base.errors import InputError
+from featstore.base.errors import ChangedInputError
 from featstore.base.redaction import redact
 from featstore.files.looks import ABSENT, looking, status_of
 from featstore.files.storage import (
@@ -121,7 +121,7 @@ class Tree:
 
         Raises:
             FileNotFoundError: There is no such directory.
-            InputError: A file that is taken was named, and is gone.
+            ChangedInputError: A file that is taken was named, and is gone.
             StoreError: It cannot be read.
         """
         raise NotImplementedError
@@ -132,7 +132,7 @@ class Tree:
 
         Raises:
             FileNotFoundError: There is no such directory.
-            InputError: A directory was named by the one above it, and is gone.
+            ChangedInputError: A directory was named by the one above it, and is gone.
             StoreError: One of them cannot be read.
         """
         if (inside := self.within(directory, above)) is None:
@@ -352,9 +352,9 @@ def _items(
         return []
 
 
-def gone(path: str) -> InputError:
+def gone(path: str) -> ChangedInputError:
     """The error for a file or directory that was listed and is not there."""
-    return InputError(
+    return ChangedInputError(
         f"{redact(path)} changes while it is read: expected what its directory lists, found "
         f"nothing there, or a link that leads nowhere; nothing is left out for it: run it again "
         f"once the files are complete"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from featstore.base.errors import DataFileError, InputError
+from featstore.base.errors import ChangedTableError, InputError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.files.listings import list_own
@@ -175,8 +175,8 @@ def remove_vacuumed(snapshot: Snapshot) -> int:
     for readers. A link to a directory is not followed.
 
     Raises:
-        DataFileError: A file of the snapshot is not where the table is listed, so others may not be
-            seen either. Nothing is removed.
+        ChangedTableError: A file of the snapshot is not where the table is listed, so others may
+            not be seen either. Nothing is removed.
         OSError: The table cannot be listed. Nothing is removed.
     """
     entries = list_own(snapshot.url, ".parquet")
@@ -190,7 +190,7 @@ def remove_vacuumed(snapshot: Snapshot) -> int:
         file.path for file in snapshot.data_files if posixpath.basename(file.path) not in seen
     )
     if unseen:
-        raise DataFileError(
+        raise ChangedTableError(
             f"{redact(snapshot.url)}: expected all data files of version {snapshot.version} in a "
             f"listing, found {len(unseen)} of {len(snapshot.data_files)} missing ({unseen[0]}, "
             f"...); what is registered is up to date, and nothing is removed below {HIVE_DIR}/: "

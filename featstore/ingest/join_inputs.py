@@ -3,7 +3,13 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from featstore.base.errors import DataFileError, InputError, TableFormatError, nearest
+from featstore.base.errors import (
+    ChangedInputError,
+    DataFileError,
+    InputError,
+    TableFormatError,
+    nearest,
+)
 from featstore.base.redaction import redact
 from featstore.files.hadoop import HADOOP_SCHEMES
 from featstore.files.listings import FileEntry, check_unchanged, list_files, listing_digest
@@ -202,7 +208,8 @@ def check_columns(logs: Mapping[LogSource, Sequence[FileEntry]]) -> None:
             for file, schema in zip(files, schemas, strict=True):
                 columns_of(file, schema)
         except DataFileError as error:
-            raise InputError(f"raw input: {error}") from None
+            kind = ChangedInputError if error.may_pass else InputError
+            raise kind(f"raw input: {error}") from None
 
 
 def check_logs(logs: Mapping[LogSource, Iterable[FileEntry]]) -> None:

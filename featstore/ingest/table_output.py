@@ -251,7 +251,8 @@ class RawTable:
         files = [file for file in files if file.num_rows]
         if not files:
             raise EmptyInputError(
-                f"{self._what} has no rows; the table {redact(self.url)} is left as it is"
+                f"{self._what} has no rows; the table {redact(self.url)} is left as it is: "
+                f"expected rows; look at what writes its input, or delete the rows that are there"
             )
         assert self._mark is not None  # of `writing`
         metadata = CommitMetadata(

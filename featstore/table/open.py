@@ -31,7 +31,7 @@ from featstore.table.iceberg import (
 )
 from featstore.table.layout import decode_path
 from featstore.table.log_files import commit_infos, list_log, read_actions
-from featstore.table.parquet_dir import REMOVED_MEANWHILE, open_parquet_dir
+from featstore.table.parquet_dir import open_parquet_dir
 from featstore.table.snapshot import (
     AFTER,
     VERSION,
@@ -83,14 +83,14 @@ class InputTable:
 
     Attributes:
         snapshot: The table, with the files that the input names.
-        if_gone: What to do about any of these files, or of their deleted rows, that is gone; empty
-            for a range of versions of a Delta table.
-        range_url: Such a range, by the versions at both ends.
+        lost: What to do about any of these files, or of their deleted rows, that is gone; empty if
+            another look at the table may find others, and for a range.
+        range_url: A range of versions of a Delta table, by the versions at both ends.
         appended: The version that appended each file of such a range, by path.
     """
 
     snapshot: Snapshot
-    if_gone: str = ""
+    lost: str = ""
     range_url: str = field(default="", repr=False)
     appended: Mapping[str, int] = field(default_factory=dict)
 
@@ -158,7 +158,7 @@ def open_input(url: str, opened: OpenedTables | None = None) -> InputTable | Non
     return _delta_input(url, tables) if url.startswith(DELTA_INPUT) else None
 
 
-def if_gone_of_range(url: str, path: str) -> str:
+def lost_of_range(url: str, path: str) -> str:
     """What to do about a range of versions of a Delta table of which a file is gone: the newest of
     its versions counts that lost one. Only files that the table's newest version lacks are looked
     for, since a vacuum leaves the others.
@@ -193,7 +193,7 @@ def _iceberg_input(url: str, opened: OpenedTables) -> InputTable:
     expired = "was its snapshot expired? Take newer ones, or restore the file"
     return InputTable(
         snapshot=replace(found, data_files=files),
-        if_gone=REMOVED_MEANWHILE if may_move else expired,
+        lost="" if may_move else expired,
     )
 
 
@@ -234,7 +234,7 @@ def _delta_input(url: str, opened: OpenedTables) -> InputTable:
     gone = f"files of version {version} were vacuumed; take a newer version, or restore the file"
     return InputTable(
         snapshot=replace(found, data_files=found.data_files.of_values(url, values, keys)),
-        if_gone=REMOVED_MEANWHILE if version is None else gone,
+        lost="" if version is None else gone,
     )
 
 

@@ -9,7 +9,13 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from featstore.base.errors import DataFileError, TableFormatError, TableNotFoundError, not_once
+from featstore.base.errors import (
+    ChangedTableError,
+    DataFileError,
+    TableFormatError,
+    TableNotFoundError,
+    not_once,
+)
 from featstore.base.redaction import redact
 from featstore.base.schema import OF_TWO_KINDS, Role, Slot, SlotSchema
 from featstore.files.listings import FileEntry, list_files
@@ -32,10 +38,6 @@ _NUM_AHEAD = 4 * _NUM_FOOTER_THREADS
 _NUM_RECENT_SCHEMAS = 8
 REMOVED_MEANWHILE = "it was removed after it was listed; run it again, or restore the file"
 T = TypeVar("T")
-
-
-class _FileGoneError(DataFileError):
-    """A file that was listed is not there."""
 
 
 def open_parquet_dir(url: str) -> Snapshot:
@@ -117,7 +119,7 @@ def _of_delta(url: str, directory: str) -> TableNotFoundError:
 def each_footer(
     urls: Iterable[str],
     take: Callable[[CheckedFooter], T],
-    advise: Callable[[str], str] = lambda _: REMOVED_MEANWHILE,
+    lost: Callable[[str], str] = lambda _: "",
 ) -> Iterator[T]:
     """Reads the footers of many files in parallel.
 
@@ -127,13 +129,15 @@ def each_footer(
     Args:
         urls: The files.
         take: Called with each footer, in the thread that read it.
-        advise: Tells what to do about a file that is gone, by its URL. Called for one file only.
+        lost: What to do about a file that is gone for good, by its URL; empty if another listing
+            may name others. Called for one file only.
 
     Yields:
         What `take` returned, in the order of the files.
 
     Raises:
-        DataFileError: A file is not Parquet, damaged, or gone.
+        DataFileError: A file is not Parquet, damaged, or gone for good.
+        ChangedTableError: A file is gone.
     """
 
     def taken(url: str) -> T:
@@ -145,8 +149,10 @@ def each_footer(
         url, waiting = ahead.popleft()
         try:
             return waiting.result()
-        except _FileGoneError as error:
-            raise _gone(url, advise(url)) from error.__cause__
+        except ChangedTableError as error:
+            if advice := lost(url):
+                raise DataFileError(_none_at(url, advice)) from error.__cause__
+            raise
 
     with thread_pool(_NUM_FOOTER_THREADS) as threads:
         try:
@@ -184,14 +190,15 @@ def read_footer(url: str) -> CheckedFooter:
     """Reads one file's footer.
 
     Raises:
-        DataFileError: It is not Parquet, damaged, or gone.
+        DataFileError: It is not Parquet, or damaged.
+        ChangedTableError: It is gone.
         StoreError: The system or the store failed.
     """
     path, where = local_path(url), redact(url)
 
     def no_parquet(error: Exception) -> Exception:
         if isinstance(error, FileNotFoundError):
-            return _gone(url, REMOVED_MEANWHILE)
+            return ChangedTableError(_none_at(url, REMOVED_MEANWHILE))
         return DataFileError(f"{where} is not a Parquet file ({first_line(error)})")
 
     # Unbuffered: a footer is read with one or two reads of known size.
@@ -202,8 +209,8 @@ def read_footer(url: str) -> CheckedFooter:
         return read_checked(file)
 
 
-def _gone(url: str, advice: str) -> DataFileError:
-    return _FileGoneError(f"{redact(url)}: expected a Parquet file, found none: {advice}")
+def _none_at(url: str, advice: str) -> str:
+    return f"{redact(url)}: expected a Parquet file, found none: {advice}"
 
 
 def _facts(footer: CheckedFooter) -> tuple[int, pa.Schema, bytes | None]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from featstore.base.closing import noted_on_failure
-from featstore.base.errors import DataFileError, InputError, TableNotFoundError
+from featstore.base.errors import ChangedTableError, InputError, TableNotFoundError
 from featstore.base.processes import cached_property
 from featstore.base.redaction import redact
 from featstore.files.listings import FileEntry, list_own
@@ -161,7 +161,7 @@ def vacuum(
             snapshot of an Iceberg table cannot be expired. Nothing is removed.
         ConfigError, MissingDependencyError: The catalog of an Iceberg table cannot be used here.
             Nothing is removed.
-        DataFileError: It cannot be told which files are referenced; nothing is removed.
+        ChangedTableError: It cannot be told which files are referenced; nothing is removed.
         OSError: The store cannot be written to, or a removal failed.
     """
     if grace_s < MIN_GRACE_S or retain_s < 0:
@@ -239,8 +239,8 @@ def read_references(
         keep_versions: Further versions to retain.
 
     Raises:
-        DataFileError: The commits that were read do not lead from the oldest retained version to
-            the newest. Which files are referenced is then not known.
+        ChangedTableError: The commits that were read do not lead from the oldest retained version
+            to the newest. Which files are referenced is then not known.
         StoreError: The log cannot be read.
     """
     first = _open_from(url, oldest, log)
@@ -286,8 +286,8 @@ def _prove(url: str, first: Snapshot, later: Sequence["_LogEntry"], log: LogFile
         raise _unproved(url, f"{path} is in one of the log and version {log.newest}, not in both")
 
 
-def _unproved(url: str, problem: str) -> DataFileError:
-    return DataFileError(
+def _unproved(url: str, problem: str) -> ChangedTableError:
+    return ChangedTableError(
         f"{redact(url)}: vacuum cannot tell which files are referenced ({problem}); expected the "
         f"commits from the oldest retained version to the newest; nothing was removed: run it "
         f"again, and if that does not help look at {LOG_DIR}"

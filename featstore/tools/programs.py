@@ -15,8 +15,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from featstore.base.errors import FeatstoreError
-from featstore.base.processes import end_with, exit_code
-from featstore.extraction.spark.yarn import end_application, is_final
+from featstore.base.processes import MAY_PASS, end_with, exit_code
+from featstore.extraction.spark.yarn import end_application
 
 JOBS = {
     "extract": "job_extract.py",
@@ -288,8 +288,8 @@ def run_program(name: str, program: Callable[[], object], *, is_job: bool = Fals
     except (FeatstoreError, OSError) as error:
         said = "\n".join([f"{name}: error: {error}", *getattr(error, "__notes__", ())])
         click.echo(said, err=True)
-        code = exit_code(error, is_final=is_final(error))
-        if is_job and is_final(error):
+        code = exit_code(error)
+        if is_job and code != MAY_PASS:
             end_application(code, said)
         return code
     except (click.Abort, KeyboardInterrupt):

@@ -1,34 +1,12 @@
 """The end of an application on YARN whose driver runs there (cluster mode)."""
 
 import contextlib
-import errno
 import logging
 import os
 from typing import Any
 
-from featstore.base.errors import (
-    CommitConflictError,
-    DispatchError,
-    OutOfMemoryError,
-    WorkerError,
-)
-
 _logger = logging.getLogger(__name__)
 _MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
-_LASTING = {errno.EINVAL, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR}
-_MAY_PASS = (WorkerError, CommitConflictError, DispatchError, OutOfMemoryError)
-
-
-def is_final(error: Exception) -> bool:
-    """Whether the same run, repeated, would fail in the same way. Pure.
-
-    Args:
-        error: Of featstore, of its options, or of the operating system.
-    """
-    if isinstance(error, OSError):
-        return error.errno in _LASTING or isinstance(error, FileNotFoundError | PermissionError)
-    # What changed while it was read is told with this advice.
-    return not isinstance(error, _MAY_PASS) and "run it again" not in str(error)
 
 
 def is_cluster_driver() -> bool:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from featstore.base.errors import (
+    ChangedInputError,
     DataFileError,
     FeatstoreError,
     InputError,
@@ -413,8 +414,10 @@ def _check_there(raw: RawRange) -> None:
     for url in rows.urls:
         if find_file(url) is None:
             what = "a data file" if url == raw.url else f"its deleted rows in {redact(url)}"
-            advice = rows.advice()
-            raise InputError(f"{_shown(raw)}: expected {what}, found none: {advice}") from None
+            lost = rows.lost_for_good()
+            kind = InputError if lost else ChangedInputError
+            advice = lost or REMOVED_MEANWHILE
+            raise kind(f"{_shown(raw)}: expected {what}, found none: {advice}") from None
 
 
 def _check_unchanged(raw: RawRange) -> None:
@@ -539,7 +542,7 @@ def _contents(
         parquet = each_footer(
             [entry.url for entry in entries if format_of(entry.url) is None],
             lambda footer: (footer.row_group_rows, footer.schema),
-            partial(_advice_if_gone, listed),
+            partial(_lost, listed),
         )
         with thread_pool(num_cores(), "featstore-scan") as threads:
             scanned = threads.map(partial(scan, declared=declared or {}), texts)
@@ -548,13 +551,14 @@ def _contents(
                 next(parquet if format_of(entry.url) is None else one_group) for entry in entries
             ]
     except DataFileError as error:
-        raise InputError(f"raw input: {error}") from None
+        kind = ChangedInputError if error.may_pass else InputError
+        raise kind(f"raw input: {error}") from None
 
 
-def _advice_if_gone(listed: Iterable[tuple[FileEntry, RawTableRows | None]], url: str) -> str:
-    """What to do about a raw file that is gone."""
+def _lost(listed: Iterable[tuple[FileEntry, RawTableRows | None]], url: str) -> str:
+    """What to do about a raw file that is gone for good; empty for others."""
     rows = next(rows for entry, rows in listed if entry.url == url)
-    return REMOVED_MEANWHILE if rows is None else rows.advice()
+    return "" if rows is None else rows.lost_for_good()
 
 
 def _row_groups(file: RawFile) -> Iterator[RawRange]:

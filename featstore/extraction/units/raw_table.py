@@ -11,7 +11,7 @@ import pyarrow as pa
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.reader import RowGroupReader, Rows
-from featstore.table.open import InputTable, if_gone_of_range
+from featstore.table.open import InputTable, lost_of_range
 from featstore.table.snapshot import DataFile
 
 
@@ -22,13 +22,13 @@ class RawTableRows:
     Attributes:
         schema: The columns, in the table's types.
         file: The file, as the table lists it.
-        if_gone: As of `InputTable`.
+        lost: As of `InputTable`.
         range_url: As of `InputTable`.
     """
 
     schema: pa.Schema
     file: DataFile
-    if_gone: str
+    lost: str
     range_url: str = field(repr=False)
 
     @property
@@ -42,9 +42,9 @@ class RawTableRows:
         records = () if self.file.mask is None else self.file.mask.records
         return [self.file.url, *(record.url for record in records if record.url)]
 
-    def advice(self) -> str:
-        """What to do if one of them is gone."""
-        return self.if_gone or if_gone_of_range(self.range_url, self.file.path)
+    def lost_for_good(self) -> str:
+        """What to do if one of them is gone; empty if another look at the table may find others."""
+        return lost_of_range(self.range_url, self.file.path) if self.range_url else self.lost
 
 
 def table_rows(table: InputTable) -> Iterator[RawTableRows]:
@@ -55,7 +55,7 @@ def table_rows(table: InputTable) -> Iterator[RawTableRows]:
         yield RawTableRows(
             schema=schema,
             file=file,
-            if_gone=table.if_gone,
+            lost=table.lost,
             range_url=table.range_url,
         )
 

@@ -5,9 +5,8 @@ import errno
 import pytest
 from pyspark.errors import AnalysisException
 
-from featstore.base.errors import AccessError, InputError, StoreError
-from featstore.extraction.spark.spark_errors import refused_by_spark
-from featstore.extraction.spark.yarn import is_final
+from featstore.base.errors import AccessError, ChangedInputError, InputError, StoreError
+from featstore.extraction.spark.spark_errors import refused_by_spark, spark_error
 
 _HIVE = "org.apache.hadoop.hive.ql.metadata.HiveException: "
 
@@ -35,7 +34,7 @@ def test_a_permission_that_is_missing_is_told_and_final(said: str) -> None:
         raise AnalysisException(said)
     assert said in str(met.value)
     assert met.value.errno == errno.EINVAL
-    assert is_final(met.value)
+    assert not met.value.may_pass
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,13 @@ def test_a_metastore_that_fails_may_pass(said: str) -> None:
     ):
         raise AnalysisException(f"{_HIVE}{said}")
     assert failed.value.errno == errno.EIO
-    assert not is_final(failed.value)
+    assert failed.value.may_pass
+
+
+def test_what_changed_under_a_worker_may_pass_in_the_driver() -> None:
+    error = spark_error("  featstore.base.errors.ChangedInputError: a.parquet changed\n", "python3")
+    assert isinstance(error, ChangedInputError)
+    assert error.may_pass
 
 
 def test_what_spark_refuses_is_told() -> None:
