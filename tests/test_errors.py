@@ -99,7 +99,6 @@ TOLD_OTHERWISE = {
     "extraction/deletion.py": NOTE,
     "extraction/group_job.py": NOTE,
     "extraction/job.py": NOTE,
-    "extraction/restoring.py": NOTE,
     "extraction/rewriting.py": NOTE,
     "files/store_errors.py": "a rule, with the `errno` of its StoreError",
     "ingest/table_output.py": NOTE,
