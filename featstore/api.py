@@ -17,7 +17,7 @@ from featstore.extraction.days import DaysReport, extract_days
 from featstore.extraction.deletion import DeletionReport
 from featstore.extraction.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.fit import fit_in_threads, fit_spec
-from featstore.extraction.group_job import GroupJob, extract_group
+from featstore.extraction.group_job import GroupJob, extract_group, with_slots
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.restoring import RestoreReport
 from featstore.extraction.restoring import restore as restore_table
@@ -206,6 +206,8 @@ def extract(
                     extract_group=None if group is None else grouped,
                     opened=opened,
                 )
+                if dry_run and group is not None:
+                    report = with_slots(GroupJob(job=job, name=group, key=key), report)
             done(report)
         return report if dry_run else _shown(report)
 

@@ -102,6 +102,7 @@ class DayReport:
         held: What the table held of the day; None for nothing.
         num_raw_files: The raw files that the day has now.
         version: The commit that made what the table held, None if unknown.
+        slots: In a dry run, those that a slot group would give the day.
         report: The extraction; None if nothing was extracted.
     """
 
@@ -110,11 +111,14 @@ class DayReport:
     held: Holding | None = None
     num_raw_files: int = 0
     version: int | None = None
+    slots: tuple[str, ...] = ()
     report: ExtractReport | None = None
 
     def __str__(self) -> str:
         version_text = "" if self.version is None else f" (version {self.version})"
         decided = f"{self.day}: {self.reason}{version_text}"
+        if self.slots:
+            return f"{decided}, slots to be added: {', '.join(self.slots)}"
         if self.report is None:
             return f"{decided}{self._held_text}"
         first, *rest = str(self.report).splitlines()
@@ -142,6 +146,7 @@ class DayReport:
             "version": self.version,
             "held": None if self.held is None else asdict(self.held),
             "num_raw_files": self.num_raw_files,
+            "slots": list(self.slots),
             "report": None if self.report is None else self.report.as_dict(),
         }
 
