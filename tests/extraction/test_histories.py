@@ -151,11 +151,12 @@ def check_rows(job: ExtractJob, gone: Sequence[int] = (), **options: Any) -> int
     events = events_by_user(job)
     extractor = Extractor(job.spec)
     slots, num_events = ["item", "clicks_*"], 0
-    given: dict[str, Any] = {"slots": slots, "extras": ["row"], "batch_size": 64} | options
+    given: dict[str, Any] = {"slots": slots, "extras": ["row", "ts"], "batch_size": 64} | options
     seen = list[int]()
     with FeatureLoader(job.table_url, **given) as loader:
         for batch in loader:
             numbers = batch.extras["row"].to_pylist()
+            assert batch.extras["ts"].to_pylist() == [rows[number]["ts"] for number in numbers]
             found: dict[str, list[list[Any]]] = {}
             for name in ("clicks_item", "clicks_price", "clicks_age"):
                 values, offsets = batch[name].values.tolist(), batch[name].offsets.tolist()
