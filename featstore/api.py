@@ -13,11 +13,11 @@ from featstore.base.errors import ConfigError, InputError, require_seconds
 from featstore.base.redaction import redact
 from featstore.base.telemetry import span
 from featstore.explore.preview import preview as preview
-from featstore.extraction.days import DaysReport, extract_days
+from featstore.extraction.days import DaysReport, extract_days, with_slots
 from featstore.extraction.deletion import DeletionReport
 from featstore.extraction.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.fit import fit_in_threads, fit_spec
-from featstore.extraction.group_job import GroupJob, extract_group, with_slots
+from featstore.extraction.group_job import GroupJob, extract_group
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files, new_run_id
 from featstore.extraction.restoring import RestoreReport
 from featstore.extraction.restoring import restore as restore_table
@@ -207,7 +207,7 @@ def extract(
                     opened=opened,
                 )
                 if dry_run and group is not None:
-                    report = with_slots(GroupJob(job=job, name=group, key=key), report)
+                    report = with_slots(report, GroupJob(job=job, name=group, key=key))
             done(report)
         return report if dry_run else _shown(report)
 

@@ -17,6 +17,7 @@ from featstore.base.errors import EmptyInputError, InputError
 from featstore.base.redaction import redact
 from featstore.base.telemetry import span
 from featstore.extraction.event_logs import EventLogs
+from featstore.extraction.group_job import GroupJob, slots_to_add
 from featstore.extraction.job import ExtractJob, ExtractReport, check_events, extract_files
 from featstore.extraction.replaced import Holding, KnownHoldings
 from featstore.extraction.units.extractor import Extractor
@@ -29,7 +30,7 @@ from featstore.table.delta import history, with_origins
 from featstore.table.groups import GroupOrigins
 from featstore.table.layout import partition_path
 from featstore.table.metadata import GroupOrigin
-from featstore.table.open import OpenedTables, open_for_writing
+from featstore.table.open import OpenedTables, open_existing, open_for_writing
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
 DAY, HOUR = "dt", "hour"
@@ -384,6 +385,18 @@ def extract_days(
             error.add_note(_progress_note(plan, done))
             raise
     return DaysReport(table_url=job.table_url, days=tuple(done))
+
+
+def with_slots(planned: DaysReport, group: GroupJob) -> DaysReport:
+    """A dry run, with the slots that the slot group would give to each day; as `slots_to_add`."""
+    base = open_existing(group.job.table_url, "add a slot group")
+    days = (
+        replace(each, slots=slots_to_add(group, base, each.day.partition))
+        if each.reason.extracts
+        else each
+        for each in planned.days
+    )
+    return replace(planned, days=tuple(days))
 
 
 def _plan(

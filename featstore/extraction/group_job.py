@@ -18,7 +18,6 @@ from featstore.base.errors import CommitConflictError, ConfigError, EmptyInputEr
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotSchema
 from featstore.extraction.by_key import KeyRunner, keyed_partitions, run_by_key
-from featstore.extraction.days import Day, DaysReport
 from featstore.extraction.event_logs import with_events
 from featstore.extraction.job import (
     CommitFunction,
@@ -182,24 +181,15 @@ def extract_group(
     return _publish(group, base, run, report, publish)
 
 
-def with_slots(group: GroupJob, planned: DaysReport) -> DaysReport:
-    """A dry run of days, with the slots that `extract_group` would give to each. Reads footers.
+def slots_to_add(group: GroupJob, base: Snapshot, partition: Mapping[str, str]) -> tuple[str, ...]:
+    """The slots that `extract_group` would give to a partition of the base. Reads its footers.
 
     Raises:
         ConfigError: A history needs a key, or its events are not named.
-        InputError: A day has all slots already, or one of them would have two meanings.
+        InputError: The partition has all slots already, or one of them would have two meanings.
     """
-    base = open_existing(group.job.table_url, "add a slot group")
-
-    def slots(day: Day) -> tuple[str, ...]:
-        part, _ = _part(group, base, _base_files(base, [day.partition]))
-        return tuple(node.name for node in group.job.spec.all_nodes if node.name in part.names)
-
-    days = (
-        replace(each, slots=slots(each.day)) if each.reason.extracts else each
-        for each in planned.days
-    )
-    return replace(planned, days=tuple(days))
+    part, _ = _part(group, base, _base_files(base, [partition]))
+    return tuple(node.name for node in group.job.spec.all_nodes if node.name in part.names)
 
 
 def _raw_files(job: ExtractJob, base: Snapshot, *, with_text: bool) -> list[RawFile]:

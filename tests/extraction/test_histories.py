@@ -707,7 +707,8 @@ def test_a_group_gives_a_history_to_a_table_in_any_order(
     # Rows are as before the group, and not by its key.
     assert "a batch has few keys" not in caplog.text
     extract_files(replace(job, run_id="whole"))
-    check_rows(job)
+    with FeatureLoader(job.table_url, slots=["clicks_*"], batch_size=64):
+        pass
     assert "rows are read as they lie in files, by user in part-" in caplog.text
 
 
