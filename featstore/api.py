@@ -13,7 +13,7 @@ from featstore.base.errors import ConfigError, InputError, require_seconds
 from featstore.base.redaction import redact
 from featstore.base.telemetry import span
 from featstore.explore.preview import preview as preview
-from featstore.extraction.days import DaysReport, extract_days
+from featstore.extraction.days import DaysReport, extract_days, with_slots
 from featstore.extraction.deletion import DeletionReport
 from featstore.extraction.deletion import delete_rows as delete_rows_of_table
 from featstore.extraction.fit import fit_in_threads, fit_spec
@@ -206,6 +206,8 @@ def extract(
                     extract_group=None if group is None else grouped,
                     opened=opened,
                 )
+                if dry_run and group is not None:
+                    report = with_slots(report, GroupJob(job=job, name=group, key=key))
             done(report)
         return report if dry_run else _shown(report)
 

@@ -146,7 +146,7 @@ def arrow_of(columns: Mapping[str, Any], history: StoredHistory) -> pa.Table:
         for each in fields
     ]  # fmt: skip
     schema = stored_schema(pa.schema(fields))
-    metadata = FileMetadata(spec_hash="s1", spec_version=1)
+    metadata = FileMetadata(spec_hash="s1", spec_version=1, cluster_by=history.key)
     schema = schema.with_metadata({KEY: metadata.to_json()})
     casts = [array.cast(each.type) for array, each in zip(arrays, schema, strict=True)]
     return pa.Table.from_arrays(casts, schema=schema)

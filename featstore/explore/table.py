@@ -260,8 +260,8 @@ class Table:
     def head(
         self, num_rows: int = 10, slots: Sequence[str] | None = None, where: str | None = None
     ) -> pa.Table:
-        """The first rows of the table, or of those that match, with the lists of histories in place
-        of their ranges.
+        """The first rows of the table, or of those that match, with the lists of histories and
+        without their ranges.
 
         Args:
             num_rows: The number of rows. Fewer are returned if there are fewer.
@@ -288,7 +288,7 @@ class Table:
         files = matching_files(self.snapshot.data_files, where)
         read = schema if where is None else _with_columns(schema, self.schema, where.columns)
         self._require_fresh(files, read)
-        ranges = {field.name for each in histories for field in each.history.row_fields}
+        ranges = {field.name for each in self.snapshot.histories for field in each.row_fields}
         shown = [field for field in arrow_schema(schema) if field.name not in ranges]
         lists = [slot.to_field(nullable=True) for each in histories for slot in each.slots]
         fields = pa.schema([*shown[: len(schema.slots)], *lists, *shown[len(schema.slots) :]])

@@ -17,6 +17,7 @@ from featstore.base.errors import EmptyInputError, InputError
 from featstore.base.redaction import redact
 from featstore.base.telemetry import span
 from featstore.extraction.event_logs import EventLogs
+from featstore.extraction.group_job import GroupJob, slots_to_add
 from featstore.extraction.job import ExtractJob, ExtractReport, check_events, extract_files
 from featstore.extraction.replaced import Holding, KnownHoldings
 from featstore.extraction.units.extractor import Extractor
@@ -29,7 +30,7 @@ from featstore.table.delta import history, with_origins
 from featstore.table.groups import GroupOrigins
 from featstore.table.layout import partition_path
 from featstore.table.metadata import GroupOrigin
-from featstore.table.open import OpenedTables, open_for_writing
+from featstore.table.open import OpenedTables, open_existing, open_for_writing
 from featstore.table.snapshot import DataFile, Snapshot, files_digest
 
 DAY, HOUR = "dt", "hour"
@@ -102,6 +103,7 @@ class DayReport:
         held: What the table held of the day; None for nothing.
         num_raw_files: The raw files that the day has now.
         version: The commit that made what the table held, None if unknown.
+        slots: In a dry run, those that a slot group would give the day.
         report: The extraction; None if nothing was extracted.
     """
 
@@ -110,11 +112,14 @@ class DayReport:
     held: Holding | None = None
     num_raw_files: int = 0
     version: int | None = None
+    slots: tuple[str, ...] = ()
     report: ExtractReport | None = None
 
     def __str__(self) -> str:
         version_text = "" if self.version is None else f" (version {self.version})"
         decided = f"{self.day}: {self.reason}{version_text}"
+        if self.slots:
+            return f"{decided}, slots to be added: {', '.join(self.slots)}"
         if self.report is None:
             return f"{decided}{self._held_text}"
         first, *rest = str(self.report).splitlines()
@@ -142,6 +147,7 @@ class DayReport:
             "version": self.version,
             "held": None if self.held is None else asdict(self.held),
             "num_raw_files": self.num_raw_files,
+            "slots": list(self.slots),
             "report": None if self.report is None else self.report.as_dict(),
         }
 
@@ -379,6 +385,18 @@ def extract_days(
             error.add_note(_progress_note(plan, done))
             raise
     return DaysReport(table_url=job.table_url, days=tuple(done))
+
+
+def with_slots(planned: DaysReport, group: GroupJob) -> DaysReport:
+    """A dry run, with the slots that the slot group would give to each day; as `slots_to_add`."""
+    base = open_existing(group.job.table_url, "add a slot group")
+    days = (
+        replace(each, slots=slots_to_add(group, base, each.day.partition))
+        if each.reason.extracts
+        else each
+        for each in planned.days
+    )
+    return replace(planned, days=tuple(days))
 
 
 def _plan(

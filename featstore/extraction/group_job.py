@@ -181,6 +181,17 @@ def extract_group(
     return _publish(group, base, run, report, publish)
 
 
+def slots_to_add(group: GroupJob, base: Snapshot, partition: Mapping[str, str]) -> tuple[str, ...]:
+    """The slots that `extract_group` would give to a partition of the base. Reads its footers.
+
+    Raises:
+        ConfigError: A history needs a key, or its events are not named.
+        InputError: The partition has all slots already, or one of them would have two meanings.
+    """
+    part, _ = _part(group, base, _base_files(base, [partition]))
+    return tuple(node.name for node in group.job.spec.all_nodes if node.name in part.names)
+
+
 def _raw_files(job: ExtractJob, base: Snapshot, *, with_text: bool) -> list[RawFile]:
     files = raw_files_of(job, base, with_text=with_text)
     keys = [key.name for key in base.schema.partition_keys]

@@ -36,6 +36,7 @@ from featstore.loader.plan.shuffle import Shuffle
 from featstore.loader.plan.splitting import (
     Cut,
     Listing,
+    clustered_by,
     make_splits,
     split_list,
     split_size,
@@ -144,8 +145,6 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
         if (options := given.get("candidates")) is not None:
             request, pool = _with_candidates(request, options, keywords)
         key = section_key(epochs.shuffle, snapshot.schema, epochs.ordering)
-        if epochs.shuffle is None:
-            _warn_of_order(snapshot, request)
         size = split_size(dispatch)
         cut = partial(make_splits, size=size, accepts_bad=process.on_bad_file == SKIP)
         parts = (
@@ -165,6 +164,8 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
             ends_finished=dispatch.finished == END,
             follow=_followed(given.get("follow"), snapshot, request, key, epochs),
         )
+        if job.shuffle is None:
+            _warn_of_order(snapshot.url, job)
         asked = given.get("staging")
         job, staging = _staged(job, asked)
         if staging is None and asked is not None and asked.directory is not None:
@@ -379,13 +380,16 @@ def _require_mixable(names: Sequence[str], found: Sequence[LoaderDescription]) -
             )
 
 
-def _warn_of_order(snapshot: Snapshot, request: Request) -> None:
-    """Warns that batches of rows in the order of files have few keys of a history."""
-    of_groups = {history.name for group in snapshot.groups for history in group.histories}
-    own = [each.history for each in request.histories if each.history.name not in of_groups]
-    if own:
+def _warn_of_order(url: str, job: Job) -> None:
+    """Warns that batches of rows in the order of files have few keys of a history. The last file
+    tells: earlier ones may be from before the history.
+    """
+    files = job.files.files if job.census is None else job.census.largest.files
+    if not job.request.histories or not files:
+        return
+    if (key := clustered_by(files[-1])) is not None:
         _LOG.warning(
-            "%s: rows are read as they lie in files, by %s as history %s has them: a batch has few "
-            "keys; set shuffle to train (docs/shuffle.md)",
-            *(redact(snapshot.url), own[0].key, own[0].name),
+            "%s: rows are read as they lie in files, by %s in %s: a batch has few keys; set "
+            "shuffle to train (docs/shuffle.md)",
+            *(redact(url), key, redact(files[-1].path)),
         )

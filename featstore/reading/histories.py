@@ -16,11 +16,11 @@ from featstore.base.schema import Slot, SlotSchema
 from featstore.histories.file_format import HistoryRanges, StoredHistory, histories_of
 from featstore.histories.visibility import MOST_US, oldest_seen
 from featstore.native import kernels
-from featstore.ops.arrays import nulls_of, values_of
+from featstore.ops.arrays import array_of, nulls_of, values_of
 from featstore.ops.lists import positions_of
 from featstore.ops.timestamps import UNITS
 from featstore.reading.aligned import aligned_reader
-from featstore.reading.buffers import Array, Ragged, SharedLists, one_array
+from featstore.reading.buffers import Array, Ragged, SharedLists, chosen_rows, one_array
 from featstore.reading.file_columns import FileColumns, Selection
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
@@ -150,6 +150,7 @@ class HistoryReader:
         lists: Reads those of the histories.
         histories: What is read of each.
         row_group_rows: The rows of each row group.
+        shared: Columns that `reader` leaves out since `lists` has them, for the rows.
         counts_all: Whether the sizes that `reader` tells are those of both.
     """
 
@@ -160,10 +161,16 @@ class HistoryReader:
         histories: Sequence[SelectedHistory],
         row_group_rows: Sequence[int],
         *,
+        shared: Sequence[pa.Field] = (),
         counts_all: bool = False,
     ) -> None:
         self._reader, self._lists, self._histories = reader, lists, histories
         self._row_group_rows, self._counts_all = row_group_rows, counts_all
+        others = {field.name: lists.columns.others[field.name] for field in shared}
+        leaves = (leaf for leaf in lists.columns.leaves if leaf.column in others.values())
+        self._shared = FileColumns(slots={}, others=others, leaves=tuple(leaves))
+        found = ((others[field.name], field) for field in shared)
+        self._shared_fields = {name: field for name, field in found if name is not None}
 
     @property
     def columns(self) -> FileColumns:
@@ -189,7 +196,15 @@ class HistoryReader:
         found, own_bytes = lists_of_rows(self._histories, lists, row_groups, sizes)
         if chosen is not None:
             found = chosen_lists(found, chosen)
+        if self._shared.others:
+            rows = rows.beside(self._shared_columns(lists, chosen), self._shared)
         return replace(rows, histories=found, own_lists_bytes=own_bytes)
+
+    def _shared_columns(self, lists: Rows, chosen: Array | None) -> pa.Table:
+        table = pa.table({name: lists.other(field) for name, field in self._shared_fields.items()})
+        if chosen is None or not table.num_columns:
+            return table
+        return table.take(array_of(chosen_rows(chosen)))
 
     def slices(self, row_group: int, num_rows: int) -> Iterator[Rows] | None:
         """None: lists are read whole."""
@@ -240,6 +255,7 @@ def with_histories(
     files: Sequence[OpenFile],
     histories: Iterable[SelectedHistory],
     *,
+    shared: Sequence[pa.Field] = (),
     num_threads: int | None = None,
     most_room_bytes: int | None = None,
     take: Take | None = None,
@@ -250,6 +266,7 @@ def with_histories(
         reader: Reads the other columns.
         files: The data file, then those of its slot groups.
         histories: What is read of each.
+        shared: As of `HistoryReader`.
         num_threads: As of `RowGroupReader`.
         most_room_bytes: As of `RowGroupReader`.
         take: As of `RowGroupReader`.
@@ -270,7 +287,7 @@ def with_histories(
     )
     for each in histories:
         _require_whole(each, lists.columns, files[0].name)
-    return HistoryReader(reader, lists, histories, files[0].row_group_rows)
+    return HistoryReader(reader, lists, histories, files[0].row_group_rows, shared=shared)
 
 
 class StoredReader:

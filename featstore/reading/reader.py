@@ -139,6 +139,25 @@ class Rows:
             positions=None if self.positions is None else self.positions[chosen],
         )
 
+    def beside(self, table: pa.Table, columns: FileColumns) -> "Rows":
+        """The same rows with other columns of theirs, too.
+
+        Args:
+            table: These columns under their names in the file.
+            columns: Which of them is which selected column.
+        """
+        sides = (self.arrow, table)
+        arrow = pa.table({name: side.column(name) for side in sides for name in side.column_names})
+        return replace(
+            self,
+            arrow=arrow.combine_chunks() if self.decoded else arrow,
+            columns=FileColumns(
+                slots={**self.columns.slots, **columns.slots},
+                others={**self.columns.others, **columns.others},
+                leaves=(*self.columns.leaves, *columns.leaves),
+            ),
+        )
+
     def pieces(self) -> list["Rows"]:
         """The same rows in pieces, in each of which every column is one contiguous Arrow array."""
         if self.decoded or not self.arrow.num_columns:

@@ -161,6 +161,8 @@ def test_a_slot_group_is_added_to_days_that_lack_its_slots_each_in_a_commit(
     add_group(wider, "2026-11-02")
     planned = add_groups(wider, DAYS, dry_run=True)
     assert "rows to be replaced" not in str(planned)
+    named = [day["slots"] for day in planned.as_dict()["days"]]
+    assert named == [["tags_again"], [], ["tags_again"]]
     report = add_groups(wider, DAYS)
     expected = ["stale spec", "up to date", "stale spec"]
     for found in (planned, report):

@@ -151,11 +151,12 @@ def check_rows(job: ExtractJob, gone: Sequence[int] = (), **options: Any) -> int
     events = events_by_user(job)
     extractor = Extractor(job.spec)
     slots, num_events = ["item", "clicks_*"], 0
-    given: dict[str, Any] = {"slots": slots, "extras": ["row"], "batch_size": 64} | options
+    given: dict[str, Any] = {"slots": slots, "extras": ["row", "ts"], "batch_size": 64} | options
     seen = list[int]()
     with FeatureLoader(job.table_url, **given) as loader:
         for batch in loader:
             numbers = batch.extras["row"].to_pylist()
+            assert batch.extras["ts"].to_pylist() == [rows[number]["ts"] for number in numbers]
             found: dict[str, list[list[Any]]] = {}
             for name in ("clicks_item", "clicks_price", "clicks_age"):
                 values, offsets = batch[name].values.tolist(), batch[name].offsets.tolist()
@@ -687,7 +688,7 @@ def with_a_group(job: ExtractJob, key: str | None = "row", **options: Any) -> Ex
 
 @pytest.mark.parametrize("changes", [{"max_len": 400}, LATE], ids=str)
 def test_a_group_gives_a_history_to_a_table_in_any_order(
-    job: ExtractJob, tmp_path: Path, changes: dict[str, Any]
+    job: ExtractJob, tmp_path: Path, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     job = replace(job, spec=spec_of(**changes))
     plain_table(job)
@@ -703,6 +704,12 @@ def test_a_group_gives_a_history_to_a_table_in_any_order(
     metadata = pq.read_schema(files_of(job)[0]).metadata[KEY.encode()]
     assert json.loads(metadata)["histories"] == ["clicks"]
     assert check_rows(job, gone=[17]) > 1_000
+    # Rows are as before the group, and not by its key.
+    assert "a batch has few keys" not in caplog.text
+    extract_files(replace(job, run_id="whole"))
+    with FeatureLoader(job.table_url, slots=["clicks_*"], batch_size=64):
+        pass
+    assert "rows are read as they lie in files, by user in part-" in caplog.text
 
 
 def test_a_group_keeps_the_time_of_rows_that_the_table_lacks(job: ExtractJob) -> None:
@@ -784,6 +791,11 @@ def test_days_get_slots_and_a_history_in_one_group(job: ExtractJob, tmp_path: Pa
     days: dict[str, Any] = {"days": "2026-01-01..2026-01-02"}
     api.extract(base, url, job.table_url, **days)
     group: dict[str, Any] = {"group": "seen", "key": "row", "events": job.events}
+    planned = api.extract(spec, url, job.table_url, **days, **group, dry_run=True)
+    assert str(planned).splitlines()[0] == (
+        "dt=2026-01-01: stale spec (version 0), slots to be added: other, clicks_item, "
+        "clicks_price, clicks_age"
+    )
     both: dict[str, Any] = {"partition_from_path": ["dt"]}
     found = api.extract(spec, tmp_path / "days", job.table_url, **both, **group)
     # The log is read once for each partition, and its events are counted once.

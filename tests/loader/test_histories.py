@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -55,6 +56,13 @@ def rows_checked(batches: Iterable[Batch], fat: FatRows) -> list[int]:
         assert lists_of(batch, "tags") == [[row + 1] * (row % 3) for row in rows]
         found += rows
     return found
+
+
+def chunks_of(url: str) -> list[Any]:
+    """The footers' entries of all column chunks."""
+    footers = [pq.read_metadata(path) for path in Path(url).rglob("*.parquet")]
+    groups = [of.row_group(number) for of in footers for number in range(of.num_row_groups)]
+    return [of.column(number) for of in groups for number in range(of.num_columns)]
 
 
 MIXED = {"shuffle": {"window_rows": 60, "interleave": 3}}
@@ -303,14 +311,46 @@ def test_a_config_with_histories_is_checked(tmp_path: Path, table: tuple[str, Fa
         assert sum(len(batch) for batch in loader) == NUM_ROWS
         num_bytes = loader.stats()["stages"]["decode"]["bytes"]
     assert found.stored_bytes_per_row * NUM_ROWS == pytest.approx(num_bytes)
-    footers = [pq.read_metadata(path) for path in Path(table[0]).rglob("*.parquet")]
-    groups = [of.row_group(number) for of in footers for number in range(of.num_row_groups)]
-    chunks = [of.column(number) for of in groups for number in range(of.num_columns)]
+    chunks = chunks_of(table[0])
     for name, column in [("clicks_item", "clicks_item"), ("clicks_age", "clicks_at")]:
         own = [of for of in chunks if of.path_in_schema.split(".")[0] == column]
         num_bytes = sum(of.total_compressed_size for of in own)
         assert stored[name] == pytest.approx(num_bytes / NUM_ROWS)
         assert num_bytes > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        MIXED,
+        {**MIXED, "where": "row % 3 = 1"},
+        {**MIXED, "where": "ts is not null"},
+        {"staging": {"mode": "ranges", "decoded": True}},
+    ],
+    ids=str,
+)
+def test_columns_that_histories_and_batches_need_are_read_once(
+    tmp_path: Path, table: tuple[str, FatRows], options: dict[str, Any]
+) -> None:
+    url, fat = table
+    if "staging" in options:
+        options = {"staging": {"directory": str(tmp_path / "cache"), **options["staging"]}}
+    stored = pa.concat_tables([pq.read_table(path) for path in sorted(Path(url).glob("*.parquet"))])
+    times, lengths = (stored[name].to_pylist() for name in ("ts", "clicks_length"))
+    rows = list[int]()
+    with make(url, extras=["ts", "clicks_length"], **options) as loader:
+        for batch in loader:
+            found = rows_checked([batch], fat)
+            assert batch.extras["ts"].to_pylist() == [times[row] for row in found]
+            assert batch.extras["clicks_length"].to_pylist() == [lengths[row] for row in found]
+            rows += found
+        read = loader.stats()["slots"]
+    assert len(rows) == (NUM_ROWS // 3 if "row" in options.get("where", "") else NUM_ROWS)
+    is_plain = not {"where", "staging"} & options.keys()
+    for name in ("ts", "clicks_length", "clicks_end") if is_plain else ():
+        own = [chunk for chunk in chunks_of(url) if chunk.path_in_schema == name]
+        assert read[name]["bytes"] == sum(chunk.total_compressed_size for chunk in own) > 0
 
 
 @pytest.mark.parametrize("options", [{}, MIXED], ids=str)
@@ -337,5 +377,5 @@ def test_rows_by_key_that_are_not_shuffled_are_warned_of(
 ) -> None:
     with make(table[0], **options):
         pass
-    said = [text for text in caplog.messages if "by user_id as history clicks has them" in text]
+    said = [text for text in caplog.messages if "by user_id in part-" in text]
     assert len(said) == (not options)

@@ -20,7 +20,6 @@ from featstore.loader.request.request import Request
 from featstore.ops.arrays import array_of
 from featstore.reading.aligned import aligned_reader
 from featstore.reading.buffers import Array, chosen_rows, rows_left
-from featstore.reading.file_columns import FileColumns
 from featstore.reading.histories import AnyReader, HistoryReader, joined, with_histories
 from featstore.reading.open_file import OpenFile
 from featstore.reading.pages import Take
@@ -101,7 +100,12 @@ class FilteredReader:
             if histories := request.histories:
                 lists = file.reader(joined([each.selection for each in histories]))
                 self._rest = HistoryReader(
-                    self._rest, lists, histories, file.row_group_rows, counts_all=True
+                    self._rest,
+                    lists,
+                    histories,
+                    file.row_group_rows,
+                    shared=request.shared,
+                    counts_all=True,
                 )
         else:
             reader = partial(
@@ -116,6 +120,7 @@ class FilteredReader:
                 reader(rest, as_values=True, take=take),
                 [file, *groups],
                 request.histories,
+                shared=request.shared,
                 num_threads=num_threads,
                 most_room_bytes=most_room_bytes,
                 take=take,
@@ -173,7 +178,7 @@ class FilteredReader:
             table = pa.concat_tables([self._filter.read([]).table, *(each for _, each in tables)])
             if chosen is not None:
                 table = table.take(array_of((np.cumsum(is_looked_at) - 1)[chosen]))
-            rows = _beside(rows, table, self._filter.columns)
+            rows = rows.beside(table, self._filter.columns)
         return self._placed(rows, row_groups, chosen), found
 
     def _placed(self, rows: Rows, row_groups: range, chosen: Array | None) -> Rows:
@@ -337,19 +342,3 @@ class WindowCache:
             self._rows = None  # Otherwise two windows would be in memory during the next read.
             self._key, self._rows = key, reader.read(row_groups, order)
         return self._rows
-
-
-def _beside(rest: Rows, table: pa.Table, columns: FileColumns) -> Rows:
-    """The columns of both steps, of the same rows."""
-    both = {name: side.column(name) for side in (rest.arrow, table) for name in side.column_names}
-    arrow = pa.table(both)
-    return replace(
-        rest,
-        num_rows=rest.num_rows,
-        arrow=arrow.combine_chunks() if rest.decoded else arrow,
-        columns=FileColumns(
-            slots={**rest.columns.slots, **columns.slots},
-            others={**rest.columns.others, **columns.others},
-            leaves=(*rest.columns.leaves, *columns.leaves),
-        ),
-    )

@@ -20,6 +20,7 @@ from featstore.files.storage import source_of
 from featstore.loader.request.matching import SelectedFiles
 from featstore.native.columns import lines
 from featstore.reading.open_file import OpenFile
+from featstore.table.metadata import KEY, FileMetadata
 from featstore.table.snapshot import DataFile, FileList
 
 Cut: TypeAlias = Callable[[Iterable[DataFile]], Iterator[Split]]
@@ -75,6 +76,18 @@ def _row_groups(file: DataFile) -> tuple[Sequence[int], Sequence[int]]:
         # Bytes as stored, since `split_bytes` is compared with the size of the file.
         spans = opened.footer.spans
         return opened.row_group_rows, (spans[..., 1] - spans[..., 0]).sum(axis=1).tolist()
+
+
+def clustered_by(file: DataFile) -> str | None:
+    """The raw column whose equal values have their rows side by side in the file, by its footer;
+    None where there is none, or the file cannot be read, which its reader will say.
+    """
+    try:
+        with OpenFile(source_of(file.url), file.path) as opened:
+            text = opened.footer.key_values.get(KEY.encode())
+            return None if text is None else FileMetadata.from_json(text, file.path).cluster_by
+    except DataFileError:
+        return None
 
 
 class WholeFiles(SplitList):

@@ -269,7 +269,7 @@ class Request:
 
     def reads(self, *, is_decided: bool) -> tuple[Selection | None, Selection]:
         """The columns that are read first, to decide which rows are delivered (None: all rows are),
-        and the remaining columns, without those of histories.
+        and the remaining columns, without those that histories need, `shared` ones too.
 
         Args:
             is_decided: Whether `where` is true for all rows of the file.
@@ -280,9 +280,16 @@ class Request:
     def _reads(self) -> tuple[tuple[Selection | None, Selection], ...]:
         """For `is_decided` false and true. Looked up for every file, so computed only once."""
         first = [self._filter_selection(is_decided=is_decided) for is_decided in (False, True)]
-        return tuple(
-            (each, self._of_rows if each is None else self._of_rows.without(each)) for each in first
-        )
+        rest = self._of_rows
+        if self.shared:
+            rest = rest.without(Selection(others=self.shared))
+        return tuple((each, rest if each is None else rest.without(each)) for each in first)
+
+    @cached_property
+    def shared(self) -> tuple[pa.Field, ...]:
+        """The columns of rows that histories need, too, such as the time of rows."""
+        of_lists = {field.name for each in self.histories for field in each.selection.others}
+        return tuple(field for field in self._of_rows.others if field.name in of_lists)
 
     def _filter_selection(self, *, is_decided: bool) -> Selection | None:
         names = set() if is_decided or self.where is None else set(self.where.columns)
