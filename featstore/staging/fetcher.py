@@ -364,7 +364,8 @@ class Fetcher:
                 if not (failure := self._damage(item, download, filling)):
                     return self._publish(item, download, filling)
             except FileNotFoundError as error:
-                _LOG.warning("%s; it is left to its reader", redact_text(str(error)))
+                # Its reader raises this error, or another one that says more.
+                _LOG.info("%s; it is left to its reader", redact_text(str(error)))
                 return None
             except ReplacedError as error:
                 if item.listed_tag:

@@ -419,6 +419,7 @@ def test_auto_stages_ranges_of_a_file_that_is_larger_than_the_budget(
 def test_a_file_that_is_gone_is_left_to_its_reader(
     site: Any, make: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "featstore.staging.fetcher")
     stager = make("c2", max_attempts=1)
     item = StageItem(key=0, url=f"{site.url}/t/gone.bin", size_bytes=len(DATA))
     with next(stager.stage([item])) as staged:
