@@ -86,7 +86,7 @@ def clustered_by(file: DataFile) -> str | None:
         with OpenFile(source_of(file.url), file.path) as opened:
             text = opened.footer.key_values.get(KEY.encode())
             return None if text is None else FileMetadata.from_json(text, file.path).cluster_by
-    except DataFileError:
+    except (DataFileError, OSError):
         return None
 
 
