@@ -429,23 +429,17 @@ class SlotSchema:
             },
         )
 
-    def with_foreign_kept(self, *, only_rounded: bool = False) -> "SlotSchema":
+    def with_foreign_kept(self) -> "SlotSchema":
         """A copy in which columns of other writers are kept columns of the types that these
         declared, for files whose values are to stay as they are.
-
-        Args:
-            only_rounded: Leave columns as they are whose values are the same as those of a slot:
-                all but `double`.
         """
-        foreign = {
-            name: column
-            for name, column in self.foreign.items()
-            if not only_rounded or pa.types.is_float64(_value_and_shape(column.type)[0])
-        }
         return replace(
             self,
-            slots=tuple(slot for slot in self.slots if slot.name not in foreign),
-            kept=(*(c for c in self.kept if c.name not in foreign), *foreign.values()),
+            slots=tuple(slot for slot in self.slots if slot.name not in self.foreign),
+            kept=(
+                *(c for c in self.kept if c.name not in self.foreign),
+                *self.foreign.values(),
+            ),
         )
 
 

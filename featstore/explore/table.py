@@ -92,9 +92,9 @@ class Table:
 
     In all methods `where` is a SQL predicate over partition keys, slots, labels and kept columns,
     and `slots` are names and globs of slots. Both default to everything. An unknown name raises
-    SelectionError, which suggests the nearest names. Missing values are returned as null; in
-    a plain directory 0 is missing in columns of integers. A method that reads rows raises
-    StaleGroupError if a slot group of the selection is stale, see `open_table`.
+    SelectionError, which suggests the nearest names. Missing values are returned as null; 0 is
+    missing in columns of integers and booleans that featstore did not extract. A method that reads
+    rows raises StaleGroupError if a slot group of the selection is stale, see `open_table`.
 
     Attributes:
         snapshot: The files and the schema of the version.

@@ -28,6 +28,7 @@ from featstore.base.errors import (
     JoinError,
     StoreError,
 )
+from featstore.extraction.deletion import delete_rows
 from featstore.extraction.rewriting import compact
 from featstore.ingest import table_output
 from featstore.ingest.join import join_labels
@@ -161,6 +162,15 @@ def test_an_equal_join_commits_nothing_and_tells_the_report(join: LabelJoin) -> 
 
 def clicks_of(join: LabelJoin, url: str) -> LabelJoin:
     return replace(join, labels=(replace(join.labels[0], source=LogSource(url=url)),))
+
+
+def test_negatives_of_a_join_are_deleted_by_their_zero(join: LabelJoin, tmp_path: Path) -> None:
+    local(join)
+    url = f"{tmp_path}/joined"
+    assert clicks(url) == [("r1", 1), ("r2", 0), ("r3", 0)]
+    assert delete_rows(url, "click is null").num_rows == 0
+    assert delete_rows(url, "click = 0").num_rows == 2
+    assert clicks(url) == [("r1", 1)]
 
 
 def test_a_join_of_a_range_of_days_stays_equal_when_later_ones_come(

@@ -1,6 +1,7 @@
 """Tables of other writers are read as they are meant and never harmed, or refused by name."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,63 @@ def test_a_deletion_leaves_values_and_types_of_other_writers_as_they_are(tmp_pat
         name: column.type for name, column in FOREIGN.items()
     }
     assert fields_of(table) == FIELDS
+
+
+@pytest.mark.parametrize(
+    ("where", "ids"),
+    [
+        ("number = 0", "ad"),
+        ("number is null", "b"),
+        ("number < 1", "ad"),
+        ("number != 5", "ad"),
+        ("number in (0, 7)", "ad"),
+        ("number = 0 and dt = '2'", "d"),
+        ("small = 0 or number is null", "bd"),
+        ("flag = 0", "ad"),
+        ("flag is null", "b"),
+        ("flag = 1", "c"),
+        ("many is null", "b"),
+        ("many is not null", "acd"),
+        ("ratio = 0", "a"),
+        ("ratio is null", "bd"),
+        ("sample(number, 1.0, 1)", "acd"),
+        ("dt = '1' and number % 2 = 0", "a"),
+    ],
+)
+def test_a_deletion_finds_the_zeros_and_the_nulls_of_other_writers(
+    tmp_path: Path, where: str, ids: str
+) -> None:
+    rows = {
+        "id": ["a", "b", "c", "d"],
+        "number": pa.array([0, None, 5, 0], pa.int64()),
+        "small": pa.array([1, 2, 3, 0], pa.int8()),
+        "flag": pa.array([False, None, True, False]),
+        "many": pa.array([[0], None, [0, None], []], pa.list_(pa.int32())),
+        "ratio": pa.array([0.0, None, 1.5, math.nan], pa.float32()),
+        "dt": ["1", "1", "1", "2"],
+    }
+    table, before = str(tmp_path / "table"), pa.table(rows)
+    write_deltalake(table, before, partition_by=["dt"])
+    assert delete_rows(table, where, dry_run=True).num_rows == len(ids)
+    assert delete_rows(table, where).num_rows == len(ids)
+    left = before.filter([id_ not in ids for id_ in rows["id"]])
+    found = DeltaTable(table).to_pyarrow_table().sort_by("id")
+    assert str(found.to_pylist()) == str(left.to_pylist())  # as texts, NaN is equal
+    assert not delete_rows(table, where).num_rows
+
+
+def test_a_deletion_tells_zeros_from_missing_ids_by_who_wrote_the_column(tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
+    pq.write_table(pa.table({"u": ["a", None], "k": ["x", "y"]}), tmp_path / "raw.parquet")
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    extract(str(tmp_path / "spec.yaml"), str(tmp_path / "raw.parquet"), table)
+    rows = pa.table({"user2": [0, 6], "score": [0, 1]})
+    write_deltalake(table, rows, mode="append", schema_mode="merge")
+    counts = {
+        where: delete_rows(table, where, dry_run=True).num_rows
+        for where in ("user2 = 0", "user2 is null", "score = 0", "score is null")
+    }
+    assert counts == {"user2 = 0": 0, "user2 is null": 2, "score = 0": 1, "score is null": 2}
 
 
 def test_columns_that_other_engines_add_to_a_table_of_ours_stay_as_they_are(
