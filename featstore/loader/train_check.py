@@ -178,7 +178,8 @@ class TrainCheck(Printed):
             *self._shares(),
             f"a row: {self.stored_bytes_per_row:,.1f} bytes stored, "
             f"{_at_most(self.batch_bytes_per_row, self.is_limit)} in a batch "
-            f"(means over {self.num_footers:,} files); an epoch reads {format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files",
+            f"(means over {self.num_footers:,} files); an epoch reads "
+            f"{format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files",
             *self._notes(epoch_bytes),
         ]
         return "\n".join(lines)
