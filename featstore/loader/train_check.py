@@ -1,16 +1,19 @@
 """Checks a training config without training: what `featstore train check` prints."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import MissingValueError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
 from featstore.base.text_table import Printed, text_table
+from featstore.files.storage import source_of
 from featstore.loader.description import described, mixed_descriptions
 from featstore.loader.iteration.candidates import CandidatePool
 from featstore.loader.iteration.job import Job
@@ -23,6 +26,11 @@ from featstore.loader.request.matching import matching_files
 from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import RAISE, Request
 from featstore.loader.request.train_config import load_of_table, mixed_tables
+from featstore.reading.aligned import aligned_reader
+from featstore.reading.buffers import one_array
+from featstore.reading.file_columns import Selection
+from featstore.reading.histories import SelectedHistory
+from featstore.reading.open_file import OpenFile
 from featstore.spec.value_names import ValueNames
 from featstore.staging.budget import format_bytes
 from featstore.staging.options import Staging
@@ -32,10 +40,12 @@ from featstore.table.snapshot import DataFile, Snapshot
 from featstore.tensors.column_arrays import CANDIDATE, CANDIDATE_LENGTHS
 from featstore.tensors.columns import Column, Jagged, SharedJagged
 
-_OFFSET_BYTES = 8
+_OFFSET_BYTES, _RANGE_BYTES = 8, 3 * 8
 _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
 # Footers that are read for the bytes of columns, of files spread evenly over the sorted paths.
 _MAX_FOOTERS = 16
+# Row groups of them, and about as many more, of which the lengths of histories are read.
+_MAX_ROW_GROUPS = 16
 # Numbers of ranks of which the shares of an epoch are shown.
 _NUM_RANKS = (2, 4, 8)
 # How many values of a list are shown at each of its ends.
@@ -58,7 +68,10 @@ class CheckedColumn:
         dtype: The dtype in a batch.
         stored_bytes_per_row: What is read of the files, compressed.
         batch_bytes_per_row: What it takes in a batch. For lists it is an estimate from the number
-            of values in the footers: an empty list counts as one value, and `max_len` not at all.
+            of values in the footers, where an empty list counts as one value; for histories from
+            the lengths of rows in some row groups.
+        is_limit: Whether batches may take less than that: `max_len` or `window` shorten lists, or
+            rows share the events of a history (`unique`).
     """
 
     name: str
@@ -68,6 +81,7 @@ class CheckedColumn:
     dtype: str
     stored_bytes_per_row: float
     batch_bytes_per_row: float
+    is_limit: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +136,16 @@ class TrainCheck(Printed):
         """Of all columns."""
         return sum(column.batch_bytes_per_row for column in self.columns)
 
+    @property
+    def is_limit(self) -> bool:
+        """Of any column."""
+        return any(column.is_limit for column in self.columns)
+
     def text(self, width: int | None = None) -> str:
         """The check as text, with tables of `width` characters at most if given."""
         rows = [
-            (*texts, f"{stored:,.1f}", f"{batch:,.1f}")
-            for *texts, stored, batch in map(astuple, self.columns)
+            (*texts, f"{stored:,.1f}", _at_most(batch, is_limit))
+            for *texts, stored, batch, is_limit in map(astuple, self.columns)
         ]
         parts = [text_table(rows, _HEADERS, align=_ALIGN, width=width), self._summary()]
         if self.head is not None:
@@ -146,6 +165,7 @@ class TrainCheck(Printed):
         return fields | {
             "stored_bytes_per_row": self.stored_bytes_per_row,
             "batch_bytes_per_row": self.batch_bytes_per_row,
+            "is_limit": self.is_limit,
         }
 
     def _summary(self) -> str:
@@ -157,8 +177,9 @@ class TrainCheck(Printed):
             f"{self.num_splits:,} splits",
             *self._shares(),
             f"a row: {self.stored_bytes_per_row:,.1f} bytes stored, "
-            f"{self.batch_bytes_per_row:,.1f} in a batch (means over {self.num_footers:,} files); "
-            f"an epoch reads {format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files",
+            f"{_at_most(self.batch_bytes_per_row, self.is_limit)} in a batch "
+            f"(means over {self.num_footers:,} files); an epoch reads "
+            f"{format_bytes(epoch_bytes)}, {share:.0%} of the bytes of the files",
             *self._notes(epoch_bytes),
         ]
         return "\n".join(lines)
@@ -288,7 +309,10 @@ def _check(config_url: str, config: Mapping[str, Any], head: int) -> TrainCheck:
         files_bytes=sum(part.size_bytes for file in files for part in file.parts),
         order=made.job.ordering.kind,
         num_footers=len(sampled),
-        columns=(*_columns(request, sizes), *(_candidates(made.pool) if made.pool else ())),
+        columns=(
+            *_columns(request, sizes, sampled),
+            *(_candidates(made.pool) if made.pool else ()),
+        ),
         cache_bytes=_cache_bytes(made.staging, snapshot),
         candidates=None if made.pool is None else _drawn(made.pool),
         null_labels=tuple(map(str, nulls)),
@@ -332,14 +356,22 @@ def _cache_bytes(staging: Staging | None, snapshot: Snapshot) -> int | None:
     )
 
 
-def _columns(request: Request, sizes: ColumnSizes) -> Iterator[CheckedColumn]:
+def _columns(
+    request: Request, sizes: ColumnSizes, files: Sequence[DataFile]
+) -> Iterator[CheckedColumn]:
     # Ages are made of the events' times, which count once.
     times = {each.ages[0][0].name: each.history.times for each in request.histories if each.ages}
+    num_events = _events_per_row(request.histories, files)
+    windows = {each.history.name for each in request.histories if each.oldest_us is not None}
     for item in request.slots:
-        most = [each.most_events for each in request.histories if each.history.name == item.history]
         source = times.get(item.slot.name, item.slot)
-        column = _slot_column(item, sizes.bytes_per_row(source.name), sizes, *most)
-        yield replace(column, batch="unique") if item.slot.name in request.unique_slots else column
+        events = None if item.history is None else num_events[item.history]
+        column = _slot_column(item, sizes.bytes_per_row(source.name), sizes, events)
+        column = replace(column, is_limit=column.is_limit or item.history in windows)
+        if item.slot.name in request.unique_slots:
+            num_bytes = column.batch_bytes_per_row - _OFFSET_BYTES + _RANGE_BYTES
+            column = replace(column, batch="unique", batch_bytes_per_row=num_bytes, is_limit=True)
+        yield column
     shown = {*(item.slot.name for item in request.slots), *(slot.name for slot in times.values())}
     others = [("label", label.field) for label in request.labels]
     others += [("weight", request.weight.field)] if request.weight is not None else []
@@ -403,15 +435,47 @@ def _sampled(files: Sequence[DataFile]) -> Sequence[DataFile]:
     return files[:: -max(1, -(-len(files) // _MAX_FOOTERS))]
 
 
+def _events_per_row(
+    histories: Sequence[SelectedHistory], files: Sequence[DataFile]
+) -> dict[str, float]:
+    """The mean number of events that a row has of each history, by the lengths in row groups that
+    are spread over the files: those that `max_len` leaves, of whatever age.
+    """
+    if not histories:
+        return {}
+    fields = {each.history.name: each.length_field for each in histories}
+    selection, counts, num_rows = Selection(others=tuple(fields.values())), Counter[str](), 0
+    for number, file in enumerate(files):
+        with ExitStack() as opened:
+            base, *groups = (
+                opened.enter_context(OpenFile(source_of(part.url), part.path))
+                for part in file.parts
+            )
+            reader, num_groups = aligned_reader(base, groups, selection), len(base.row_group_rows)
+            step = max(1, -(-num_groups * len(files) // _MAX_ROW_GROUPS))
+            # Another place in each file: rows early and late in one may differ.
+            if not (chosen := range(num_groups)[number % step :: step]):
+                continue
+            rows = reader.read(chosen)
+            num_rows += sum(base.row_group_rows[index] for index in chosen)
+            for each in histories:
+                lengths = one_array(rows.other(fields[each.history.name])).fill_null(0)
+                cut = np.minimum(lengths.to_numpy(zero_copy_only=False), each.most_events)
+                counts[each.history.name] += int(cut.sum(dtype=np.int64))
+    return {name: counts[name] / max(1, num_rows) for name in fields}
+
+
 def _slot_column(
-    item: SlotRequest, stored_bytes: float, sizes: ColumnSizes, most_events: int | None = None
+    item: SlotRequest, stored_bytes: float, sizes: ColumnSizes, num_events: float | None = None
 ) -> CheckedColumn:
-    """Of a slot of a history: with the most events that a row may have."""
+    """Of a slot of a history: with the events that a row has."""
     slot = item.slot
     dtype, width, is_jagged = item.batch_dtype, item.batch_width, item.is_jagged
     item_bytes = _ITEM_BYTES.get(dtype, 8 if slot.kind is SlotKind.ID else 4)
     num_items = sizes.values_per_row(slot.name) if is_jagged else (width or 1)
-    num_items = num_items if most_events is None else most_events
+    num_items = num_items if num_events is None else num_events
+    is_cut = is_jagged and item.max_len is not None
+    num_items = min(num_items, item.max_len) if is_cut else num_items
     return CheckedColumn(
         name=slot.name,
         role="slot",
@@ -420,7 +484,12 @@ def _slot_column(
         dtype=dtype,
         stored_bytes_per_row=stored_bytes,
         batch_bytes_per_row=num_items * item_bytes + (_OFFSET_BYTES if is_jagged else 0),
+        is_limit=is_cut,
     )
+
+
+def _at_most(num_bytes: float, is_limit: bool) -> str:
+    return f"{'at most ' if is_limit else ''}{num_bytes:,.1f}"
 
 
 def _arrow_bytes(type_: pa.DataType, stored_bytes: float) -> float:

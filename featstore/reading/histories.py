@@ -106,6 +106,11 @@ class SelectedHistory:
         return Selection(slots=self.lists, others=(*others, key, *times))
 
     @property
+    def length_field(self) -> pa.Field:
+        """The column with how many events a row has as extracted."""
+        return self.fields[self.history.length].with_type(pa.int32())
+
+    @property
     def time_of_row(self) -> pa.Field:
         return self.fields[self.history.as_of].with_type(_TIME)
 

@@ -112,7 +112,7 @@ def test_a_budget_that_holds_less_than_a_batch_is_told_once(
         with make(table[0], memory_budget=budget, **options) as loader:
             assert sorted(rows_checked(loader, table[1])) == list(range(NUM_ROWS))
         told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-        return loader.verdict(), [text for text in told if "a batch of up to 16" in text], loader
+        return loader.verdict(), [text for text in told if "rows are gathered" in text], loader
 
     _, [text], loader = read(4_000)
     assert text.startswith("memory_budget: the quarter of 4000 bytes in which rows are gathered")
@@ -311,6 +311,7 @@ def test_a_config_with_histories_is_checked(tmp_path: Path, table: tuple[str, Fa
         assert sum(len(batch) for batch in loader) == NUM_ROWS
         num_bytes = loader.stats()["stages"]["decode"]["bytes"]
     assert found.stored_bytes_per_row * NUM_ROWS == pytest.approx(num_bytes)
+    assert not found.is_limit
     chunks = chunks_of(table[0])
     for name, column in [("clicks_item", "clicks_item"), ("clicks_age", "clicks_at")]:
         own = [of for of in chunks if of.path_in_schema.split(".")[0] == column]
@@ -351,6 +352,25 @@ def test_columns_that_histories_and_batches_need_are_read_once(
     for name in ("ts", "clicks_length", "clicks_end") if is_plain else ():
         own = [chunk for chunk in chunks_of(url) if chunk.path_in_schema == name]
         assert read[name]["bytes"] == sum(chunk.total_compressed_size for chunk in own) > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"max_len": 3}, {"window": "30m"}], ids=str)
+def test_the_bytes_of_histories_are_those_of_the_events_that_rows_have(
+    tmp_path: Path, table: tuple[str, FatRows], options: dict[str, Any]
+) -> None:
+    config = {"table": table[0], "slots": ["clicks_*"], "batch_size": NUM_ROWS}
+    config |= {"histories": {"clicks": options}} if options else {}
+    (tmp_path / "train.yaml").write_text(json.dumps(config))
+    found = check(str(tmp_path / "train.yaml"))
+    assert isinstance(found, TrainCheck)
+    told = {of.name: of.batch_bytes_per_row for of in found.columns}
+    with FeatureLoader.from_config(tmp_path / "train.yaml") as loader:
+        num_values = sum(batch["clicks_age"].values.numel() for batch in loader)
+    as_extracted = sum(min(len(each), options.get("max_len", 20)) for each in table[1].item)
+    assert (num_values < as_extracted) == ("window" in options) == found.is_limit
+    assert told["clicks_item"] == pytest.approx(8 + 8 * as_extracted / NUM_ROWS)
+    assert told["clicks_age"] == pytest.approx(8 + 4 * as_extracted / NUM_ROWS)
+    assert f"{'at most ' * found.is_limit}{told['clicks_age']:,.1f}" in str(found)
 
 
 @pytest.mark.parametrize("options", [{}, MIXED], ids=str)

@@ -98,6 +98,7 @@ def test_columns_are_those_of_the_batches(here: Path) -> None:
         "price",
     ]
     url = config(here, slots=slots, extras=["id"])
+    assert not check(url).is_limit
     found = {column.name: column for column in check(url).columns}
     with FeatureLoader.from_config(url) as loader:
         batch = next(iter(loader))
@@ -114,6 +115,15 @@ def test_columns_are_those_of_the_batches(here: Path) -> None:
         ("label", "float32"),
         ("extra", "string"),
     ]
+
+
+def test_a_list_that_is_cut_takes_at_most_what_its_limit_allows(here: Path) -> None:
+    slots: list[Any] = [{"name": "tags", "max_len": 1}, {"name": "tags_2", "max_len": 100}]
+    tags, tags_2, _ = check(config(here, slots=slots)).columns
+    assert (tags.batch_bytes_per_row, tags.is_limit) == (16, True)
+    # The means are 4 values in 3 rows, as an empty list counts as one.
+    assert (tags_2.batch_bytes_per_row, tags_2.is_limit) == (pytest.approx(8 + 8 * 4 / 3), True)
+    assert "at most 16.0" in str(check(config(here, slots=slots)))
 
 
 def _tags(batch: Any) -> list[Any]:

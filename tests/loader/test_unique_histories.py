@@ -189,6 +189,15 @@ def test_a_config_with_unique_is_checked(tmp_path: Path, table: tuple[str, FatRo
     assert batches == {
         "row": "[B]", "clicks_item": "unique", "clicks_price": "unique", "clicks_age": "jagged"
     }  # fmt: skip
+    assert {of.name for of in found.columns if of.is_limit} == set(LISTS)
+    mean = sum(map(len, table[1].item)) / len(table[1].keys)
+    [most] = (of.batch_bytes_per_row for of in found.columns if of.name == "clicks_item")
+    assert most == pytest.approx(8 * mean + 24)
+    assert f"at most {most:,.1f}" in str(found)
+    with make(table[0], **UNIQUE) as loader:
+        for_rows = [(batch["clicks_item"], len(batch)) for batch in loader]
+        num_bytes = sum(of.values.nbytes + of.ranges.nbytes for of, _ in for_rows)
+    assert num_bytes < most * sum(num_rows for _, num_rows in for_rows)
 
 
 def test_what_cannot_have_unique_lists_is_refused(table: tuple[str, FatRows]) -> None:

@@ -314,11 +314,11 @@ class _Mixer:
         if self._stats.note_pieces(num_rows, wanted_bytes):
             _LOG.warning(
                 "memory_budget: the quarter of %d bytes in which rows are gathered holds %d rows "
-                "of %d bytes, where a batch of up to %d takes %d: gathered in small pieces they "
-                "can take several times as long; set memory_budget to %d or more, or select fewer "
-                "slots or shorter lists (logged once)",
-                *(self._budget.most_bytes, fitting, row_bytes, self._terms.batch_rows),
-                *(self._terms.batch_rows * row_bytes, wanted_bytes),
+                "of %d bytes, fewer than %d: gathered in small pieces they can take several times "
+                "as long; set memory_budget to %d or more, or select fewer slots or shorter lists "
+                "(logged again only with more)",
+                *(self._budget.most_bytes, fitting, row_bytes, enough),
+                self._stats.wanted_budget_bytes,
             )
 
     def _begins_next(self) -> bool:

@@ -301,13 +301,14 @@ class SplitReader:
         num_slices = 1 if is_gathered else self._budget.num_slices(size_bytes)
         if num_slices > 1 and (slices := self._slices(row_groups, num_slices)) is not None:
             wanted_bytes = self._budget.bytes_to_decode_at_once(size_bytes)
-            self._stats.note_pieces(self._num_rows(row_groups), wanted_bytes)
-            if self._stats.is_first("row_groups_sliced"):
+            self._stats.counts["row_groups_sliced"] += 1
+            if self._stats.note_pieces(self._num_rows(row_groups), wanted_bytes):
                 _LOG.warning(
                     "%s: a row group of %d bytes is more than half of memory_budget: it is decoded "
                     "in slices, which takes two to three times as long; set memory_budget to %d or "
-                    "more, select fewer slots, or write smaller row groups (logged once)",
-                    *(self._file.name, size_bytes, wanted_bytes),
+                    "more, select fewer slots, or write smaller row groups (logged again only with "
+                    "more)",
+                    *(self._file.name, size_bytes, self._stats.wanted_budget_bytes),
                 )
             yield from self._sliced(slices, first_row, size_bytes // num_slices)
             return

@@ -19,6 +19,8 @@ _IDLE_SHARE = 0.1
 _BUSY_SHARE = 0.5
 # Of fewer rows in pieces the budget is not what an epoch waited for. Chosen.
 _PIECES_SHARE = 0.5
+# What is asked of `memory_budget` beyond what is needed: this part of it. Chosen, not measured.
+_WANTED_ROOM_SHARE = 4
 # A smaller share of padding is not worth a word: a table is rarely divided better. Chosen.
 _PADDING_SHARE = 0.1
 _COUNTS = (
@@ -107,14 +109,18 @@ class Stats:
 
     def note_pieces(self, num_rows: int, wanted_bytes: int) -> bool:
         """Counts rows that are read or gathered in small pieces since `memory_budget` holds no more
-        of them. Returns as of `is_first`.
+        of them. Returns whether to warn: they want more than `wanted_budget_bytes` was.
 
         Args:
             num_rows: The rows.
             wanted_bytes: The budget with which they would not be.
         """
-        self.wanted_budget_bytes = max(self.wanted_budget_bytes, wanted_bytes)
-        return self.is_first("rows_in_pieces", num_rows)
+        self.counts["rows_in_pieces"] += num_rows
+        if wanted_bytes <= self.wanted_budget_bytes:
+            return False
+        # With room for longer rows, which come later: few are warned of.
+        self.wanted_budget_bytes = wanted_bytes + wanted_bytes // _WANTED_ROOM_SHARE
+        return True
 
     def budget_wanted(self, counts: Mapping[str, int]) -> int:
         """`wanted_budget_bytes` if, of what an epoch counted, many rows came in pieces; else 0."""

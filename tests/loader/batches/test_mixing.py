@@ -248,7 +248,9 @@ def test_each_split_gives_rows_in_proportion_to_those_it_has(tmp_path: Path) -> 
     assert all(290 < share < 310 for share in shares)
 
 
-def test_the_budget_that_is_named_holds_a_batch_whatever_bytes_a_row_takes(tmp_path: Path) -> None:
+def test_the_budget_that_is_named_holds_a_batch_whatever_bytes_a_row_takes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = data_file(tmp_path / "one.parquet", pa.table({"row": range(3000)}))
     stats = [Stats(), Stats()]
     for each, budget in zip(stats, (1_000, None), strict=True):
@@ -259,6 +261,8 @@ def test_the_budget_that_is_named_holds_a_batch_whatever_bytes_a_row_takes(tmp_p
         assert len(drawn(let_go(rows, terms["budget"]))) == 3000
     assert stats[0].counts["rows_in_pieces"] > 2000
     assert stats[1].counts["rows_in_pieces"] == 0
+    [told] = [each.message for each in caplog.records if each.name.endswith("mixing")]
+    assert f"set memory_budget to {stats[0].wanted_budget_bytes} or more" in told
 
 
 def test_fewer_splits_are_open_where_the_windows_of_all_would_not_fit(
@@ -283,9 +287,9 @@ def test_fewer_splits_are_open_where_the_windows_of_all_would_not_fit(
         "would take more than half of memory_budget: raise memory_budget, write smaller row "
         "groups, or lower shuffle.window_rows (logged once)",
         "memory_budget: the quarter of 500 bytes in which rows are gathered holds 15 rows of 8 "
-        "bytes, where a batch of up to 1 takes 8: gathered in small pieces they can take several "
-        "times as long; set memory_budget to 33792 or more, or select fewer slots or shorter lists "
-        "(logged once)",
+        "bytes, fewer than 512: gathered in small pieces they can take several times as long; set "
+        "memory_budget to 42240 or more, or select fewer slots or shorter lists (logged again only "
+        "with more)",
     ]
 
 

@@ -85,11 +85,13 @@ def test_what_would_help_depends_on_how_it_was_read(
 def test_the_budget_is_named_only_if_most_rows_came_in_pieces() -> None:
     stats = Stats()
     assert stats.note_pieces(60, 1000)
-    assert not stats.note_pieces(60, 900)
+    assert not stats.note_pieces(60, 1250)
     assert stats.counts["rows_in_pieces"] == 120
-    assert stats.budget_wanted({"rows_in_pieces": 60, "rows": 100}) == 1000
+    assert stats.budget_wanted({"rows_in_pieces": 60, "rows": 100}) == 1250
     assert stats.budget_wanted({"rows_in_pieces": 60, "rows": 100, "rows_filtered": 40}) == 0
     assert stats.budget_wanted({"rows": 100}) == 0
+    assert stats.note_pieces(60, 1251)  # What was said does not hold these.
+    assert stats.wanted_budget_bytes == 1563
 
 
 @given(total_s=SECONDS, data_wait_s=SECONDS, decode_s=SECONDS, staging_wait_s=SECONDS)
