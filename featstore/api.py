@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from featstore.base.closing import noted_on_failure
-from featstore.base.errors import ConfigError, InputError, require_seconds
+from featstore.base.errors import ConfigError, InputError
 from featstore.base.redaction import redact
 from featstore.base.telemetry import span
 from featstore.explore.preview import preview as preview
@@ -29,7 +29,7 @@ from featstore.extraction.spark.runners import (
 )
 from featstore.extraction.units.unit import Progress, ignore_progress
 from featstore.files.lineage import LineageDataset, LineageRun
-from featstore.files.retry import RetryPolicy, retrying
+from featstore.files.retry import retrying_for
 from featstore.ingest.import_job import SAMPLE_ROWS, ImportReport, import_job
 from featstore.ingest.import_run import OnSchema, run_import
 from featstore.spec.lock import load_lock, lock_url, write_lock
@@ -176,7 +176,7 @@ def extract(
             "rejects: expected it without `group`, found both: the rows of a group are those of "
             "the table's files, whose extraction lists them"
         )
-    with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
+    with retrying_for(retry_s):
         where = (partition, partition_from_path, no_partition)
         urls, frames = _logs(events or {}, dataframe)
         job = _job(spec, input_url, table_url, *where, run_id, urls)
@@ -293,6 +293,7 @@ def import_raw(
     num_workers: int = 1,
     progress: Progress = ignore_progress,
     on_schema: OnSchema = lambda schema: None,
+    retry_s: float = 120.0,
     **options: Any,
 ) -> ImportReport:
     """Imports files of another format to a directory of raw Parquet, or a Delta table, the input of
@@ -320,6 +321,7 @@ def import_raw(
             work is under `if __name__ == "__main__"`.
         progress: Called as `progress(num_files, num_files_total, num_rows)`.
         on_schema: Called with the columns before any file is converted.
+        retry_s: As for `extract`.
         **options: For csv: `delimiter`, `names` (of the columns, if files have no header),
             `nulls` (texts that mean null besides the empty one) and `encoding`. For pairs:
             `delimiter`.
@@ -342,7 +344,8 @@ def import_raw(
         partition=partition,
         **options,
     )
-    return run_import(job, num_workers=num_workers, progress=progress, on_schema=on_schema)
+    with retrying_for(retry_s):
+        return run_import(job, num_workers=num_workers, progress=progress, on_schema=on_schema)
 
 
 def _extract_group(group: GroupJob, spark: Any, progress: Progress) -> ExtractReport:
@@ -419,7 +422,7 @@ def relabel(
         SpecError, InputError, OperatorError, CommitConflictError: As for `extract`. The table stays
             as it was.
     """
-    with retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s))):
+    with retrying_for(retry_s):
         where = (partition, partition_from_path, no_partition)
         job = _job(spec, input_url, table_url, *where, run_id)
         labels = GroupJob(job=job, name=LABELS, key=key, labels=True)

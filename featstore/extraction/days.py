@@ -513,7 +513,7 @@ def _progress_note(failed: DayReport, done: Sequence[DayReport]) -> str:
     kept_text = (
         f"{', '.join(committed)} {'stays' if len(committed) == 1 else 'stay'} committed"
         if committed
-        else "none before it was extracted"
+        else "this call extracted no day before it"
     )
     return (
         f"This happened in {failed.day} ({failed.reason}); {kept_text}. The same call resumes with "

@@ -559,8 +559,11 @@ def write_and_commit(
     for partition in replaced:
         level = logging.WARNING if partition.loses_rows else logging.INFO
         _LOG.log(level, "%s, version %d: %s", redact(url), version, partition)
+    report = _report(run, version, metadata, committed=True, input_bytes=input_bytes)
+    for warning in report.warnings:
+        _LOG.warning("%s, version %d, a check warns: %s", redact(url), version, warning)
     return replace(
-        _report(run, version, metadata, committed=True, input_bytes=input_bytes),
+        report,
         examples=first_examples(example for report in reports for example in report.examples),
         stale_groups=_stale_groups(run),
         replaced=replaced,

@@ -16,6 +16,8 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from featstore.base.errors import require_seconds
+
 NO_LIMIT = 1_000_000  # of a client's retries, so that only the time counts
 _Result = TypeVar("_Result")
 
@@ -98,6 +100,22 @@ def retrying(policy: RetryPolicy) -> Iterator[None]:
         yield
     finally:
         _current.reset(before)
+
+
+def retrying_for(retry_s: float) -> contextlib.AbstractContextManager[None]:
+    """As `retrying`, by the usual policy with this budget.
+
+    Raises:
+        ConfigError: It is no number of seconds.
+    """
+    return retrying(RetryPolicy(retry_s=require_seconds("retry_s", retry_s)))
+
+
+def retry_in_process(policy: RetryPolicy) -> None:
+    """As `retrying`, for the rest of this thread: the initializer of a pool of processes, with
+    `current_policy()`.
+    """
+    _current.set(policy)
 
 
 def thread_pool(num_threads: int, name: str = "") -> ThreadPoolExecutor:

@@ -183,7 +183,7 @@ class ImportReport:
     Attributes:
         imported: False if the output already held the result of an equal import.
         num_malformed: Rows that were left out because they cannot be read.
-        examples: The first of them.
+        examples: The first of them; none if an equal import had committed them to a table.
         unknown: For each column that the schema lacks, in how many rows it has a value that was
             left out.
         num_replaced: How often bytes that are not of a file's encoding became U+FFFD.
@@ -226,7 +226,8 @@ class ImportReport:
             f"bytes, to {redact(self.output_url)}, {self.size_bytes:,} bytes, {self.seconds:.1f} s"
         ]
         if self.num_malformed:
-            lines.append(f"{self.num_malformed:,} malformed rows are left out, such as")
+            such_as = ", such as" if self.examples else ""
+            lines.append(f"{self.num_malformed:,} malformed rows are left out{such_as}")
             lines += [f"  {example}" for example in self.examples]
         if self.unknown:
             values = ", ".join(f"{name} in {rows:,} rows" for name, rows in self.unknown.items())

@@ -19,6 +19,7 @@ from featstore.base.errors import InputError, WorkerError, all_nearest, require_
 from featstore.base.redaction import redact
 from featstore.files.lineage import LineageDataset, LineageRun
 from featstore.files.listings import FileEntry, list_files, listing_digest
+from featstore.files.retry import current_policy, retry_in_process
 from featstore.files.storage import join, local_path
 from featstore.formats.byte_source import errors_of, open_bytes
 from featstore.formats.parsed import given, unmarked
@@ -95,7 +96,7 @@ def _run_import(
         imported=imported,
         input_bytes=sum(file.size_bytes for file in files),
         seconds=time.monotonic() - started_s,
-        **dict(totals) | {"examples": tuple(totals["examples"])},
+        **dict(totals) | {"examples": tuple(totals.get("examples", ()))},
     )
 
 
@@ -235,7 +236,8 @@ class _Run:
             return
         # Spawned, since threads of Arrow and of stores do not survive a fork.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(num_workers, len(unfinished)), context) as pool:
+        num_processes, policy = min(num_workers, len(unfinished)), (current_policy(),)
+        with ProcessPoolExecutor(num_processes, context, retry_in_process, policy) as pool:
             futures = {
                 pool.submit(self._convert, source, path): path for path, source in unfinished
             }

@@ -314,7 +314,7 @@ def check_before_commit(
         shown = "; ".join(map(str, failed[:_NUM_SHOWN]))
         raise CheckFailedError(
             f"{redact(table_url)}: {len(failed)} of {len(results)} checks failed: {shown}{more}. "
-            f"The table is left as it is; mend the input, or change `checks` in the spec"
+            f"The table is left as it is; mend the input, or change `checks` in the spec."
         )
     return tuple(result for result in results if result.outcome is Outcome.WARN)
 

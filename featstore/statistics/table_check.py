@@ -38,7 +38,7 @@ class TableCheckReport(TableResult):
         table_url: The table.
         version: Its version; None for plain Parquet.
         results: The results, by partition.
-        num_left_out: How many results that passed or were skipped `only_failed` has left out.
+        left_out: The results that `only_failed` has left out: they passed or were skipped.
         table: An Arrow table with a row per result: `outcome`, `check`, `column`, `partition` (such
             as `dt=2026-11-01`), `value`, `error`, `at_least`, `at_most` and `note`, as of
             `CheckResult`.
@@ -47,7 +47,7 @@ class TableCheckReport(TableResult):
     table_url: str = field(repr=False)
     version: int | None
     results: tuple[CheckResult, ...]
-    num_left_out: int = 0
+    left_out: tuple[CheckResult, ...] = ()
     table: pa.Table = field(init=False, compare=False)
     _align = ("left", "left", "left", "left", "right", "left", "left")
 
@@ -65,8 +65,9 @@ class TableCheckReport(TableResult):
 
     def only_failed(self) -> "TableCheckReport":
         """The report with only the results that failed or warn."""
-        kept = [one for one in self.results if one.outcome in (Outcome.FAIL, Outcome.WARN)]
-        return replace(self, results=tuple(kept), num_left_out=len(self.results) - len(kept))
+        kept = tuple(r for r in self.results if r.outcome in (Outcome.FAIL, Outcome.WARN))
+        left_out = tuple(r for r in self.results if r.outcome in (Outcome.PASS, Outcome.SKIP))
+        return replace(self, results=kept, left_out=self.left_out + left_out)
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
@@ -95,13 +96,10 @@ class TableCheckReport(TableResult):
 
     def _foot(self) -> Sequence[str]:
         """A summary, and what the errors of drift leave out."""
-        found = Counter(result.outcome for result in self.results)
+        found = Counter(result.outcome for result in (*self.results, *self.left_out))
         counts = ", ".join(f"{found[outcome]:,} {outcome}" for outcome in Outcome if found[outcome])
         of_drift = any(result.check == "drift" and result.error for result in self.results)
-        if self.num_left_out:
-            counts = ", ".join(filter(None, [counts, f"{self.num_left_out:,} others not shown"]))
-        num = len(self.results) + self.num_left_out
-        summary = f"{redact(self.table_url)}: {num:,} checks: {counts}"
+        summary = f"{redact(self.table_url)}: {found.total():,} checks: {counts}"
         return [summary, *([f"± of drift is what chance may do; {DEPENDENT}"] if of_drift else [])]
 
 

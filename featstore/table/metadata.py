@@ -113,7 +113,7 @@ class CommitMetadata:
         events: By history: `files`, 8 bytes for each file of its log, in base64; and `as_of`, the
             first and last time of rows with a key, in microseconds, or None.
         meanings: The first digits of the semantic hash of each slot of the run's spec, by number.
-        report: Of a join or an import that wrote the rows: its report.
+        report: Of a join or an import that wrote the rows: its report. `examples` are not stored.
     """
 
     run_id: str
@@ -153,6 +153,8 @@ class CommitMetadata:
             "checks": list(self.checks),
             "warnings": list(self.warnings),
             "num_raw_files": list(self.num_raw_files),
+            # Values of rows are in reports alone: a deletion could not remove them from a commit.
+            "report": {key: of for key, of in self.report.items() if key != "examples"},
         }
         optional = (
             *("num_rows_skipped", "num_raw_files", "crc32s", "origins", "folded"),

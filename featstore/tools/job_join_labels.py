@@ -25,6 +25,7 @@ import click
 
 from featstore.base.errors import ConfigError, parse_bytes
 from featstore.extraction.spark.runners import spark_session
+from featstore.files.retry import retrying_for
 from featstore.ingest.join import join_labels
 from featstore.ingest.join_inputs import check_found
 from featstore.ingest.join_local import join_labels_locally
@@ -73,6 +74,11 @@ def run(
             Spark starts, which takes seconds.
     """
     join = label_join(options)
+    with retrying_for(options["retry_s"]):
+        return _run(join, engine, memory, spill)
+
+
+def _run(join: LabelJoin, engine: str, memory: str | None, spill: str | None) -> JoinReport:
     if joined_table(join) is None:
         check_output(output_url(join))
     if engine == "local":

@@ -205,6 +205,7 @@ join_options = several(
     click.option(
         "--drop-incomplete", is_flag=True, help="Drop impressions without row id or event time."
     ),
+    retry_option,
 )
 
 

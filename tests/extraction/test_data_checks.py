@@ -199,13 +199,18 @@ def test_of_many_failures_the_first_are_named(job: ExtractJob, write_raw: Any) -
         extract_files(many)
 
 
-def test_a_warning_is_committed_and_shown(job: ExtractJob, write_raw: Any) -> None:
+def test_a_warning_is_committed_and_shown(
+    job: ExtractJob, write_raw: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     write_raw("a.parquet", 500)
     warns = with_checks(job, COVERED | {"at_least": 0.99, "severity": "warn"}, CLICKED)
     report = extract_files(warns)
     said = "coverage of user_id in dt=2026-11-01: 0.91, expected at least 0.99"
     assert str(report).splitlines()[1] == f"warning: {said}"
+    logged = f"{job.table_url}, version 0, a check warns: {said}"
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", logged)]
     again = extract_files(warns)
+    assert len(caplog.records) == 1  # the commit was alerted of
     assert (again.committed, again.warnings) == (False, report.warnings)
     table = open_table(job.table_url)
     assert str(table.inspect()).splitlines()[-1] == f"warning: {said}"

@@ -521,6 +521,19 @@ def test_a_day_whose_file_has_no_rows_any_more_is_empty_after_an_import(
     assert len(files_in(tmp_path / "raw")) == 3
 
 
+def test_no_value_of_a_row_is_in_the_commit_of_an_import(days: Path, tmp_path: Path) -> None:
+    (days / "dt=2" / "a.csv").write_text("rid,click\n" + "r3,0\n" * 3_000 + "r4,secret\n")
+    table = f"delta+{tmp_path}/raw"
+    report = featstore.import_raw("csv", days, table, max_malformed=1)
+    assert "secret" in report.as_dict()["examples"][0]
+    [commit] = (tmp_path / "raw" / "_delta_log").glob("*.json")
+    assert '"num_malformed":1' in commit.read_text()
+    assert "secret" not in commit.read_text()
+    again = featstore.import_raw("csv", days, table, max_malformed=1)
+    assert (again.imported, again.num_malformed, again.examples) == (False, 1, ())
+    assert str(again).endswith("1 malformed rows are left out")
+
+
 def test_an_import_into_a_directory_has_its_partition_there(days: Path, tmp_path: Path) -> None:
     day, raw = days / "dt=1" / "a.csv", tmp_path / "raw"
     featstore.import_raw("csv", day, raw, partition={"dt": "1"})

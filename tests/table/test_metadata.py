@@ -58,6 +58,15 @@ def test_reports_are_written_only_where_there_are_any() -> None:
     assert CommitMetadata.from_mapping(mapping, "version 3") == joined
 
 
+def test_examples_of_reports_are_not_written_nor_copied_from_older_commits() -> None:
+    older = to_json(replace(COMMIT, report={"num_malformed": 1}).to_mapping())
+    older = older.replace('"num_malformed":1', '"num_malformed":1,"examples":["u16"]')
+    found = CommitMetadata.from_mapping(json.loads(older), "version 3")
+    assert found.report["examples"] == ["u16"]
+    copied = replace(COMMIT, origins=(found,)).to_mapping()
+    assert copied["origins"][0]["report"] == {"num_malformed": 1}
+
+
 def test_numbers_of_raw_files_are_written_only_where_they_are_known() -> None:
     known = replace(COMMIT, num_raw_files=(3, 1))
     assert "num_raw_files" not in COMMIT.to_mapping()

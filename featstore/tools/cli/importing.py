@@ -6,7 +6,7 @@ import click
 
 from featstore.tools.cli.command import Command, json_option, load, only
 from featstore.tools.cli.output import show
-from featstore.tools.programs import input_option, key_values, partition_option
+from featstore.tools.programs import input_option, key_values, partition_option, retry_option
 
 
 @click.command(
@@ -76,6 +76,7 @@ from featstore.tools.programs import input_option, key_values, partition_option
     help="Processes; by default one for each core.",
 )
 @click.option("--dry-run", is_flag=True, help="Only print the columns and their types.")
+@retry_option
 @json_option
 @click.option(
     "--delimiter",
@@ -99,6 +100,7 @@ def import_(
     as_json: bool,
     dry_run: bool,
     num_workers: int | None,
+    retry_s: float,
     delimiter: str | None,
     names: str | None,
     nulls: tuple[str, ...],
@@ -119,14 +121,15 @@ def import_(
     given |= {name: value for name, value in options.items() if value is not None}
     job = load("featstore.ingest.import_job").import_job(format_name, **given)
     run = load("featstore.ingest.import_run")
-    if dry_run:
-        show(run.find_columns(job), as_json=as_json)
-        return
-    with load("featstore.extraction.progress_bar").ProgressBar("import") as bar:
-        report = run.run_import(
-            job,
-            num_workers=num_workers or load("featstore.base.host").num_cores(),
-            progress=bar,
-            on_schema=lambda schema: show(schema, err=as_json),
-        )
+    with load("featstore.files.retry").retrying_for(retry_s):
+        if dry_run:
+            show(run.find_columns(job), as_json=as_json)
+            return
+        with load("featstore.extraction.progress_bar").ProgressBar("import") as bar:
+            report = run.run_import(
+                job,
+                num_workers=num_workers or load("featstore.base.host").num_cores(),
+                progress=bar,
+                on_schema=lambda schema: show(schema, err=as_json),
+            )
     show(report, as_json=as_json)
