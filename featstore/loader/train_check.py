@@ -474,8 +474,8 @@ def _slot_column(
     item_bytes = _ITEM_BYTES.get(dtype, 8 if slot.kind is SlotKind.ID else 4)
     num_items = sizes.values_per_row(slot.name) if is_jagged else (width or 1)
     num_items = num_items if num_events is None else num_events
-    is_cut = is_jagged and item.max_len is not None
-    num_items = min(num_items, item.max_len) if is_cut else num_items
+    is_cut = item.max_len is not None
+    num_items = min(num_items, item.max_len or num_items)
     return CheckedColumn(
         name=slot.name,
         role="slot",
