@@ -1,36 +1,28 @@
 """Checks a training config without training: what `featstore train check` prints."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from featstore.base.errors import MissingValueError
 from featstore.base.redaction import redact
 from featstore.base.schema import SlotKind
 from featstore.base.text_table import Printed, text_table
-from featstore.files.storage import source_of
 from featstore.loader.description import described, mixed_descriptions
 from featstore.loader.iteration.candidates import CandidatePool
 from featstore.loader.iteration.job import Job
 from featstore.loader.iteration.rendezvous import Rendezvous
 from featstore.loader.iteration.slice_source import rows_in_place
-from featstore.loader.plan.column_sizes import ColumnSizes
+from featstore.loader.plan.column_sizes import ColumnSizes, events_per_row
 from featstore.loader.plan.ordering import DYNAMIC, EVEN_SPLITS, splits_of_shares, uneven_shares
 from featstore.loader.request.decode import null_error
 from featstore.loader.request.matching import matching_files
 from featstore.loader.request.options import SlotRequest
 from featstore.loader.request.request import RAISE, Request
 from featstore.loader.request.train_config import load_of_table, mixed_tables
-from featstore.reading.aligned import aligned_reader
-from featstore.reading.buffers import one_array
-from featstore.reading.file_columns import Selection
-from featstore.reading.histories import SelectedHistory
-from featstore.reading.open_file import OpenFile
 from featstore.spec.value_names import ValueNames
 from featstore.staging.budget import format_bytes
 from featstore.staging.options import Staging
@@ -44,8 +36,6 @@ _OFFSET_BYTES, _RANGE_BYTES = 8, 3 * 8
 _ITEM_BYTES = {"int32": 4, "float16": 2, "bfloat16": 2}
 # Footers that are read for the bytes of columns, of files spread evenly over the sorted paths.
 _MAX_FOOTERS = 16
-# Row groups of them, and about as many more, of which the lengths of histories are read.
-_MAX_ROW_GROUPS = 16
 # Numbers of ranks of which the shares of an epoch are shown.
 _NUM_RANKS = (2, 4, 8)
 # How many values of a list are shown at each of its ends.
@@ -361,7 +351,7 @@ def _columns(
 ) -> Iterator[CheckedColumn]:
     # Ages are made of the events' times, which count once.
     times = {each.ages[0][0].name: each.history.times for each in request.histories if each.ages}
-    num_events = _events_per_row(request.histories, files)
+    num_events = events_per_row(request.histories, files)
     windows = {each.history.name for each in request.histories if each.oldest_us is not None}
     for item in request.slots:
         source = times.get(item.slot.name, item.slot)
@@ -435,36 +425,6 @@ def _sampled(files: Sequence[DataFile]) -> Sequence[DataFile]:
     return files[:: -max(1, -(-len(files) // _MAX_FOOTERS))]
 
 
-def _events_per_row(
-    histories: Sequence[SelectedHistory], files: Sequence[DataFile]
-) -> dict[str, float]:
-    """The mean number of events that a row has of each history, by the lengths in row groups that
-    are spread over the files: those that `max_len` leaves, of whatever age.
-    """
-    if not histories:
-        return {}
-    fields = {each.history.name: each.length_field for each in histories}
-    selection, counts, num_rows = Selection(others=tuple(fields.values())), Counter[str](), 0
-    for number, file in enumerate(files):
-        with ExitStack() as opened:
-            base, *groups = (
-                opened.enter_context(OpenFile(source_of(part.url), part.path))
-                for part in file.parts
-            )
-            reader, num_groups = aligned_reader(base, groups, selection), len(base.row_group_rows)
-            step = max(1, -(-num_groups * len(files) // _MAX_ROW_GROUPS))
-            # Another place in each file: rows early and late in one may differ.
-            if not (chosen := range(num_groups)[number % step :: step]):
-                continue
-            rows = reader.read(chosen)
-            num_rows += sum(base.row_group_rows[index] for index in chosen)
-            for each in histories:
-                lengths = one_array(rows.other(fields[each.history.name])).fill_null(0)
-                cut = np.minimum(lengths.to_numpy(zero_copy_only=False), each.most_events)
-                counts[each.history.name] += int(cut.sum(dtype=np.int64))
-    return {name: counts[name] / max(1, num_rows) for name in fields}
-
-
 def _slot_column(
     item: SlotRequest, stored_bytes: float, sizes: ColumnSizes, num_events: float | None = None
 ) -> CheckedColumn:
@@ -474,8 +434,8 @@ def _slot_column(
     item_bytes = _ITEM_BYTES.get(dtype, 8 if slot.kind is SlotKind.ID else 4)
     num_items = sizes.values_per_row(slot.name) if is_jagged else (width or 1)
     num_items = num_items if num_events is None else num_events
-    is_cut = is_jagged and item.max_len is not None
-    num_items = min(num_items, item.max_len) if is_cut else num_items
+    is_cut = item.max_len is not None
+    num_items = min(num_items, item.max_len or num_items)
     return CheckedColumn(
         name=slot.name,
         role="slot",
