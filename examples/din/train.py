@@ -52,7 +52,7 @@ def main() -> None:
                 save(checkpoint, step, model, optimizer, loader)
                 log(f"step {step}: loss {loss.item():.3f}")
     # Evaluation has no steps that all ranks make at once.
-    held_out = {"where": HELD_OUT, "shuffle": None, "dispatch": {"in_step": False}}
+    held_out = {"where": HELD_OUT, "shuffle": None, "num_epochs": 1, "dispatch": {"in_step": False}}
     with FeatureLoader.from_config(config, **held_out) as loader:
         auc, mean_loss, num_rows = evaluate(model, loader, device)
     log(f"{step} steps; held-out rows: {num_rows:,}, AUC {auc:.3f}, loss {mean_loss:.3f}")
