@@ -40,6 +40,10 @@ _DIFFERENCES = {
         "their options, and what their globs match)",
     ),
 }
+_EPOCHS_APART = (
+    "; workers cross the border of two epochs at different steps: keep the last checkpoint and save "
+    "one step later, or iterate once for each epoch (num_epochs 1)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +230,8 @@ def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int])
     for key in (*_SAME, "num_workers", "epoch", "first_epoch", "followed"):
         if getattr(state, key) != getattr(first, key):
             what, _ = _difference(key, state, first, "{} and {}")
-            raise StateError(f"merge_states: the states differ in {what}")
+            advice = _EPOCHS_APART if key == "epoch" else ""
+            raise StateError(f"merge_states: the states differ in {what}{advice}")
     if workers & set(state.workers):
         raise StateError(
             f"merge_states: more than one state of worker {sorted(workers & set(state.workers))}"
