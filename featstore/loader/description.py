@@ -15,7 +15,7 @@ from featstore.base.errors import ConfigError, parse_bytes, require_boolean, req
 from featstore.base.redaction import redact
 from featstore.dispatch.options import AUTO, END, Dispatch
 from featstore.loader.batches.bad_files import SKIP, checked
-from featstore.loader.batches.batch_cap import BatchCap
+from featstore.loader.batches.batch_cap import BatchCap, HistoryCap
 from featstore.loader.batches.stats import OnStats, on_stats_options
 from featstore.loader.batches.transform import checked_transform
 from featstore.loader.iteration.candidates import CandidatePool
@@ -139,8 +139,10 @@ def described(table: TableLike | Snapshot | str | Path, **keywords: Any) -> Load
         opened = open_without_files if epochs.ordering.kind == RANK else open_snapshot
         stale_groups = given.get("stale_groups", ERROR)
         snapshot, request = resolved(table, column_arguments(given), stale_groups, opened)
-        if batches.cap is not None:
-            request.list_slot("batch.of", batches.cap.of)
+        if (cap := batches.cap) is not None:
+            history = request.list_slot("batch.of", cap.of).history
+            if history is not None:
+                batches = replace(batches, cap=HistoryCap(**vars(cap), history=history))
         pool = None
         if (options := given.get("candidates")) is not None:
             request, pool = _with_candidates(request, options, keywords)

@@ -65,8 +65,10 @@ def parse_duration(value: object) -> int:
 
 
 def duration_text(duration_us: int) -> str:
-    """The text of a number of microseconds that `parse_duration` returned, in the largest unit."""
-    unit = next(unit for unit, us in reversed(_LETTERS.items()) if duration_us % us == 0)
+    """The text of a number of microseconds that `parse_duration` returned, in the largest unit
+    up to days.
+    """
+    unit = next(unit for unit in "dhms" if duration_us % _LETTERS[unit] == 0)
     return f"{duration_us // _LETTERS[unit]}{unit}"
 
 

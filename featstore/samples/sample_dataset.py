@@ -125,9 +125,10 @@ class SampleDataset(Dataset[Batch], Closing):
             }
             snapshot, request = resolved(table, columns, stale_groups)
             if request.unique_slots:
+                name = next(each.history.name for each in request.histories if each.unique)
                 raise ConfigError(
-                    "histories: expected none that is unique, which batches of a SampleDataset "
-                    f"cannot have, found that of {request.unique_slots[0]!r}"
+                    f"histories.{name}.unique: expected false, since batches of a SampleDataset "
+                    "have each row's own events, found true: leave it out"
                 )
             self._named_errors = NamedErrors(snapshot.url)
             self._plan = SamplePlan(

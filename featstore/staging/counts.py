@@ -19,6 +19,7 @@ class StagingStats:
         num_evicted: Files that the cache evicted to make room.
         num_waits: How often the reader found no file ready.
         wait_s: For how long it waited then, in seconds.
+        room_wait_s: For how long files waited for room in the budget, in seconds of all threads.
     """
 
     num_staged: int = 0
@@ -31,6 +32,7 @@ class StagingStats:
     num_evicted: int = 0
     num_waits: int = 0
     wait_s: float = 0.0
+    room_wait_s: float = 0.0
 
 
 class Counts:

@@ -328,7 +328,10 @@ class Stream(Closing, Iterator[Staged[Key]], Generic[Key]):
 
         def await_room(refusal: Refusal, wanted_bytes: int) -> None:
             self._require_possible(queued, refusal, wanted_bytes, backoff.waited_s)
+            waited_s = backoff.waited_s
             backoff.wait(f"staging {queued.url} waits: {refusal.value}")
+            if refusal is Refusal.FULL:
+                self._counts.add(room_wait_s=backoff.waited_s - waited_s)
 
         pin = self._fetcher.obtain(item, Waiting(self._stop, await_room, threads, pass_on))
         staged = Staged(item, pin, lambda staged: self._pinned.pop(id(staged), None))

@@ -111,9 +111,15 @@ class Batch:
         try:
             return columns[SLOT, slot]
         except KeyError:
+            hint = nearest(slot, self.slots)
+            for what, names in (
+                ("labels", self._names(LABEL)),
+                ("extras", self.extras.column_names),
+            ):
+                if slot in names:
+                    hint = f": it is in batch.{what}[{slot!r}]"
             raise KeyError(
-                f"no slot {slot!r} in the batch{nearest(slot, self.slots)}; there are "
-                f"{short_names(self.slots)}"
+                f"no slot {slot!r} in the batch{hint}; there are {short_names(self.slots)}"
             ) from None
 
     def __contains__(self, slot: object) -> bool:

@@ -397,7 +397,12 @@ def test_a_mixture_draws_for_each_of_its_tables(table: str, pool: str, expected:
             ConfigError,
             "candidates: by: 'tags': expected a scalar numeric",
         ),
-        (items(3), {"id": "row"}, SelectionError, "no slot .*'row'"),
+        (
+            items(3),
+            {"id": "row"},
+            SelectionError,
+            "candidates.id: .* of the pool that .*, found 'row'",
+        ),
         (items(3), {"id": "price"}, SelectionError, "'price'"),
         (items(3), {"id": "tags"}, ConfigError, "candidates.id: 'tags' of the table: expected a"),
         (items(3), {"per_row": 0}, ConfigError, "candidates.per_row: expected an integer of 1"),

@@ -15,7 +15,7 @@ from featstore.ops.timestamps import duration_text, parse_duration
         ("15m", 900, "15m"),
         ("12h", 43_200, "12h"),
         ("90d", 7_776_000, "90d"),
-        ("2w", 1_209_600, "2w"),
+        ("2w", 1_209_600, "14d"),
         ("48h", 172_800, "2d"),
     ],
 )

@@ -265,6 +265,7 @@ def test_a_released_file_makes_room_for_a_reader_that_waits(
         logging.getLogger("featstore.staging.stream").removeHandler(releaser)
     assert stager.stats().num_waits >= 1
     assert stager.stats().wait_s >= 0.05
+    assert stager.stats().room_wait_s >= 0.05  # All this time, less a pause.
 
 
 def test_an_interrupted_download_is_resumed_with_the_right_bytes(

@@ -73,6 +73,9 @@ def test_a_slot_that_was_not_selected_answers_with_the_nearest(table_url: str) -
         KeyError, match=r"no slot 'tag' in the batch; did you mean 'tags'\?; there are"
     ):
         batch["tag"]
+    for name, where in (("click", "labels"), ("note", "extras")):
+        with pytest.raises(KeyError, match=rf"in the batch: it is in batch\.{where}\['{name}'\]; "):
+            batch[name]
     with pytest.raises(
         KeyError, match=r"no label 'clicked' in the batch; .* there are \['click'\]"
     ):

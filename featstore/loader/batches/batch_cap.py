@@ -79,13 +79,29 @@ class BatchCap:
             raise ConfigError(
                 f"batch.max_values: expected at most {self.max_values:,} values of {self.of!r} in "
                 f"each row, found {num_values:,} in a row of {source.claim.split.path}: raise "
-                f"max_values, or cut longer lists with slots: {{name: {self.of}, max_len: "
-                f"{self.max_values}}}, those of a history with histories: {{NAME: {{max_len: "
-                f"{self.max_values}}}}}"
+                f"max_values, or cut longer lists with {self._cut()}"
             )
+
+    def _cut(self) -> str:
+        """The option that cuts the lists."""
+        return f"slots: [{{name: {self.of}, max_len: {self.max_values}}}]"
 
     def _offsets(self, block: Block) -> Array:
         """Where the lists of all rows begin and end, one after the other: (num_rows + 1,)."""
         values = block.columns[SLOT, self.of]
         assert isinstance(values, Ragged | SharedLists)
         return values.offsets if isinstance(values, Ragged) else offsets_from(values.lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryCap(BatchCap):
+    """A cap of a slot of a history, of which all slots have lists of one length.
+
+    Attributes:
+        history: The history's name.
+    """
+
+    history: str
+
+    def _cut(self) -> str:
+        return f"histories: {{{self.history}: {{max_len: {self.max_values}}}}}"

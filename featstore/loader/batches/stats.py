@@ -59,6 +59,7 @@ class EpochTimes:
         data_wait_s: How long the consumer waited for batches.
         decode_s: How long the decoding thread worked.
         staging_wait_s: How long the decoding thread waited for staged files.
+        staging_room_s: How long the threads that stage waited for room in the budget.
         assemble_s: How long the assembling thread worked.
         first_wait_s: The part of `data_wait_s` before the first batch, or, where the worker read in
             several rounds, before the first batch of each.
@@ -73,6 +74,7 @@ class EpochTimes:
     assemble_s: float = 0.0
     first_wait_s: float = 0.0
     others_wait_s: float = 0.0
+    staging_room_s: float = 0.0
 
     def since(self, before: "EpochTimes") -> "EpochTimes":
         """The difference to an earlier reading."""
@@ -159,13 +161,14 @@ class Stats:
         finally:
             items.close()
 
-    def times(self, staging_wait_s: float) -> EpochTimes:
+    def times(self, staging_wait_s: float, staging_room_s: float = 0.0) -> EpochTimes:
         """The clocks now; `since` makes the times of an epoch out of two readings."""
         return EpochTimes(
             total_s=time.perf_counter(),
             data_wait_s=self.seconds["wait_s"],
             decode_s=self.seconds["decode_s"],
             staging_wait_s=staging_wait_s,
+            staging_room_s=staging_room_s,
             assemble_s=self.seconds["assemble_s"],
             first_wait_s=self.seconds["first_wait_s"],
             others_wait_s=self.seconds["others_wait_s"],
@@ -305,6 +308,11 @@ def _bottleneck(times: EpochTimes, total_s: float, waited: float, reading: Epoch
             "them had died, would help"
         )
     if times.staging_wait_s >= max(times.decode_s, 1e-9):
+        if times.staging_room_s >= times.staging_wait_s / 2:
+            return (
+                "staging.budget_bytes is the bottleneck: files that were read left no room for the "
+                "next ones; a larger budget, a smaller shuffle.interleave or fewer slots would help"
+            )
         return (
             "the remote store is the bottleneck; fewer slots, staging.mode ranges, a "
             "staging.directory that is kept (`featstore stage warm`) or more bandwidth (a higher "

@@ -382,7 +382,7 @@ class Iteration:
             return recording_in([store], loader, self.meeting.run_id, epoch)
 
     def _times(self) -> EpochTimes:
-        return self._stats.times(self._source.staging_wait_s())
+        return self._stats.times(**self._source.staging_waits())
 
     def _judge(self) -> None:
         """Counts and judges the epoch that was begun, once: at its end, or where ranks stop."""

@@ -234,9 +234,12 @@ class SliceSource:
             stager is not None and stager.has(file.url, file.size_bytes, file.version)
         )
 
-    def staging_wait_s(self) -> float:
-        """Seconds for which decoding has waited for staged files."""
-        return 0.0 if self._stager is None else self._stager.stats().wait_s
+    def staging_waits(self) -> dict[str, float]:
+        """Seconds for which decoding has waited for staged files, and these for room."""
+        if self._stager is None:
+            return {"staging_wait_s": 0.0}
+        staging = self._stager.stats()
+        return {"staging_wait_s": staging.wait_s, "staging_room_s": staging.room_wait_s}
 
     def close(self) -> None:
         """Ends and joins the threads, and closes files. May be called more than once."""

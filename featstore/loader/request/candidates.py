@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from featstore.base.errors import ConfigError, require_integer, require_text
+from featstore.base.errors import (
+    ConfigError,
+    SelectionError,
+    nearest,
+    require_integer,
+    require_text,
+)
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.base.splitmix import UNIFORM_SHIFT, CumulativeWeights, keys, mixed, words
 from featstore.loader.request.options import SlotRequest, require_shared_buckets
@@ -63,6 +69,13 @@ class Candidates:
             ConfigError: They are no scalar ids, or one item has different ids in them.
             SelectionError: There is no such slot.
         """
+        for schema, where in ((rows, "the table"), (pool, "the pool")):
+            if self.id not in schema:
+                raise SelectionError(
+                    f"candidates.id: expected a slot of {where} that names an item, found "
+                    f"{self.id!r}, which it does not have{nearest(self.id, schema.names)}: give "
+                    "candidates.id the name that the item's id has in both tables"
+                )
         of_row, of_pool = rows[self.id], pool[self.id]
         for slot, where in ((of_row, "the table"), (of_pool, "the pool")):
             if slot.kind is not SlotKind.ID or slot.shape:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, TypeVar
 
-from featstore.base.errors import ConfigError, nearest, require_integer
+from featstore.base.errors import ConfigError, SelectionError, nearest, require_integer
 from featstore.base.redaction import shown
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.histories.file_format import StoredHistory
@@ -102,10 +102,11 @@ def requested_slots(
     patterns = []
     owners = {slot.name: history for history in histories for slot in history.slots}
     more = tuple(slot for history in histories for slot in history.slots)
-    schema = SlotSchema(slots=(*schema.slots, *more))
+    table, schema = schema, SlotSchema(slots=(*schema.slots, *more))
     for item in items:
         if isinstance(item, Mapping):
             name = require_keys("slots", item, SLOT_KEYS)
+            _refuse_column(name, schema, table)
             _ = schema[name]
             if options.get(name, item) != item:
                 raise ConfigError(
@@ -115,6 +116,7 @@ def requested_slots(
             options[name] = item
             patterns.append(name)
         elif isinstance(item, str):
+            _refuse_column(item, schema, table)
             patterns.append(item)
         else:
             raise ConfigError(
@@ -185,6 +187,28 @@ def _slot(slot: Slot, options: Mapping[str, Any]) -> SlotRequest:
         pad_side=_one_of(slot, options, "pad_side", PAD_SIDES, "pad", pad is not None) or RIGHT,
         dtype=_dtype(slot, options, buckets),
     )
+
+
+def _refuse_column(name: str, schema: SlotSchema, table: SlotSchema) -> None:
+    """SelectionError for a column of the table that is no slot, with the option that it is for.
+
+    Args:
+        name: The name.
+        schema: The slots, with those of histories.
+        table: The table's schema, with its other columns.
+    """
+    weight = () if table.weight is None else (table.weight,)
+    for what, option, columns in (
+        ("a label", "labels", table.labels),
+        ("the weight", "weight", weight),
+        ("a kept column", "extras", table.kept),
+        ("a partition key", "extras", table.partition_keys),
+    ):
+        if name not in schema and name in [column.name for column in columns]:
+            raise SelectionError(
+                f"slots: {name!r}: expected a slot, found {what} of the table: name it in "
+                f"`{option}`"
+            )
 
 
 _OF_HISTORIES = {

@@ -32,7 +32,7 @@ from featstore.loader.request.options import (
     require_known,
 )
 from featstore.ops import hashing
-from featstore.ops.timestamps import parse_duration
+from featstore.ops.timestamps import duration_text, parse_duration
 from featstore.reading.buffers import Array
 from featstore.reading.file_columns import Selection
 from featstore.reading.histories import SelectedHistory, joined
@@ -442,8 +442,8 @@ def _selected_history(
     max_len, window_us = options.max_len, options.window_us
     if max_len is not None and max_len > history.max_len:
         raise _longer(history, "max_len", str(history.max_len), max_len)
-    if window_us is not None and window_us > (history.window_us or window_us):
-        raise _longer(history, "window", f"{history.window_us:,} microseconds", options.window)
+    if window_us and history.window_us and window_us > history.window_us:
+        raise _longer(history, "window", duration_text(history.window_us), options.window)
     return SelectedHistory(
         history=history,
         names=frozenset(names),

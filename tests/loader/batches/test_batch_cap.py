@@ -117,8 +117,7 @@ def test_a_row_above_the_cap_is_an_error_after_the_batches_before_it(
     slices = slice_batches([block(7, 0, 9)], 8, drop_last=False, cap=cap)
     message = (
         "batch.max_values: expected at most 1 values of 'tags' in each row, found 2 in a row of 7: "
-        "raise max_values, or cut longer lists with slots: {name: tags, max_len: 1}, those of a "
-        "history with histories: {NAME: {max_len: 1}}"
+        "raise max_values, or cut longer lists with slots: [{name: tags, max_len: 1}]"
     )
     with pytest.raises(ConfigError) as raised:
         list(slices)

@@ -1,5 +1,6 @@
 """What is said of an epoch."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,14 @@ def test_the_slowest_part_is_named_with_what_would_help(
     assert expected in text
     assert text.endswith("would help")
     assert f"waited {waited_s / 10:.0%} for data" in text
+
+
+def test_a_store_that_waits_for_room_is_not_the_bottleneck() -> None:
+    times = EpochTimes(
+        total_s=10.0, data_wait_s=5.0, decode_s=2.0, staging_wait_s=4.0, staging_room_s=2.0
+    )
+    assert ": staging.budget_bytes is the bottleneck: files" in verdict(times, 7)
+    assert ": the remote store is the bo" in verdict(replace(times, staging_room_s=1.9), 7)
 
 
 def test_waiting_for_other_workers_is_not_the_models_time() -> None:

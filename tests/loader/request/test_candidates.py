@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.base.errors import ConfigError
+from featstore.base.errors import ConfigError, SelectionError
 from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.base.splitmix import CumulativeWeights
 from featstore.loader.request.candidates import Candidates, ItemSampler, row_keys
@@ -100,6 +100,11 @@ def test_one_item_has_one_id_in_both_tables() -> None:
     ):
         with pytest.raises(ConfigError, match=f"signs of slot 7 in the table and {text} in the p"):
             options.own_item(rows, SlotSchema(slots=(other,)))
+    items = SlotSchema(slots=(item_slot(name="item"),))
+    with pytest.raises(SelectionError, match=r"candidates.id: .* of the pool .*; did you mean 'it"):
+        options.own_item(rows, items)
+    with pytest.raises(SelectionError, match=r"of the table .* 'item_id', which it does not have"):
+        options.own_item(items, rows)
 
 
 def test_slots_without_options_have_those_of_the_rows_slots() -> None:

@@ -1,6 +1,7 @@
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from featstore.base.errors import ConfigError, SelectionError
@@ -13,7 +14,11 @@ SCHEMA = SlotSchema(
         Slot(name="price", kind=SlotKind.FLOAT, number=2),
         Slot(name="price_bin", kind=SlotKind.ID, number=3, num_indices=5),
         Slot(name="tags", kind=SlotKind.ID, shape=(None,), number=4),
-    )
+    ),
+    labels=(pa.field("click", pa.int64()),),
+    weight=pa.field("dose", pa.float32()),
+    kept=(pa.field("note", pa.string()),),
+    partition_keys=(pa.field("dt", pa.string()),),
 )
 
 
@@ -97,6 +102,11 @@ def test_slots_that_share_signs_have_the_same_buckets(items: Any, message: str) 
             SelectionError,
             "no slot 'usr' in the table; did you mean 'user'",
         ),
+        ("click", SelectionError, "found a label of the table: name it in `labels`"),
+        ({"name": "click", "pad": 3}, SelectionError, "slots: 'click': .* name it in `labels`"),
+        ("note", SelectionError, "found a kept column of the table: name it in `extras`"),
+        ("dt", SelectionError, "found a partition key of the table: name it in `extras`"),
+        ("dose", SelectionError, "found the weight of the table: name it in `weight`"),
         (7, ConfigError, "slots: expected a name or .* found 7"),
         (
             {"name": "user", "bucket": 9},
