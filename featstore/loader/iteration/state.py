@@ -41,8 +41,8 @@ _DIFFERENCES = {
     ),
 }
 _EPOCHS_APART = (
-    "; workers cross the border of two epochs at different steps: keep the last checkpoint and save "
-    "one step later, or iterate once for each epoch (num_epochs 1)"
+    "; workers cross the border of two epochs at different steps: keep the last checkpoint and "
+    "save one step later, or iterate once for each epoch (num_epochs 1)"
 )
 
 
