@@ -228,8 +228,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value.format(port=port))
     monkeypatch.setattr(sys, "argv", sys.argv)
-    # An extraction asks a store that does not answer again for two minutes.
-    monkeypatch.setattr("featstore.api.RetryPolicy", lambda retry_s: RetryPolicy(retry_s=0.1))
+    # Extractions, imports and joins ask a store that does not answer again for two minutes.
+    monkeypatch.setattr(
+        "featstore.files.retry.RetryPolicy", lambda retry_s: RetryPolicy(retry_s=0.1)
+    )
     forget_clients()
     put_parquet(tmp_path / "raw" / "x.parquet", {"user": ["a", "b"]})
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
