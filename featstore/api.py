@@ -29,7 +29,7 @@ from featstore.extraction.spark.runners import (
 )
 from featstore.extraction.units.unit import Progress, ignore_progress
 from featstore.files.lineage import LineageDataset, LineageRun
-from featstore.files.retry import retrying_for
+from featstore.files.retry import retrying_for as retrying_for
 from featstore.ingest.import_job import SAMPLE_ROWS, ImportReport, import_job
 from featstore.ingest.import_run import OnSchema, run_import
 from featstore.spec.lock import load_lock, lock_url, write_lock

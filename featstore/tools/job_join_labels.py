@@ -23,9 +23,9 @@ from typing import Any
 
 import click
 
+from featstore.api import retrying_for
 from featstore.base.errors import ConfigError, parse_bytes
 from featstore.extraction.spark.runners import spark_session
-from featstore.files.retry import retrying_for
 from featstore.ingest.join import join_labels
 from featstore.ingest.join_inputs import check_found
 from featstore.ingest.join_local import join_labels_locally
