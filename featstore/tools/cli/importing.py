@@ -121,7 +121,7 @@ def import_(
     given |= {name: value for name, value in options.items() if value is not None}
     job = load("featstore.ingest.import_job").import_job(format_name, **given)
     run = load("featstore.ingest.import_run")
-    with load("featstore.files.retry").retrying_for(retry_s):
+    with load("featstore.api").retrying_for(retry_s):
         if dry_run:
             show(run.find_columns(job), as_json=as_json)
             return
