@@ -397,13 +397,13 @@ def _names(extractor: Extractor, profile: Profile, raw: Sequence[pa.RecordBatch]
     for row in profile.table.select(["slot", "kind", "top"]).to_pylist():
         if row["kind"] == SlotKind.ID:
             slot, ids = row["slot"], [top["value"] for top in row["top"]]
-            if graph.schema[slot].num_indices is None and slot not in kept:
-                continue
-            if graph.schema[slot].num_indices is None:
-                pairs = _raw_texts(graph, slot, ids, raw)
-            else:  # The spec tells what indices mean.
+            if graph.schema[slot].num_indices is not None:  # The spec tells what indices mean.
                 [names] = member_names(graph, slot)
                 pairs = ((id_, names.text_of_index(id_)) for id_ in ids if names is not None)
+            elif slot in kept:
+                pairs = _raw_texts(graph, slot, ids, raw)
+            else:
+                continue
             ranked = names_of_spec(graph, [slot]).by_slot.get(slot, {})
             by_slot[slot] = {
                 id_: replace(ranked[id_] if id_ in ranked else ValueText(text=""), text=text)

@@ -50,7 +50,7 @@ from featstore.table.groups import (
     groups_commit,
     matches_base,
     merge_group_schema,
-    open_group_or_none,
+    open_group_for_writing,
     publish_group,
 )
 from featstore.table.layout import (
@@ -156,7 +156,7 @@ def extract_group(
     run = ExtractionRun(
         task=task,
         schema=schema,
-        base=open_group_or_none(base, group.name),
+        base=open_group_for_writing(base, group.name),
         partitions=partitions,
         input_digest=with_events(_digest(files, group, part.spec), marks),
         started_s=started_s,

@@ -11,7 +11,7 @@ from featstore.base.redaction import redact
 from featstore.files.listings import find_file
 from featstore.files.retry import thread_pool
 from featstore.table import delta
-from featstore.table.groups import open_group_or_none
+from featstore.table.groups import open_group_for_writing
 from featstore.table.layout import partition_path
 from featstore.table.open import open_existing, open_snapshot
 from featstore.table.running import marked_restore
@@ -154,4 +154,4 @@ def _restore_groups(base: Snapshot) -> None:
     for name in sorted({name for each in made for name in each.groups or ()}):
         # Where another writer commits to the group meanwhile, the next run into it looks again.
         with contextlib.suppress(CommitConflictError):
-            open_group_or_none(base, name)
+            open_group_for_writing(base, name)

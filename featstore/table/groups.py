@@ -92,7 +92,7 @@ def merge_group_schema(schema: SlotSchema, group: SlotSchema, where: str) -> Slo
     return merge_schemas(schema, same_keys, where)
 
 
-def open_group_or_none(base: Snapshot, name: str) -> Snapshot | None:
+def open_group_for_writing(base: Snapshot, name: str) -> Snapshot | None:
     """The newest version of a group, to commit to; None if there is no group.
 
     If the table went back to an earlier version since it named a later one of the group, the group

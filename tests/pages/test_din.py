@@ -198,13 +198,18 @@ def test_a_killed_process_continues_to_the_same_model(
 def test_ranks_of_which_one_is_killed_train_on_each_row_once(
     followed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Over two epochs, whose border the ranks cross at different steps."""
     monkeypatch.chdir(again(followed, tmp_path / "din"))
+    with Path("train.yaml").open("a") as config:
+        config.write("num_epochs: 2\n")
     killed = torchrun(Path("seen.py"), 25, "before")
     assert "SIGKILL" in killed.stderr
     saved_at = torch.load("checkpoint.pt")["step"]
     assert saved_at == 20
     done = torchrun(Path("seen.py"), "-", "after")
     assert done.returncode == 0, done.stderr[-5000:]
+    held_out = pq.read_metadata(next(Path("raw/dt=2026-11-28").iterdir())).num_rows
+    assert f"held-out rows: {held_out:,}," in done.stdout + done.stderr
     seen = Counter[int]()
     for rank in range(2):
         before, after = (
@@ -216,4 +221,4 @@ def test_ranks_of_which_one_is_killed_train_on_each_row_once(
         for rows in (*before[:saved_at], *after):
             seen.update(rows)
     days = [pq.read_table(path)["ts"] for path in sorted(Path("raw").iterdir())[:-1]]
-    assert seen == Counter(time for day in days for time in day.cast("int64").to_pylist())
+    assert seen == Counter(time for day in days for time in day.cast("int64").to_pylist() * 2)
