@@ -1,6 +1,6 @@
 """What the slots of a spec would hold, from raw rows of all places and without a commit."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -397,6 +397,7 @@ def _names(extractor: Extractor, profile: Profile, raw: Sequence[pa.RecordBatch]
     for row in profile.table.select(["slot", "kind", "top"]).to_pylist():
         if row["kind"] == SlotKind.ID:
             slot, ids = row["slot"], [top["value"] for top in row["top"]]
+            pairs: Iterable[tuple[int, str]]
             if graph.schema[slot].num_indices is not None:  # The spec tells what indices mean.
                 [names] = member_names(graph, slot)
                 pairs = ((id_, names.text_of_index(id_)) for id_ in ids if names is not None)
