@@ -158,34 +158,25 @@ def recorded(url: str, run_id: str, epoch: int | None = None) -> Recording:
         return read_recording(store, notes[-1].keys)
 
 
-def recorded_by(
-    store: Store, loader: str, run_id: str, epoch: int | None = None
-) -> Recording | None:
-    """The order in which loaders of one key read an epoch the last time.
-
-    Args:
-        store: The store.
-        loader: The loader's key, see `run_prefix`.
-        run_id: The run.
-        epoch: The epoch. None is the one that was read last.
-
-    Returns:
-        The recording, or None if the store has no such epoch.
-    """
-    notes = announced_in_run(store, run_id, epoch)
-    keys = [note.keys for note in notes if note.loader == loader]
-    return read_recording(store, keys[-1]) if keys else None
-
-
 def recording_in(
     stores: Iterable[Store], loader_key: str, run_id: str, epoch: int | None
 ) -> Recording:
-    """The recorded order of an epoch in the first store that has it, as of `recorded_by`.
-    DispatchError if none has.
+    """The order in which loaders of one key read an epoch the last time, in the first store that
+    has the epoch.
+
+    Args:
+        stores: The stores.
+        loader_key: The loader's key, see `run_prefix`.
+        run_id: The run.
+        epoch: The epoch. None is the one that was read last.
+
+    Raises:
+        DispatchError: No store has such an epoch.
     """
     for store in stores:
-        if (found := recorded_by(store, loader_key, run_id, epoch)) is not None:
-            return found
+        notes = announced_in_run(store, run_id, epoch)
+        if keys := [note.keys for note in notes if note.loader == loader_key]:
+            return read_recording(store, keys[-1])
     raise DispatchError(
         _NOT_RECORDED.format(epoch="(any)" if epoch is None else epoch, run_id=run_id)
     )
