@@ -332,28 +332,20 @@ def quarantined(store: Store, keys: EpochKeys) -> Iterator[Lease]:
 
 
 def _line(split: str, entry: LeaseEntry) -> SplitLine:
-    record = entry.record
-    if record is None:
-        missing = (entry.end or 0) - entry.first
-        return SplitLine(
-            split=split,
-            part=entry.first,
-            state="unclaimed",
-            delivered=0,
-            repeated_at_most=0,
-            missing=missing,
-            workers={},
-        )
+    state, repeated, missing = "unclaimed", 0, (entry.end or 0) - entry.first
+    if (record := entry.record) is not None:
+        state, repeated = record.state.value, record.repeated
+        missing = record.limit - record.rows
     workers: Counter[str] = Counter()
     for share in entry.shares:
         workers[share.worker] += share.through - share.first
     return SplitLine(
         split=split,
         part=entry.first,
-        state=record.state.value,
+        state=state,
         delivered=workers.total(),
-        repeated_at_most=record.repeated,
-        missing=record.limit - record.rows,
+        repeated_at_most=repeated,
+        missing=missing,
         workers=dict(workers),
     )
 
