@@ -188,7 +188,10 @@ def compare_put(connection: sqlite3.Connection, key: str, expected: str, desired
 
 
 def shared_connection(
-    path: Path, *options: str, tables: Sequence[str] = (_SCHEMA,)
+    path: Path,
+    *,
+    options: Sequence[str] = ("synchronous = NORMAL",),
+    tables: Sequence[str] = (_SCHEMA,),
 ) -> sqlite3.Connection:
     """Opens a connection beside those of other processes. The file is created if it is missing.
 
@@ -202,7 +205,7 @@ def shared_connection(
         path, timeout=_TRY_S, isolation_level=None, check_same_thread=False
     )
     with cleaned_up_on_failure(connection.close):
-        for option in options or ("synchronous = NORMAL",):
+        for option in options:
             connection.execute(f"PRAGMA {option}")
         connection.execute("PRAGMA journal_mode = WAL")
         for table in tables:
@@ -235,7 +238,11 @@ class ReplyingStore(SqliteStore):
     """
 
     def __init__(self, path: Path, *, is_durable: bool) -> None:
-        super().__init__(path, partial(_exclusive_connection, is_durable=is_durable))
+        # Exclusive: of two servers with one file, the second must not begin.
+        options = "locking_mode = EXCLUSIVE", f"synchronous = {'FULL' if is_durable else 'OFF'}"
+        super().__init__(
+            path, partial(shared_connection, options=options, tables=(_SCHEMA, _REPLIES))
+        )
 
     def answer(self, client: str, number: int, verb: str, *arguments: Any) -> Any:
         """Does what a request asks for, or returns its reply if it is done already.
@@ -264,10 +271,3 @@ class ReplyingStore(SqliteStore):
             reply = _WRITES[verb](connection, *arguments)
             connection.execute(_WRITE_REPLY, (client, number, json.dumps(reply)))
             return reply
-
-
-def _exclusive_connection(path: Path, *, is_durable: bool) -> sqlite3.Connection:
-    durability = "FULL" if is_durable else "OFF"
-    # Exclusive: of two servers with one file, the second must not begin.
-    options = "locking_mode = EXCLUSIVE", f"synchronous = {durability}"
-    return shared_connection(path, *options, tables=(_SCHEMA, _REPLIES))
