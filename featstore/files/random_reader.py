@@ -42,25 +42,20 @@ class RandomReader(io.RawIOBase):
 
     def readall(self) -> bytes:
         """The rest of the file, in one request: the inherited method makes one for each 8 KiB."""
-        num_bytes = self._size_bytes - self._position
-        data = bytes(self.fetch(self._position, num_bytes)) if num_bytes > 0 else b""
-        self._position += len(data)
-        return data
+        return bytes(self._following(self._size_bytes))
 
     def read(self, size: int = -1, /) -> bytes:
         """Up to `size` bytes, without the copies that the inherited method makes."""
-        if size < 0:
-            return self.readall()
-        length = min(size, self._size_bytes - self._position)
-        data = bytes(self.fetch(self._position, length)) if length > 0 else b""
-        self._position += len(data)
-        return data
+        return bytes(self._following(self._size_bytes if size < 0 else size))
 
     def readinto(self, buffer: Any, /) -> int:
-        length = min(len(buffer), self._size_bytes - self._position)
-        if length <= 0:
-            return 0
-        data = memoryview(self.fetch(self._position, length))
+        data = self._following(len(buffer))
         buffer[: len(data)] = data
-        self._position += len(data)
         return len(data)
+
+    def _following(self, most_bytes: int) -> memoryview:
+        """The following bytes, in one request; none at the end."""
+        num_bytes = min(most_bytes, self._size_bytes - self._position)
+        data = memoryview(self.fetch(self._position, num_bytes) if num_bytes > 0 else b"")
+        self._position += len(data)
+        return data
