@@ -19,6 +19,7 @@ from featstore.files.looks import exists
 # The time limit for connecting to the metadata service, and again for its response. It is in the
 # local network and answers in milliseconds; botocore waits as long.
 METADATA_S = 1.0
+_METADATA_ADDRESS = "169.254.169.254"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,6 @@ class MetadataService:
         headers: Its headers.
         variables: Variables with the service's address; the first one that is set counts.
         disabled: A variable that forbids the request if it is `true`.
-        address: The default address.
     """
 
     method: str
@@ -39,7 +39,6 @@ class MetadataService:
     headers: tuple[tuple[str, str], ...]
     variables: tuple[str, ...] = ()
     disabled: str = ""
-    address: str = "169.254.169.254"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +204,7 @@ DEAD_PROXY = "127.0.0.1:9"
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 # The services that give credentials to machines and containers.
 _METADATA_HOSTS = (
-    "169.254.169.254",
+    _METADATA_ADDRESS,
     "169.254.170.2",
     "169.254.170.23",
     "fd00:ec2::254",
@@ -293,26 +292,22 @@ def require_credentials(url: str, scheme: str, environment: Mapping[str, str]) -
     is_given = any(environment.get(name) for name in known.given)
     if known.metadata is None or has_file or is_given:
         return
-    if not _answers(known.metadata, _address(known.metadata, environment)):
+    if not _answers(known.metadata, environment):
         raise AccessError(f"{redact(url)}: no credentials: set {known.credentials}")
-
-
-def _address(metadata: MetadataService, environment: Mapping[str, str]) -> str | None:
-    """The address of the service; None if the environment forbids the request."""
-    if metadata.disabled and environment.get(metadata.disabled, "").lower() == "true":
-        return None
-    given = (environment[name] for name in metadata.variables if environment.get(name))
-    return next(given, metadata.address)
 
 
 # The services that have answered. Threads may add the same one twice, which is harmless.
 _answered: set[tuple[MetadataService, str]] = set()
 
 
-def _answers(metadata: MetadataService, address: str | None) -> bool:
-    """Whether the service answers. After the first answer it is not asked again."""
-    if address is None:
+def _answers(metadata: MetadataService, environment: Mapping[str, str]) -> bool:
+    """Whether the service answers, and the environment lets it be asked. After the first answer it
+    is not asked again.
+    """
+    if metadata.disabled and environment.get(metadata.disabled, "").lower() == "true":
         return False
+    given = (environment[name] for name in metadata.variables if environment.get(name))
+    address = next(given, _METADATA_ADDRESS)
     if (metadata, address) not in _answered and _request_succeeds(metadata, address):
         _answered.add((metadata, address))
     return (metadata, address) in _answered
