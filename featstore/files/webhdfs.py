@@ -169,7 +169,7 @@ class WebHdfs(HdfsFiles):
                 method,
                 location,
                 timeout=_DATA_TIMEOUTS_S,
-                stream=_is_streamed(params),
+                stream=params["op"] == "OPEN",  # The answer may be as large as a file.
                 **_body(data),
             )
         except HdfsError as error:
@@ -208,7 +208,7 @@ class WebHdfs(HdfsFiles):
                     method,
                     f"{root}{where}",
                     timeout=_NAME_TIMEOUTS_S,
-                    stream=_is_streamed(params),
+                    stream=params["op"] == "OPEN",
                     params=params,
                 )
             except HdfsError as error:
@@ -336,11 +336,6 @@ def transfer_addresses(located: Any, host: str | None, port: int | None) -> set[
         if host in (node["hostName"].lower(), node["ipAddr"])
         and port in (node["infoPort"], node.get("infoSecurePort"))
     }
-
-
-def _is_streamed(params: Mapping[str, Any]) -> bool:
-    """Whether an answer may be as large as a file."""
-    return bool(params["op"] == "OPEN")
 
 
 def redirect_of(url: str, location: str) -> str:
