@@ -15,7 +15,6 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from featstore.base.closing import Closing
 from featstore.base.errors import InputError, all_nearest, not_once
@@ -27,14 +26,11 @@ from featstore.formats.parsed import (
     ParsedRows,
     RowFormat,
     inferred,
-    is_inferred,
-    is_undecided,
     name_of,
     no_rows,
 )
-from featstore.formats.text_values import SCALARS, example, infer_text_type, parse_texts
+from featstore.formats.text_values import SCALARS, infer_text_type, parse_column
 from featstore.native.damage import first_line
-from featstore.ops.arrays import values_of
 from featstore.ops.lists import array_of_bits
 
 pa_csv: Any = LazyModule("pyarrow.csv")
@@ -270,18 +266,9 @@ class _CsvReader(Closing):
         columns: list[pa.Array] = []
         wrong: dict[int, str] = {}
         for field, raw in zip(schema, batch.columns[: len(schema)], strict=True):
-            texts = raw.view(pa.string())
-            values, rows = parse_texts(texts, field.type, is_inferred=is_inferred(field))
-            expected = name_of(field.type)
-            if is_undecided(field):
-                rows = np.flatnonzero(values_of(pc.is_valid(texts))).tolist()
-                expected = "no value, as no sampled row has one to tell the type"
+            values, of_column = parse_column(field, raw.view(pa.string()))
             columns.append(values)
-            for row in rows:
-                wrong.setdefault(
-                    row,
-                    f"column {field.name!r}: expected {expected}, found {example(texts[row])}",
-                )
+            wrong = of_column | wrong
         bad = self._number(batch.num_rows, wrong)
         found, others = (
             pa.record_batch(columns, schema),

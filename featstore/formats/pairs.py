@@ -20,11 +20,9 @@ from featstore.formats.parsed import (
     ParsedRows,
     RowFormat,
     inferred,
-    is_inferred,
-    is_undecided,
     name_of,
 )
-from featstore.formats.text_values import SCALARS, example, infer_text_type, parse_texts
+from featstore.formats.text_values import SCALARS, example, infer_text_type, parse_column
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.lists import array_of_bits, element_type, is_list
 
@@ -163,15 +161,9 @@ def _parsed(rows: _PairRows, schema: pa.Schema) -> ParsedRows:
 def _column(rows: _PairRows, field: pa.Field, wrong: dict[int, str]) -> pa.Array:
     """The column of a field; adds what is wrong with rows."""
     num_rows, (row_of, texts) = len(rows.lines), rows.of(field.name)
-    where = f"column {field.name!r}: expected"
-    values, bad = parse_texts(texts, element_type(field.type), is_inferred=is_inferred(field))
-    if is_undecided(field):
-        bad = np.flatnonzero(values_of(pc.is_valid(texts))).tolist()
-    for at in bad:
-        expected = name_of(element_type(field.type))
-        if is_undecided(field):
-            expected = "no value, as no sampled row has one to tell the type"
-        wrong.setdefault(int(row_of[at]), f"{where} {expected}, found {example(texts[at])}")
+    values, bad = parse_column(field, texts)
+    for at, reason in bad.items():
+        wrong.setdefault(int(row_of[at]), reason)
     counts = np.bincount(row_of, minlength=num_rows)
     if is_list(field.type):
         has_value = pc.is_valid(texts)
@@ -181,7 +173,9 @@ def _column(rows: _PairRows, field: pa.Field, wrong: dict[int, str]) -> pa.Array
         return pa.ListArray.from_arrays(of_rows, values.filter(has_value), type=field.type)
     for row in np.flatnonzero(counts > 1).tolist():
         wrong.setdefault(
-            row, f"{where} one value, found {counts[row]}; --column {field.name}='list<...>'"
+            row,
+            f"column {field.name!r}: expected one value, found {counts[row]}; "
+            f"--column {field.name}='list<...>'",
         )
     by_row = np.full(num_rows, -1)
     by_row[row_of] = np.arange(len(row_of))

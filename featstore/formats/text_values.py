@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from featstore.formats.parsed import halves
+from featstore.formats.parsed import halves, is_inferred, is_undecided, name_of
 from featstore.ops.arrays import Mask, cast_text, values_of
+from featstore.ops.lists import element_type
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 SCALARS = (pa.string(), pa.int64(), pa.float64(), pa.float32(), pa.bool_(), TIMESTAMP)
@@ -52,6 +53,23 @@ def parse_texts(
         bad = np.union1d(np.array(bad, np.int64), np.flatnonzero(lossy)).tolist()
         values = pc.if_else(pa.array(lossy), pa.scalar(None, wanted), values)
     return values, bad
+
+
+def parse_column(field: pa.Field, texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    """Converts texts to the type of a column, or to that of the elements of its lists.
+
+    Returns:
+        The values, as of `parse_texts`, and what is wrong by position. If no sampled row had a
+        value to infer the type from, every text is.
+    """
+    wanted = element_type(field.type)
+    values, bad = parse_texts(texts, wanted, is_inferred=is_inferred(field))
+    expected = name_of(wanted)
+    if is_undecided(field):
+        bad = np.flatnonzero(values_of(pc.is_valid(texts))).tolist()
+        expected = "no value, as no sampled row has one to tell the type"
+    column = f"column {field.name!r}: expected {expected}"
+    return values, {at: f"{column}, found {example(texts[at])}" for at in bad}
 
 
 def infer_text_type(texts: pa.Array) -> pa.DataType:
