@@ -4,15 +4,14 @@ worker of an epoch leaves a note under a known key.
 
 import json
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch import lease as leases
-from featstore.dispatch.lease import FINAL, Lease, LeaseState, Share
+from featstore.dispatch.lease import FINAL, Lease, Share
 from featstore.dispatch.plan import Done, Plan
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.stores.base import KEYS_PER_READ, Store
@@ -218,60 +217,6 @@ def read_splits(
         for index in some:
             record = records[index, 0]
             yield index, [] if record is None else list(_entries(store, keys, index, record, known))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """One look at an epoch.
-
-    Attributes:
-        leases: The leases of all splits and parts that were claimed.
-        quiet_s: For how many seconds each held lease is known to show no sign of life.
-        standstill_s: For how many seconds its holder is known to have done nothing.
-    """
-
-    leases: Mapping[Part, Lease]
-    quiet_s: Mapping[Part, float]
-    standstill_s: Mapping[Part, float]
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that were acknowledged."""
-        return sum(lease.rows - first for (_, first), lease in self.leases.items())
-
-    @property
-    def num_rows_given_up(self) -> int:
-        """Rows that are quarantined."""
-        return sum(
-            lease.limit - lease.rows
-            for lease in self.leases.values()
-            if lease.state is LeaseState.QUARANTINED
-        )
-
-    @property
-    def worker_rows(self) -> Counter[str]:
-        """Acknowledged rows of each worker that holds or held a claim."""
-        rows = Counter({lease.worker: 0 for lease in self.leases.values()})
-        for share in chain.from_iterable(map(leases.all_shares, self.leases.values())):
-            rows[share.worker] += share.through - share.first
-        return rows
-
-    @property
-    def worker_indices(self) -> dict[str, int]:
-        """The index of each worker that holds or held a claim."""
-        shares = chain.from_iterable(map(leases.all_shares, self.leases.values()))
-        indices = {share.worker: share.index for share in shares}
-        return indices | {lease.worker: lease.index for lease in self.leases.values()}
-
-    @property
-    def num_over(self) -> int:
-        """How many splits are done or quarantined together with all parts cut off them."""
-        claimed = {index for index, _ in self.leases}
-        cut_off = {
-            (index, first) for (index, _), lease in self.leases.items() for first in lease.cuts
-        }
-        is_open = {index for (index, _), lease in self.leases.items() if lease.state not in FINAL}
-        return len(claimed - is_open - {index for index, _ in cut_off - self.leases.keys()})
 
 
 def read_leases(store: Store, note: EpochNote, known: Mapping[Part, Lease]) -> dict[Part, Lease]:

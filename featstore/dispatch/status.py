@@ -7,7 +7,7 @@ sign of life is known only to an observer that looks again.
 
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import Any
 
 from featstore.base.text_table import Printed, text_table
-from featstore.dispatch.epochs import EpochNote, Reading, announced, read_leases
-from featstore.dispatch.lease import Lease, LeaseState, pace_of
+from featstore.dispatch.epochs import EpochNote, announced, read_leases
+from featstore.dispatch.lease import FINAL, Lease, LeaseState, all_shares, pace_of
 from featstore.dispatch.stores.address import open_read_only
 from featstore.dispatch.stores.base import Store
 from featstore.dispatch.survey import Part
@@ -146,6 +146,31 @@ class StoreStatus(Printed):
         return {"epochs": [epoch.as_dict() for epoch in self.epochs]}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One look at an epoch.
+
+    Attributes:
+        leases: The leases of all splits and parts that were claimed.
+        quiet_s: For how many seconds each held lease is known to show no sign of life.
+        standstill_s: For how many seconds its holder is known to have done nothing.
+    """
+
+    leases: Mapping[Part, Lease]
+    quiet_s: Mapping[Part, float]
+    standstill_s: Mapping[Part, float]
+
+    @property
+    def num_over(self) -> int:
+        """How many splits are done or quarantined together with all parts cut off them."""
+        claimed = {index for index, _ in self.leases}
+        cut_off = {
+            (index, first) for (index, _), lease in self.leases.items() for first in lease.cuts
+        }
+        is_open = {index for (index, _), lease in self.leases.items() if lease.state not in FINAL}
+        return len(claimed - is_open - {index for index, _ in cut_off - self.leases.keys()})
+
+
 def summarize(note: EpochNote, now: Reading) -> EpochStatus:
     """The status of an epoch from a reading.
 
@@ -155,8 +180,14 @@ def summarize(note: EpochNote, now: Reading) -> EpochStatus:
     """
     states = [lease.state for lease in now.leases.values()]
     num_done = now.num_over + note.num_splits_before
-    num_rows = now.num_rows + note.num_rows_before
-    num_left = note.num_rows - num_rows - now.num_rows_given_up
+    num_read = sum(lease.rows - first for (_, first), lease in now.leases.items())
+    num_rows = num_read + note.num_rows_before
+    num_left = note.num_rows - num_rows
+    num_left -= sum(
+        lease.limit - lease.rows
+        for lease in now.leases.values()
+        if lease.state is LeaseState.QUARANTINED
+    )
     workers, is_over = _workers(note, now, num_left), num_done == note.num_splits
     silent, gone = attrgetter("is_silent"), attrgetter("may_be_gone")
     return EpochStatus(
@@ -297,9 +328,14 @@ class EpochObserver:
 
 def _workers(note: EpochNote, now: Reading, num_left: int) -> list[WorkerStatus]:
     by_name = defaultdict[str, dict[Part, Lease]](dict)
+    rows, indices = Counter[str](), dict[str, int]()
     for part, lease in now.leases.items():
         by_name[lease.worker][part] = lease
-    rows, indices = now.worker_rows, now.worker_indices
+        rows[lease.worker] += 0  # It is listed, too, if it has acknowledged nothing.
+        for share in all_shares(lease):
+            rows[share.worker] += share.through - share.first
+            indices[share.worker] = share.index
+    indices |= {lease.worker: lease.index for lease in now.leases.values()}
     names = sorted(rows, key=lambda name: (indices[name], name))
     workers = [
         _worker(note, now, (name, indices[name]), by_name[name], rows[name]) for name in names

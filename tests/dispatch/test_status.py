@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from featstore.base.errors import DispatchError
 from featstore.dispatch.coordinator import Coordinator
-from featstore.dispatch.epochs import EpochNote, Reading, announce
+from featstore.dispatch.epochs import EpochNote, announce
 from featstore.dispatch.lease import Lease, LeaseState
 from featstore.dispatch.plan import Plan, Split
-from featstore.dispatch.status import EpochObserver, show, status, summarize, watch
+from featstore.dispatch.status import EpochObserver, Reading, show, status, summarize, watch
 from featstore.dispatch.store_keys import run_prefix
 from featstore.dispatch.stores.address import bind
 from featstore.dispatch.terms import Terms
