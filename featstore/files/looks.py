@@ -60,11 +60,8 @@ def _unless_absent(path: str | Path, look: Callable[[], Seen]) -> Seen | None:
     """What a look at a path sees, or None if there is nothing, nor a link that leads nowhere."""
     # What another process makes between the two looks is seen by the next first one.
     for _ in range(_MOST_LOOKS):
-        try:
-            with looking(path):
-                return look()
-        except ABSENT:
-            pass
+        with contextlib.suppress(*ABSENT), looking(path):
+            return look()
         try:
             with looking(path):
                 is_link = stat.S_ISLNK(os.lstat(path).st_mode)
