@@ -65,11 +65,6 @@ class OwnProcess:
         """Whether the caller is in that process."""
         return self._token == OwnProcess._token_here
 
-    @classmethod
-    def begin_child(cls) -> None:
-        """Called at the begin of each forked child."""
-        cls._token_here = uuid.uuid4().hex
-
 
 @functools.cache
 def first_user(library: str) -> OwnProcess:
@@ -97,7 +92,7 @@ def forget_in_child(owner: Inherited) -> None:
 
 
 def _forget_all() -> None:
-    OwnProcess.begin_child()
+    OwnProcess._token_here = uuid.uuid4().hex
     for owner in list(_inherited):
         try:
             owner.forget()

@@ -119,7 +119,8 @@ def telling_columns(
     texts = [list(headers), *(["" if cell is None else str(cell) for cell in row] for row in rows)]
     if not rows or sum(_longest(texts, str.splitlines)) + _GAP * (len(headers) - 1) <= width:
         return every
-    return [i for i in every if any(not _is_zero(row[i]) for row in texts[1:])] or every
+    zeros = [[cell in _ZEROS or cell.startswith("0 of ") for cell in row] for row in texts[1:]]
+    return [i for i in every if not all(row[i] for row in zeros)] or every
 
 
 def html_table(
@@ -172,10 +173,6 @@ def _longest(rows: Sequence[Sequence[str]], parts: Callable[[str], Sequence[str]
         max((len(part) for cell in column for part in parts(cell)), default=1)
         for column in zip(*rows, strict=True)
     ]
-
-
-def _is_zero(cell: str) -> bool:
-    return cell in _ZEROS or cell.startswith("0 of ")
 
 
 def _words(text: str) -> list[str]:
