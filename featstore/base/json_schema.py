@@ -27,9 +27,7 @@ _SIMPLE: Mapping[Any, Schema] = {
 _ENTRY = re.compile(r"(?P<names>\w+(?:, \w+)*): (?P<text>.*)")
 
 
-def object_schema(
-    properties: Mapping[str, Schema], required: Iterable[str] = (), description: str = ""
-) -> Schema:
+def object_schema(properties: Mapping[str, Schema], required: Iterable[str] = ()) -> Schema:
     """A mapping with these keys and no others."""
     schema: Schema = {
         "type": "object",
@@ -38,7 +36,7 @@ def object_schema(
     }
     if needed := list(required):
         schema["required"] = needed
-    return schema | ({"description": description} if description else {})
+    return schema
 
 
 def of_type(annotation: Any, options: Collection[type] = ()) -> Schema | None:

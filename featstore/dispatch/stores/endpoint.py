@@ -14,6 +14,7 @@ from featstore.base.processes import forget_in_child
 from featstore.base.redaction import redact
 
 TCP, TLS, TORCH = "tcp", "tls", "torch"
+_MOST_IDLE = 4  # connections of a pool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,8 @@ class ConnectionPool:
     Thread-safe. A copy in another process, forked or unpickled, begins empty.
     """
 
-    def __init__(self, max_connections: int = 4) -> None:
-        self._max_connections, self._connections = max_connections, list[Any]()
+    def __init__(self) -> None:
+        self._connections = list[Any]()
         self._lock = threading.Lock()
         # In a forked child. Kept, as dropping one would end it for the parent too.
         self._parent_connections: list[Any] = []
@@ -56,8 +57,8 @@ class ConnectionPool:
         # Not at exit: the threads of the connections are daemons, and end with the process.
         weakref.finalize(self, _leave_all, self._connections).atexit = False
 
-    def __reduce__(self) -> tuple[Callable[..., "ConnectionPool"], tuple[int]]:
-        return ConnectionPool, (self._max_connections,)
+    def __reduce__(self) -> tuple[Callable[..., "ConnectionPool"], tuple[()]]:
+        return ConnectionPool, ()
 
     def take(self) -> Any | None:
         """A connection out of the pool, or None."""
@@ -67,7 +68,7 @@ class ConnectionPool:
     def put(self, connection: Any) -> bool:
         """Leaves a connection to the next handle. False if the pool is full."""
         with self._lock:
-            if len(self._connections) >= self._max_connections:
+            if len(self._connections) >= _MOST_IDLE:
                 return False
             self._connections.append(connection)
             return True
