@@ -21,7 +21,6 @@ from featstore.files.hdfs_files import (
     HdfsError,
     HdfsFiles,
     HdfsReader,
-    host_text,
     remote_error,
 )
 from featstore.files.retry import BRIEF, RetryPolicy
@@ -53,8 +52,7 @@ def error_of(status: int, headers: Mapping[str, str], exception: Any, host: str)
         exception: The `RemoteException` of the body, or None.
         host: Who answered, as `host:port`.
     """
-    parts = urlsplit(f"//{host}")
-    where = host_text(parts.hostname, parts.port)
+    where = _server_of(f"//{host}")
     if status == 401 and "negotiate" in headers.get("WWW-Authenticate", "").lower():
         return PermissionError(f"the server demands Kerberos: {kerberos_state()} ({where})")
     if exception:
@@ -231,7 +229,7 @@ class WebHdfs(HdfsFiles):
                 method.upper(), url, allow_redirects=False, verify=self._certificates, **options
             )
         except (requests.RequestException, ValueError) as error:  # urllib3's, of a host's name
-            raise _broken(error, host.hostname, host.port) from None
+            raise _broken(error, url) from None
         if answer.status_code < 400:
             return answer
         raise error_of(answer.status_code, answer.headers, _remote_exception(answer), host.netloc)
@@ -279,8 +277,7 @@ class WebHdfs(HdfsFiles):
                 yield from answer.iter_content(_STREAMED_BYTES)
             except requests.RequestException as error:
                 self._failed.add(self._addresses(where, params, answer.url), time.monotonic())
-                node = urlsplit(answer.url)
-                raise _broken(error, node.hostname, node.port) from None
+                raise _broken(error, answer.url) from None
 
     def reader(self, path: str) -> HdfsReader:
         return _RestReader(self, path)
@@ -353,21 +350,24 @@ def redirect_of(url: str, location: str) -> str:
         parts = urlsplit(found)
         if location and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return found
-    asked = urlsplit(url)
     raise HdfsError(
         "the answer is a redirect whose Location is "
-        f"{'no URL of HTTP' if location else 'missing'} ({host_text(asked.hostname, asked.port)})"
+        f"{'no URL of HTTP' if location else 'missing'} ({_server_of(url)})"
     )
 
 
-def _broken(error: Exception, host: str | None, port: int | None) -> HdfsError:
+def _server_of(url: str) -> str:
+    """The server of a URL, in the form by which `store_errors` finds it in a text."""
+    parts = urlsplit(url)
+    return f"host='{parts.hostname}', port={parts.port}"
+
+
+def _broken(error: Exception, url: str) -> HdfsError:
     """The error for a connection that failed, or for a URL, of which only a ValueError tells."""
     is_passing = not isinstance(error, ValueError)
     # What is said of a URL quotes it.
     words = _ASKED.sub("", str(error)) if is_passing else "the URL of a request is invalid"
-    return HdfsError(
-        f"{type(error).__name__}: {words} ({host_text(host, port)})", is_passing=is_passing
-    )
+    return HdfsError(f"{type(error).__name__}: {words} ({_server_of(url)})", is_passing=is_passing)
 
 
 @contextlib.contextmanager
@@ -376,10 +376,9 @@ def _understood(answer: requests.Response) -> Iterator[None]:
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError):
-        node = urlsplit(answer.url)
         raise HdfsError(
             f"found HTTP {answer.status_code} with a body that is none of WebHDFS "
-            f"({host_text(node.hostname, node.port)})"
+            f"({_server_of(answer.url)})"
         ) from None
 
 
