@@ -8,6 +8,7 @@ first, with a short time limit.
 
 import http.client
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -316,11 +317,10 @@ def _answers(metadata: MetadataService, environment: Mapping[str, str]) -> bool:
 def _request_succeeds(metadata: MetadataService, address: str) -> bool:
     try:
         url = urlsplit(address if "://" in address else f"http://{address}")
-        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=METADATA_S)
-        try:
+        with closing(
+            http.client.HTTPConnection(url.hostname or "", url.port, timeout=METADATA_S)
+        ) as connection:
             connection.request(metadata.method, metadata.path, headers=dict(metadata.headers))
             return connection.getresponse().status == http.HTTPStatus.OK
-        finally:
-            connection.close()
     except (OSError, ValueError, http.client.HTTPException):
         return False

@@ -19,6 +19,7 @@ from typing import IO, Any, TypeVar
 
 from fsspec.spec import AbstractFileSystem
 
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.named_errors import system_error
 from featstore.files.random_reader import RandomReader
 from featstore.files.retry import BRIEF, Failures, RetryPolicy
@@ -92,11 +93,6 @@ def remote_error(name: str, words: str, where: str) -> OSError:
     if name in _REFUSED:
         return PermissionError(text)
     return HdfsError(text, is_passing=name in _PASSING or PASSING_WORDS.search(text) is not None)
-
-
-def host_text(host: str | None, port: int | None) -> str:
-    """A server, in the form by which `store_errors` finds it in a text."""
-    return f"host='{host}', port={port}"
 
 
 class HdfsFiles(AbstractFileSystem):  # type: ignore[misc]
@@ -252,11 +248,8 @@ class HdfsReader(RandomReader):
     def _fetch(self, first: int, num_bytes: int) -> bytes:
         if first != self._next:
             self._restart(first)
-        try:
+        with cleaned_up_on_failure(partial(self._restart, first)):
             parts = list(self._parts(num_bytes))
-        except HdfsError:
-            self._restart(first)
-            raise
         self._next += num_bytes
         self._row_bytes += num_bytes
         return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -9,8 +9,10 @@ import os
 import shutil
 import stat
 import tempfile
+from functools import partial
 from pathlib import Path
 
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import StagingError
 from featstore.base.named_errors import told_as
 from featstore.base.processes import OwnProcess
@@ -145,13 +147,11 @@ def _lock_alive(directory: Path) -> int:
     """
     # The file gets its name after it is locked, so that no other process sees it unlocked.
     hidden = directory / f".{_ALIVE}"
-    with contextlib.ExitStack() as failed:
-        failed.callback(shutil.rmtree, directory, ignore_errors=True)
+    with cleaned_up_on_failure(partial(shutil.rmtree, directory, ignore_errors=True)):
         lock = os.open(hidden, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        failed.callback(unlock, lock)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        hidden.rename(directory / _ALIVE)
-        failed.pop_all()
+        with cleaned_up_on_failure(partial(unlock, lock)):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            hidden.rename(directory / _ALIVE)
     return lock
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import ConfigError, StagingError, UnsafeStoreError
 from featstore.base.libraries import LazyModule
 from featstore.base.processes import first_user
@@ -397,11 +398,8 @@ def open_write(url: str) -> Iterator[IO[bytes]]:
     path = local_path(url)
     if path is None:
         remote = _StoreFile(url, "wb")
-        try:
+        with cleaned_up_on_failure(remote.discard):
             yield cast(IO[bytes], remote)
-        except BaseException:
-            remote.discard()
-            raise
         remote.close()
         return
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")

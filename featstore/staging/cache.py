@@ -29,10 +29,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import cast
 
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import FeatstoreError, StagingError
 from featstore.base.redaction import without_user
 from featstore.files.looks import exists, is_directory_at
@@ -606,12 +608,12 @@ class Cache:
                 "clear the cache"
             )
         lock = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        with contextlib.ExitStack() as failed:
-            failed.callback(unlock, lock)
-            failed.callback(path.unlink, missing_ok=True)
+        with (
+            cleaned_up_on_failure(partial(unlock, lock)),
+            cleaned_up_on_failure(partial(path.unlink, missing_ok=True)),
+        ):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(lock, size_bytes or 0)
-            failed.pop_all()
         others = listing.staged_of(name)
         return Download(self, name, num_bytes, lock, others, is_steady=is_steady)
 
@@ -657,13 +659,13 @@ def _write_record(path: Path, record: Record) -> None:
 
     Whatever has its name is removed first and never written into, because it may be a link.
     """
-    path.unlink(missing_ok=True)
-    try:
-        with open(path, "x", encoding="utf-8", opener=_open_record) as text:
-            text.write(record.to_json())
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
+    remove = partial(path.unlink, missing_ok=True)
+    remove()
+    with (
+        cleaned_up_on_failure(remove),
+        open(path, "x", encoding="utf-8", opener=_open_record) as text,
+    ):
+        text.write(record.to_json())
 
 
 def _open_record(path: str, flags: int) -> int:

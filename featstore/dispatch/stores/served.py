@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import DispatchError
 from featstore.base.processes import forget_in_child
 from featstore.dispatch.stores.base import Store
@@ -211,14 +212,10 @@ class ServedStore(Store):
 
     def _ask(self, request: Any) -> Any:
         """The answer to a request, however often it must be sent."""
-        with self._lock:
-            try:
-                answer = self._until_answered(request)
-            except BaseException:
-                # A signal handler may raise at any time, too. The reply that is still to come would
-                # be taken for that of the next request.
-                self._drop()
-                raise
+        # A signal handler may raise at any time, too. The reply that is still to come would be
+        # taken for that of the next request.
+        with self._lock, cleaned_up_on_failure(self._drop):
+            answer = self._until_answered(request)
         if self._closed.is_set():
             self.close()  # It found this thread at work, and left the connection to it.
         return answer
