@@ -240,7 +240,7 @@ def _beyond_chance(row: Mapping[str, Any]) -> float | None:
 def _change(
     row: Mapping[str, Any], older: SlotSummary | None, now: SlotSummary | None
 ) -> dict[str, Any]:
-    """The columns of a row of `Comparison.table`, and the drift, also since an `older` partition."""
+    """The columns of a row of `Comparison.table`, and the drift, which `older` may lessen."""
     drift = _beyond_chance(row)
     if drift and older is not None and now is not None:
         since_older = _beyond_chance(slot_change(older, now))
