@@ -104,7 +104,7 @@ def test_there_is_a_file_already(path: Path) -> None:
 
 def test_no_file_can_be_made_there(tmp_path: Path) -> None:
     with pytest.raises(
-        SampleStoreError, match="x cannot be created: No such file or directory; check .*, then cr"
+        SampleStoreError, match=r"x cannot be created: No such file or directory; check .*, then cr"
     ) as met:
         SampleStore.create(tmp_path / "nothing" / "x", {"text": "text"})
     assert (met.value.errno, met.value.may_pass) == (errno.ENOENT, False)
