@@ -54,9 +54,9 @@ class FeatstoreError(Exception):
 
     def __reduce__(self) -> Any:
         """As of the builtin class, and with `errno`, which that leaves out."""
-        made, args, *attributes = super().__reduce__()
+        made: Any = super().__reduce__()
         number = {"errno": self.errno} if isinstance(self, OSError) else {}
-        return made, args, dict(*attributes) | number
+        return *made[:2], dict(*made[2:]) | number
 
 
 def system_may_pass(error: Exception) -> bool:
