@@ -4,6 +4,7 @@ whoever repeats a command goes by it, and by what the text says.
 
 import ast
 import errno
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +21,12 @@ from featstore.base.errors import (
     CommitConflictError,
     ConfigError,
     DiskFullError,
+    DispatchError,
+    DispatchLostError,
     FeatstoreError,
     InputError,
     JoinError,
+    SampleStoreError,
     StoreError,
     TableNotFoundError,
     UnsafeStoreError,
@@ -81,12 +85,28 @@ def store_error(number: int) -> StoreError:
         (ChangedTableError("removed after it was listed"), True),
         (CommitConflictError("another writer"), True),
         (JoinError("rows became others"), True),
+        (DispatchError("another plan"), False),
+        (DispatchLostError("unreachable"), True),
+        (SampleStoreError("another format"), False),
+        (SampleStoreError("another process writes", errno.EBUSY), True),
         (WorkerError("died"), True),
     ],
     ids=str,
 )
 def test_an_error_says_whether_it_may_pass(error: FeatstoreError, *, expected: bool) -> None:
     assert error.may_pass is expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [store_error(errno.EINVAL), DiskFullError("full"), SampleStoreError("x", errno.EBUSY)],
+    ids=str,
+)
+def test_an_error_keeps_its_errno_in_another_process(error: OSError) -> None:
+    error.add_note("a note")
+    found = pickle.loads(pickle.dumps(error))
+    assert (type(found), str(found)) == (type(error), str(error))
+    assert (found.errno, found.__notes__) == (error.errno, ["a note"])
 
 
 PACKAGE = Path(errors.__file__).parents[1]

@@ -52,6 +52,12 @@ class FeatstoreError(Exception):
         """
         return system_may_pass(self)
 
+    def __reduce__(self) -> Any:
+        """As of the builtin class, and with `errno`, which that leaves out."""
+        made: Any = super().__reduce__()
+        number = {"errno": self.errno} if isinstance(self, OSError) else {}
+        return *made[:2], dict(*made[2:]) | number
+
 
 def system_may_pass(error: Exception) -> bool:
     """Whether an error is of the operating system or a store, and none that would come again."""
@@ -230,7 +236,13 @@ class BatchError(FeatstoreError, RuntimeError):
 
 
 class DispatchError(FeatstoreError, RuntimeError):
-    """The dispatch store is lost, or is used in a way that would read rows twice."""
+    """The dispatch store is used in a way that would read rows twice, or does not hold what is
+    asked of it.
+    """
+
+
+class DispatchLostError(DispatchError):
+    """The dispatch store, or a worker that this one waits for, is lost or does not answer."""
 
     may_pass = True
 
@@ -275,7 +287,13 @@ class SampleError(FeatstoreError, ValueError):
 class SampleStoreError(FeatstoreError, OSError):
     """A sample store cannot be opened, read or written: it is damaged, locked by another writer, of
     another format, on a network file system, or its samples were deleted under a reader.
+
+    `errno` is the system's, EBUSY if another process writes, EIO if SQLite failed, else EINVAL.
     """
+
+    def __init__(self, message: str, number: int = errno.EINVAL) -> None:
+        super().__init__(message)
+        self.errno = number
 
 
 class MissingDependencyError(FeatstoreError, ImportError):

@@ -9,6 +9,7 @@ from featstore.base.errors import (
     DataFileError,
     DiskFullError,
     FeatstoreError,
+    SampleStoreError,
     StagingError,
     StoreError,
 )
@@ -34,7 +35,7 @@ _MEND = (
 )
 # What Python and Arrow raise for damaged bytes, or a file that is gone: causes of a DataFileError.
 _OF_DAMAGE = (OSError, ValueError, TypeError, LookupError, ArithmeticError, NotImplementedError)
-_Told = TypeVar("_Told", StoreError, StagingError)
+_Told = TypeVar("_Told", StoreError, StagingError, SampleStoreError)
 
 
 def told_as(kind: type[_Told], what: str, error: OSError, then: str = "then run it again") -> _Told:

@@ -86,7 +86,7 @@ class Coordinator(Closing):
         self.found_all_done: bool | None = None
         self._held, self._pace = Holdings(self._keys, self._terms.lease_s, clock), LoopPace()
         self._claiming, self._closed = threading.Lock(), threading.Event()
-        self._failure: BaseException | None = None
+        self._failure: DispatchError | None = None
         address = bind(store, timeout_s=STORE_WAIT_S) if isinstance(store, str) else store
         self._address = address.scoped(self._terms.leave_s)
         self._store = self._address.open()
@@ -308,7 +308,7 @@ class Coordinator(Closing):
         """Whether enough claims in a row have failed for nobody to claim the lease again."""
         return leases.has_failed(record, self._terms.max_failures)
 
-    def note_failure(self, error: BaseException) -> None:
+    def note_failure(self, error: DispatchError) -> None:
         """Keeps an error of a thread that talks to the store, to be raised by the next call in any
         other one.
         """
@@ -425,8 +425,8 @@ class Coordinator(Closing):
                 "a coordinator cannot be used in a process other than the one that made it: make "
                 "one in each worker"
             )
-        if self._failure is not None:
-            raise DispatchError(f"leases could not be renewed: {self._failure}") from self._failure
+        if (failed := self._failure) is not None:
+            raise type(failed)(f"leases could not be renewed: {failed}") from failed
 
 
 def _part(claim: Claim) -> Part:

@@ -34,7 +34,7 @@ from featstore.explore.plots.slot_bars import (
     plot_partition_rates,
     plot_rates,
 )
-from featstore.explore.profiling import known_values, label_numbers
+from featstore.explore.profiling import SOURCE, known_values, label_numbers
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace, ValueCounter
 from featstore.ops.arrays import values_of
 from featstore.spec.value_names import ValueNames
@@ -208,7 +208,7 @@ class LabelProfile(TableResult):
     def _head(self) -> str:
         known = f" of {self.num_known:,} known" if self.num_known != self.num_rows else ""
         rate = f"{self.label} {number_text(self.rate, 3)}"
-        rows = f"{self.num_rows:,} rows, {rate}{known} (from the rows: exact)"
+        rows = f"{self.num_rows:,} rows, {rate}{known} ({SOURCE})"
         return "\n".join(filter(None, [rows, self.remark]))
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:

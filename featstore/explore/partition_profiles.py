@@ -25,8 +25,9 @@ from featstore.explore.comparison import AT_LEAST, mark_lines
 from featstore.explore.plots.frame import MOST_ROWS, Figure, number_drawn
 from featstore.explore.plots.heat_map import PSI, SHARES, ColourScale, plot_heat_map
 from featstore.explore.profile import Profile
-from featstore.statistics.drift import DEPENDENT, shares_differ
+from featstore.statistics.drift import DEPENDENT, shares_differ, slot_change
 from featstore.statistics.sketches import Floats
+from featstore.statistics.summary import SlotSummary
 
 SCHEMA = pa.schema(
     [
@@ -52,6 +53,7 @@ MOST_DRIFTED = pa.schema(
 )
 _COPIED = ("slot", "number", "kind", "coverage", "distinct", "distinct_error", "mean")
 _CHANGES = ("coverage_before", "psi", "psi_error", "psi_method", "jensen_shannon")
+DRIFT = "the least PSI since one of the two partitions before, less what chance may do"
 _HEADERS = ("partition", "rows", "drift", "slots that drifted, most first", "coverage that moved")
 
 
@@ -70,8 +72,9 @@ class PartitionProfiles(TableResult):
         coverage_before, psi, psi_error, psi_method, jensen_shannon: As in a `Comparison`, from the
             partition before to this one. Null in the first partition.
         drift: What `psi` has beyond `psi_error`, at least 0: how far the slot drifted whatever
-            chance did. Null in the first partition. A partition that alone is different drifts, and
-            so does the next one, back.
+            chance did. That since the partition before the last one, where it is less: so a
+            partition that alone is different drifts, and not the next one, which is as before.
+            Null in the first partition.
     """
 
     partitions: Sequence[str]
@@ -162,8 +165,7 @@ class PartitionProfiles(TableResult):
         return {slot: rows[0] for slot, rows in found.items() if rows}
 
     def _foot(self) -> Sequence[str]:
-        drift = f"drift: PSI since the partition before, less what chance may do; {DEPENDENT}"
-        return [drift, *mark_lines(self.table["psi_method"].to_pylist())]
+        return [f"drift: {DRIFT}; {DEPENDENT}", *mark_lines(self.table["psi_method"].to_pylist())]
 
     def _shown(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Partitions that drifted most come first."""
@@ -231,25 +233,39 @@ def _largest_psi(rows: Sequence[Mapping[str, Any]], *, beyond_chance: bool = Fal
     return max(found, default=0.0)
 
 
-def _change(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a row of `Comparison.table`, and the drift."""
-    beyond = None if row["psi"] is None else max(row["psi"] - row["psi_error"], 0.0)
-    return {name: row[name] for name in _CHANGES} | {"drift": beyond}
+def _beyond_chance(row: Mapping[str, Any]) -> float | None:
+    return None if row.get("psi") is None else max(row["psi"] - row["psi_error"], 0.0)
+
+
+def _change(
+    row: Mapping[str, Any], older: SlotSummary | None, now: SlotSummary | None
+) -> dict[str, Any]:
+    """The columns of a row of `Comparison.table`, and the drift, which `older` may lessen."""
+    drift = _beyond_chance(row)
+    if drift and older is not None and now is not None:
+        since_older = _beyond_chance(slot_change(older, now))
+        drift = drift if since_older is None else min(drift, since_older)
+    return {name: row[name] for name in _CHANGES} | {"drift": drift}
 
 
 def partition_profiles(profiles: Iterable[tuple[str, Profile]]) -> PartitionProfiles:
-    """Profiles of partitions beside each other. Holds two of them at a time.
+    """Profiles of partitions beside each other. Holds three of them at a time.
 
     Args:
         profiles: The name and the profile of each partition, in their order.
     """
+    older: Mapping[str, SlotSummary] = {}
     before: Profile | None = None
     partitions, sources, rows = list[str](), dict[str, None](), list[dict[str, Any]]()
     for name, profile in profiles:
         partitions.append(name)
         sources[profile.source] = None
         changed = [] if before is None else before.compare(profile).table.to_pylist()
-        changes = {row["slot"]: _change(row) for row in changed}
+        changes = {
+            slot: _change(row, older.get(slot), profile.summaries.get(slot))
+            for row in changed
+            for slot in [row["slot"]]
+        }
         rows += [
             {
                 "partition": name,
@@ -259,7 +275,7 @@ def partition_profiles(profiles: Iterable[tuple[str, Profile]]) -> PartitionProf
             }
             for row in profile.table.select(_COPIED).to_pylist()
         ]
-        before = profile
+        older, before = {} if before is None else before.summaries, profile
     return PartitionProfiles(
         partitions=tuple(partitions),
         source="; ".join(sources),

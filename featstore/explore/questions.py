@@ -31,7 +31,7 @@ class Question:
         compare_version: Its version. Without `compare` it is a version of the table itself.
         days: Compare two values of the first partition key, or two ranges `FIRST..LAST` of them,
             the earlier one first.
-        by_day: How each partition drifted from the one before.
+        by_day: How each partition drifted from those before it.
 
     Raises:
         InputError: More than one of label, compare, days and by_day is given.

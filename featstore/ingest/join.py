@@ -18,7 +18,7 @@ import pyarrow as pa
 from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import InputError, not_once
 from featstore.extraction.spark.runners import check_workers, run_checked
-from featstore.extraction.spark.spark_errors import refused_by_spark
+from featstore.extraction.spark.spark_errors import refused_by_spark, telling_errno
 from featstore.files.storage import looking_by, spark_url
 from featstore.ingest import join_query as query
 from featstore.ingest.join_inputs import (
@@ -496,7 +496,8 @@ def _write_task(target: RowTarget, batches: Iterator[pa.RecordBatch]) -> Iterato
     unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
     for first in batches:
         rows = (batch for part in ((first,), batches) for batch in part)
-        written = write_rows(target, first.schema, rows, unit, attempt)
+        with telling_errno():
+            written = write_rows(target, first.schema, rows, unit, attempt)
         yield pa.RecordBatch.from_pydict({"written": [pickle.dumps(written)]})
 
 

@@ -4,6 +4,7 @@ The format is described in docs/contracts.md. It is SQLite's, with write-ahead l
 readers go on while one process writes.
 """
 
+import errno
 import json
 import os
 import sqlite3
@@ -16,6 +17,7 @@ from urllib.parse import quote
 from featstore.base.closing import cleaned_up_on_failure
 from featstore.base.errors import DiskFullError, SampleStoreError
 from featstore.base.host import network_mount_of
+from featstore.base.named_errors import told_as
 from featstore.base.redaction import shown
 from featstore.files.looks import exists
 from featstore.samples.sample_fields import SampleFields, Stored, checksum
@@ -59,9 +61,8 @@ class SampleFile:
                 f"path"
             ) from error
         except OSError as error:
-            raise SampleStoreError(
-                f"sample store {self.path} cannot be created: {error.strerror}"
-            ) from error
+            what = f"sample store {self.path} cannot be created"
+            raise told_as(SampleStoreError, what, error, "then create it again") from error
         with (
             cleaned_up_on_failure(self._remove),
             self.translated(),
@@ -136,7 +137,8 @@ class SampleFile:
         if code == sqlite3.SQLITE_BUSY:
             return SampleStoreError(
                 f"{said}: another process has been writing to it for {self.wait_s:g} s: expected "
-                f"one writer at a time ({name}); wait for it, or raise wait_s"
+                f"one writer at a time ({name}); wait for it, or raise wait_s",
+                errno.EBUSY,
             )
         if code in _DAMAGED or "UTF-8" in str(error) or isinstance(error, UnicodeDecodeError):
             return self.damaged(f"{error} ({name})")
@@ -146,7 +148,7 @@ class SampleFile:
                 f"directory: change its permissions, or open a file that nobody changes with "
                 f"immutable=True"
             )
-        return SampleStoreError(f"{said} cannot be used: {error} ({name})")
+        return SampleStoreError(f"{said} cannot be used: {error} ({name})", errno.EIO)
 
     def view(self, connection: sqlite3.Connection) -> "StoreView":
         """What an open store holds now.

@@ -2,6 +2,7 @@
 interruption.
 """
 
+import errno
 import gzip
 import json
 import sqlite3
@@ -183,7 +184,8 @@ class ImportedFile:
                 f"{redact(self.entry.url)} is imported by another process, too: expected "
                 f"{expected} of its samples in the store, found {found}; what this import added "
                 f"before is stored: wait for the other one, then import again, which goes on "
-                f"where both stopped"
+                f"where both stopped",
+                errno.EBUSY,
             )
         progress = {
             "size_bytes": self.entry.size_bytes,

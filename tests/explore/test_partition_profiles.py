@@ -180,6 +180,38 @@ def test_the_drift_of_one_partition_is_refused(table: Table) -> None:
         table.profile_partitions("dt = '2026-11-01'").plot_drift()
 
 
+@pytest.mark.parametrize("broken", range(1, 6))
+def test_a_broken_day_drifts_and_not_the_day_after_it(broken: int) -> None:
+    page = Slot(name="page", kind=SlotKind.ID, number=1)
+
+    def profile(day: int) -> Profile:
+        # The broken day lacks most pages: those which vanish weigh less than those that appear.
+        ids = [1 + i % (2 if day == broken else 20 + day) for i in range(4_000)]
+        return profile_rows(pa.table({"page": ids}).to_batches(), [page])
+
+    found = partition_profiles([(f"day={day}", profile(day)) for day in range(6)])
+    drifts = found.table["drift"].to_pylist()
+    assert drifts[0] is None
+    assert all(drift < drifts[broken] / 5 for drift in drifts[broken + 1 :])
+    assert max(range(1, 6), key=drifts.__getitem__) == broken
+    assert found.largest_drifts()["page"]["partition"] == f"day={broken}"
+    assert str(found).splitlines()[3].split()[0] == f"day={broken}"
+
+
+def test_a_lasting_change_is_of_the_day_on_which_it_begins() -> None:
+    page = Slot(name="page", kind=SlotKind.ID, number=1)
+
+    def profile(day: int) -> Profile:
+        ids = [1 + i % 5 + 5 * (day >= 3) for i in range(4_000)]
+        return profile_rows(pa.table({"page": ids}).to_batches(), [page])
+
+    found = partition_profiles([(f"day={day}", profile(day)) for day in range(6)])
+    drifts = found.table["drift"].to_pylist()
+    assert [drift is not None and drift > 0.25 for drift in drifts] == [False] * 3 + [True] + [
+        False
+    ] * 2
+
+
 def test_a_slot_that_some_partitions_lack_is_grey_there() -> None:
     def profile(slots: list[str]) -> Profile:
         made = [Slot(name=name, kind=SlotKind.ID, number=ord(name)) for name in slots]

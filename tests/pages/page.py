@@ -4,7 +4,7 @@ A block of a page is one of these:
 
 - `sh`, or without a language: commands of a shell, which must end with 0.
 - `text`: what the commands before it print, as part of their output.
-- `yaml` or `python` with a title: the file of that name.
+- `yaml`, `python` or `sh` with a title: the file of that name.
 - `python` without a title: run in this process, with the names of the blocks before it.
 - Any with the title "not run: REASON": left out.
 - Any other: no more than shown.
@@ -73,12 +73,12 @@ def run_page(path: str, directory: Path) -> int:
         text = _PLACES.sub(f"{directory}/", block.text)
         if block.reason:
             continue
-        if block.is_shell:
+        if block.title:
+            (directory / block.title).write_text(text)
+        elif block.is_shell:
             printed = _printed_by(text, directory)
         elif block.language == "text":
             assert text in printed, f"{path} shows\n{text}\nfound\n{printed}"
-        elif block.title:
-            (directory / block.title).write_text(text)
         elif block.language == "python":
             exec(compile(text, path, "exec"), names)
         else:

@@ -21,7 +21,7 @@ PAGES = {
     "docs/report.md": 2,
     "docs/howto/add_slots.md": 6,
     "docs/howto/backfill.md": 4,
-    ALL_DAYS: 4,
+    ALL_DAYS: 5,
     "docs/howto/join_labels.md": 2,
     "docs/howto/online_serving.md": 3,
     "docs/howto/tuning_staging.md": 3,

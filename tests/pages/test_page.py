@@ -17,8 +17,13 @@ exit 1
 a: 1
 ```
 
+```sh title="b.sh"
+exit 1
+```
+
 ```
 cat a.yaml
+! bash b.sh
 ls /data/ctr
 ```
 
@@ -52,13 +57,13 @@ def page_of(text: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_page_is_run_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = page_of(PAGE, tmp_path, monkeypatch)
-    assert run_page("page.md", directory) == 6
+    assert run_page("page.md", directory) == 7
 
 
 def test_what_is_left_out_has_a_reason() -> None:
     first, *others = blocks(PAGE)
     assert first.reason == "it would take the machine away"
-    assert [block.reason for block in others] == [""] * 6
+    assert [block.reason for block in others] == [""] * 7
     assert others[-1] == Block(language="sh", title="", text="test -e a.yaml\n")
 
 

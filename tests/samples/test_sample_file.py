@@ -103,8 +103,11 @@ def test_there_is_a_file_already(path: Path) -> None:
 
 
 def test_no_file_can_be_made_there(tmp_path: Path) -> None:
-    with pytest.raises(SampleStoreError, match="x cannot be created: No such file or directory"):
+    with pytest.raises(
+        SampleStoreError, match=r"x cannot be created: No such file or directory; check .*, then cr"
+    ) as met:
         SampleStore.create(tmp_path / "nothing" / "x", {"text": "text"})
+    assert (met.value.errno, met.value.may_pass) == (errno.ENOENT, False)
 
 
 @pytest.mark.parametrize("content", [b"", b"no database" * 1000])
@@ -318,8 +321,9 @@ def test_a_second_writer_waits_and_then_says_who_is_in_the_way(path: Path) -> No
         assert holder.line() == "held"
         with pytest.raises(
             SampleStoreError, match=r"another process has been writing to it for 0\.2 s"
-        ):
+        ) as busy:
             store.append(samples(1))
+        assert (busy.value.errno, busy.value.may_pass) == (errno.EBUSY, True)
         assert len(store[:]) == 1_000  # Readers go on.
         patient = SampleStore(path, wait_s=20)
         waiting = threading.Thread(target=lambda: patient.append(samples(1)))

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from featstore.base.closing import cleaned_up_on_failure
-from featstore.base.errors import DispatchError
+from featstore.base.errors import DispatchError, DispatchLostError
 from featstore.base.processes import forget_in_child
 from featstore.dispatch.stores.base import Store
 from featstore.dispatch.stores.endpoint import Endpoint
@@ -164,7 +164,7 @@ class ServedStore(Store):
         self._endpoint, self._timeout_s, self._server = endpoint, timeout_s, server
         self._patience = patience
         # The first failure is the cause; others follow from it.
-        self._failure: str | None = None
+        self._failure: DispatchError | None = None
         self._lock, self._closed = threading.Lock(), threading.Event()
         forget_in_child(self)
 
@@ -266,35 +266,40 @@ class ServedStore(Store):
         if self._closed.is_set():
             raise DispatchError(f"this handle of dispatch store {self._endpoint.url} is closed")
         if self._failure is not None:
-            raise DispatchError(self._failure)
+            raise type(self._failure)(*self._failure.args)
 
-    def _failed(self, why: str) -> DispatchError:
+    def _failed(self, why: str, kind: type[DispatchError] = DispatchError) -> DispatchError:
         """The error for this call and all that follow."""
-        self._failure = self._failure or f"dispatch store {self._endpoint.url}{why}"
-        return DispatchError(self._failure)
+        text = f"dispatch store {self._endpoint.url}{why}"
+        self._failure = self._failure or kind(text)
+        return type(self._failure)(*self._failure.args)
 
     def _replaced(self) -> DispatchError:
         return self._failed(
             " was lost: another server, which holds nothing of this run, is in its place; restart "
-            "all workers from their last checkpoint"
+            "all workers from their last checkpoint",
+            DispatchLostError,
         )
 
     def _lost(self, error: Exception) -> DispatchError:
         return self._failed(
             f" is lost, and with it the leases of all workers: {first_line(error)}; restart its "
-            "server and all workers from their last checkpoint"
+            "server and all workers from their last checkpoint",
+            DispatchLostError,
         )
 
     def _unreachable(self, error: Exception, waited_s: float) -> DispatchError:
         if not self._server.is_known:
             return self._failed(
                 f" cannot be reached within {self._timeout_s:g} s: {first_line(error)}; is its "
-                f"server running ({self._servers}), and the port open?"
+                f"server running ({self._servers}), and the port open?",
+                DispatchLostError,
             )
         return self._failed(
             f" is unreachable: no answer for {waited_s:.1f} s, expected one within "
             f"{self._timeout_s:g} s (for a worker, dispatch.store_wait_s); the last error: "
-            f"{first_line(error)}; restart this worker when the server can be reached again"
+            f"{first_line(error)}; restart this worker when the server can be reached again",
+            DispatchLostError,
         )
 
 

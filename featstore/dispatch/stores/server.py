@@ -1,5 +1,6 @@
 """Serves a dispatch store to processes of other hosts, from a thread of this process."""
 
+import errno
 import logging
 import os
 import secrets
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from featstore.base.closing import Closing
-from featstore.base.errors import DispatchError
+from featstore.base.errors import DispatchError, DispatchLostError
 from featstore.base.libraries import LazyModule
 from featstore.base.processes import forget_in_child
 from featstore.dispatch.stores.endpoint import TCP, TLS, Endpoint
@@ -282,7 +283,7 @@ def _open(path: Path, *, is_durable: bool) -> ReplyingStore:
     try:
         return ReplyingStore(path, is_durable=is_durable)
     except DispatchError as error:
-        raise DispatchError(
+        raise type(error)(
             f"{error}; a file is for one server at a time: is another one running with it?"
         ) from error
 
@@ -314,7 +315,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _not_served(host: str, port: int, error: OSError) -> DispatchError:
-    return DispatchError(
+    # An earlier server may still be about to end.
+    kind = DispatchLostError if error.errno == errno.EADDRINUSE else DispatchError
+    return kind(
         f"dispatch store tcp://{host}:{port} cannot be served: {error}; choose another --host or "
         f"--port"
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from featstore.base.closing import cleaned_up_on_failure
-from featstore.base.errors import DispatchError
+from featstore.base.errors import DispatchError, DispatchLostError, system_may_pass
 from featstore.base.host import network_mount_of
 from featstore.base.sqlite_connection import ForkSafeConnection
 from featstore.dispatch.stores.base import Store
@@ -34,6 +34,7 @@ _TRY_S = 3.0
 _PAUSE_S = 0.005
 # PROTOCOL: a lock that readers take for a moment was held through all of SQLite's tries, for 10 s.
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+_PASSING = (*_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM)
 Result = TypeVar("Result")
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
@@ -120,7 +121,7 @@ class SqliteStore(Store):
             yield
         except (sqlite3.Error, OSError) as error:
             code = getattr(error, "sqlite_errorname", None) or type(error).__name__
-            raise DispatchError(
+            raise (DispatchLostError if _may_pass(error) else DispatchError)(
                 f"dispatch store {self._path} cannot be used: {error} ({code}); is its "
                 f"directory writable?"
             ) from error
@@ -141,6 +142,11 @@ class SqliteStore(Store):
                 if connection.in_transaction:  # SQLite has rolled back after some errors.
                     connection.execute("ROLLBACK")
                 raise
+
+
+def _may_pass(error: sqlite3.Error | OSError) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in _PASSING if isinstance(error, sqlite3.Error) else system_may_pass(error)
 
 
 def _require_local(path: Path) -> None:

@@ -14,7 +14,7 @@ from featstore.base.schema import SlotKind
 from featstore.base.table_result import number_text, rows_by_slot, share_text
 from featstore.explore.comparison import Comparison, ProfiledRows, slot_key
 from featstore.explore.label_profile import LabelProfile
-from featstore.explore.partition_profiles import PartitionProfiles
+from featstore.explore.partition_profiles import DRIFT, PartitionProfiles
 from featstore.explore.plots.distribution import (
     bin_shares,
     change_text,
@@ -24,6 +24,7 @@ from featstore.explore.plots.distribution import (
 from featstore.explore.plots.frame import short_text
 from featstore.explore.plots.slot_bars import cell_text, cells_in_order
 from featstore.explore.profile import NUM_TOP, Profile, history_text
+from featstore.explore.profiling import SOURCE
 from featstore.explore.reading_costs import ReadingCosts
 from featstore.explore.report.slot_columns import (
     SlotColumn,
@@ -92,8 +93,9 @@ def _about_rows(found: ReportFigures, comparison: Comparison | None) -> list[tup
         *_side(found.profile),
         *((f"history {short_text(name)}", history_text(one)) for name, one in histories),
     ]
-    if found.label is not None and found.label.remark:
-        rows.append(("remark", found.label.remark))
+    if found.label is not None:
+        rows.append((f"AUC and rates of {short_text(found.label.label)}", SOURCE))
+        rows += [("remark", found.label.remark)] if found.label.remark else []
     if comparison is None:
         return rows
     gone = [row["slot"] for row in comparison.table.to_pylist() if row["coverage_after"] is None]
@@ -136,10 +138,10 @@ def _overview(found: ReportFigures) -> list[Chart]:
             charts.append(columns(title, shown, names, unit="share", from_zero=False))
     if len(names) > 1:
         drifted = found.partitions.most_drifted.to_pylist()
-        title = "Largest drift of a slot from the partition before, beyond chance (PSI)"
+        title = "Largest drift of a slot, beyond chance (PSI)"
         texts = [short_text(f"{row['partition']} {row['slot'] or ''}") for row in drifted]
         drifts = columns(title, [row["drift"] for row in drifted], names)
-        charts.append(drifts | {"names": texts, "note": DEPENDENT})
+        charts.append(drifts | {"names": texts, "note": f"{DRIFT}; {DEPENDENT}"})
     return charts
 
 

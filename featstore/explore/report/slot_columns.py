@@ -18,6 +18,7 @@ from featstore.base.table_result import (
     two_digits,
 )
 from featstore.explore.comparison import changed_text, coverage_change_text, distinct_change_text
+from featstore.explore.partition_profiles import DRIFT
 from featstore.explore.plots.frame import coverage_text, short_text
 from featstore.explore.profile import values_text
 from featstore.spec.value_names import ValueNames
@@ -261,8 +262,7 @@ _AUC = SlotColumn(
 )
 _DAY = SlotColumn(
     title="drifted most",
-    help="the partition, such as a day, with the largest drift since the one before: its "
-    f"population stability index, less what chance may do; {DEPENDENT}",
+    help=f"the partition, such as a day, with the largest drift: {DRIFT}; {DEPENDENT}",
     cell=_day,
     is_wide=True,
 )

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from featstore.base.schema import SlotSchema
 from featstore.extraction.spark.runners import check_workers, run_checked
+from featstore.extraction.spark.spark_errors import telling_errno
 from featstore.extraction.units.unit_statistics import gather_rows
 from featstore.statistics.column_statistics import Statistics, merge_statistics
 
@@ -34,9 +35,12 @@ def gather_items(
     if not items:
         return Statistics()
     check_workers(spark.sparkContext)
-    parts = spark.sparkContext.parallelize(items, len(items)).map(
-        lambda item: gather_rows(schema, read(item))
-    )
+
+    def gather(item: Item) -> Statistics:
+        with telling_errno():
+            return gather_rows(schema, read(item))
+
+    parts = spark.sparkContext.parallelize(items, len(items)).map(gather)
     found: Statistics = run_checked(
         spark.sparkContext,
         lambda: parts.treeReduce(lambda one, other: merge_statistics([one, other])),

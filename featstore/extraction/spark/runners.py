@@ -37,7 +37,7 @@ from featstore.extraction.job import (
 )
 from featstore.extraction.local import kept_memory
 from featstore.extraction.spark.java import java_environment
-from featstore.extraction.spark.spark_errors import spark_error
+from featstore.extraction.spark.spark_errors import spark_error, telling_errno
 from featstore.extraction.units.blocks import Blocks, RowBlock
 from featstore.extraction.units.buckets import (
     Bucket,
@@ -65,7 +65,7 @@ from featstore.extraction.units.unit import (
     run_unit,
     write_unit,
 )
-from featstore.files.retry import retrying
+from featstore.files.retry import RetryPolicy, retrying
 from featstore.table import delta
 from featstore.table.open import open_for_writing
 
@@ -199,9 +199,12 @@ class SparkRunner:
     def fit(self, task: FitTask, units: Sequence[Unit]) -> list[States]:
         """Runs a fitting pass as Spark tasks; their states are merged on the executors."""
         check_workers(self._context)
-        states = self._context.parallelize(units, len(units)).mapPartitions(
-            lambda of_task: [fit_units(task, of_task)]
-        )
+
+        def fit(of_task: Iterator[Unit]) -> list[States]:
+            with telling_errno():
+                return [fit_units(task, of_task)]
+
+        states = self._context.parallelize(units, len(units)).mapPartitions(fit)
         return [run_checked(self._context, lambda: states.treeReduce(merge_states))]
 
     def _run(
@@ -427,6 +430,13 @@ def _import_probe() -> Callable[[object], dict[str, str]]:
     return probe
 
 
+@contextlib.contextmanager
+def _at_work(retry: RetryPolicy) -> Iterator[None]:
+    """On a worker: what holds while it reads and writes files."""
+    with kept_memory(), retrying(retry), telling_errno():
+        yield
+
+
 def _run_items(
     task: _Task,
     write: "_Write[_Task, _Item]",
@@ -440,7 +450,7 @@ def _run_items(
 
     attempt = TaskContext.get().taskAttemptId()
     for item in items:
-        with kept_memory(), retrying(task.retry):
+        with _at_work(task.retry):
             reports = write(task, item, attempt)
         num_files.add(weigh(item))
         num_rows.add(sum(report.num_rows for report in reports))
@@ -461,7 +471,7 @@ def _write_partition(
     extractor = task.extractor()
     origin = BatchOrigin(source=f"DataFrame, partition {unit}")
     extracted = extract_batches(batches, extractor, partition, origin)
-    with kept_memory(), retrying(task.retry):
+    with _at_work(task.retry):
         reports = write_unit(task, partition, extractor, extracted, index=unit, attempt=attempt)
     num_files.add(sum(report.num_rows > 0 for report in reports))
     num_rows.add(sum(report.num_rows for report in reports))
@@ -478,7 +488,7 @@ def _cut_units(
     attempt = TaskContext.get().taskAttemptId()
     for unit, numbers in items:
         rows = cut_unit(task, unit, numbers, _BLOCK_BYTES)
-        with kept_memory(), retrying(task.retry):
+        with _at_work(task.retry):
             yield from _pieces(_ROWS, rows, num_rows.add)
             yield numbers.start, rows.report(unit.partition, attempt)
 
@@ -498,7 +508,7 @@ def _cut_partition(
     origin = BatchOrigin(source=f"DataFrame, partition {unit}")
     extracted = extract_batches(batches, extractor, partition, origin)
     rows = CutRows(task, extractor, extracted, numbers, unit, _BLOCK_BYTES)
-    with kept_memory(), retrying(task.retry):
+    with _at_work(task.retry):
         for bucket, piece in _pieces(_ROWS, rows, num_rows.add):
             yield _pickled(bucket, piece)
         yield _pickled(0, rows.report(partition, attempt))
@@ -510,7 +520,7 @@ def _cut_logs(
     """Runs on a worker: reads events of raw files, which go to the buckets of all partitions."""
     histories = {history.name: history for history in task.spec.histories}
     for name, unit in items:
-        with retrying(task.retry):
+        with telling_errno(), retrying(task.retry):
             yield from _log_pieces(cut_events(histories[name], unit), name, buckets)
 
 
@@ -576,8 +586,7 @@ def _write_bucket(
     schemas = {_ROWS: block_schema(task.spec)}
     schemas |= {history.name: event_schema(history) for history in task.spec.histories}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(kept_memory())
-        stack.enter_context(retrying(task.retry))
+        stack.enter_context(_at_work(task.retry))
         blocks = {
             name: stack.enter_context(Blocks(schema, _local_directory()))
             for name, schema in schemas.items()

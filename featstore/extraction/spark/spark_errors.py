@@ -31,6 +31,7 @@ _LOG = logging.getLogger(__name__)
 _OURS = re.compile(rf"{re.escape(errors.__name__)}\.(\w+): (.*)")
 _LOST_TASK = re.compile(r"Lost task (\S+) in stage (\S+) \(TID \d+\) \(([^)]*)\)")
 _NO_WORKER = ("Cannot run program", "PYTHON_VERSION_MISMATCH")
+_ERRNO = re.compile(r"^\[featstore errno (\d+)\]", re.MULTILINE)
 # What Thrift says of a call that a metastore does not have: Hive 4 lacks those of Hive 2 and 3.
 _NO_CALL = "Invalid method name"
 # The metastore, or the way to it, failed. What Spark itself refuses has none of these.
@@ -43,6 +44,19 @@ _FORBIDDEN = re.compile(
 )
 # The text for a socket that ended without a message, whatever ended the worker.
 _DEAD_WORKER = "Python worker exited unexpectedly"
+
+
+@contextlib.contextmanager
+def telling_errno() -> Iterator[None]:
+    """In a worker: gives the error of a store that leaves the block its `errno` as a note, so that
+    the text from which `spark_error` makes it again has it.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FeatstoreError) and error.errno is not None:
+            error.add_note(f"[featstore errno {error.errno}]")
+        raise
 
 
 def spark_error(text: str, python: str) -> FeatstoreError | None:
@@ -59,6 +73,8 @@ def spark_error(text: str, python: str) -> FeatstoreError | None:
     if ours := _OURS.findall(text):
         kind, message = ours[-1]
         error: FeatstoreError = getattr(errors, kind, FeatstoreError)(message)
+        if isinstance(error, OSError) and (numbers := _ERRNO.findall(text)):
+            error.errno = int(numbers[-1])
         return error
     if any(words in text for words in _NO_WORKER):
         return MissingDependencyError(

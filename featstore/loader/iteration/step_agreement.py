@@ -15,7 +15,7 @@ from threading import Event
 
 import torch
 
-from featstore.base.errors import ConfigError, DispatchError, StateError
+from featstore.base.errors import ConfigError, DispatchError, DispatchLostError, StateError
 from featstore.dispatch.stores.address import Store
 from featstore.dispatch.stores.base import KEYS_PER_READ, counted
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
@@ -263,7 +263,7 @@ class Agreed:
                 for i, other in others.items()
                 if other.steps < step
             ]
-            raise DispatchError(
+            raise DispatchLostError(
                 f"waited {waited_s:.0f} s at step {step} for {', '.join(silent)}, which made no "
                 "progress: see the logs of these ranks"
             )

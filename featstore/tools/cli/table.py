@@ -121,7 +121,7 @@ def inspect(
 @click.option(
     "--by-day",
     is_flag=True,
-    help="Print how each partition, such as a day, drifted from the one before, the most first.",
+    help="Print how each partition, such as a day, drifted from those before it, the most first.",
 )
 @json_option
 def profile(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore.base.errors import DispatchError
+from featstore.base.errors import DispatchError, DispatchLostError
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
@@ -91,7 +91,7 @@ def test_a_server_with_a_file_is_unreachable_once_the_timeout_is_over(
         fault(server)
         with (
             pytest.raises(
-                DispatchError, match=r"is unreachable: no answer for 2\.\d s.*last error"
+                DispatchLostError, match=r"is unreachable: no answer for 2\.\d s.*last error"
             ),
             closing(store),
         ):
@@ -213,8 +213,9 @@ def test_another_token_is_refused_without_another_attempt(monkeypatch: pytest.Mo
             monkeypatch.setenv(TOKEN_VARIABLE, token)
             with pytest.raises(
                 DispatchError, match=f"the server has another token: set {TOKEN_VARIABLE}"
-            ):
+            ) as refused:
                 bind(server.url, timeout_s=600).open()
+            assert not refused.value.may_pass
         monkeypatch.setenv(TOKEN_VARIABLE, "right")
         with closing(bind(server.url).open()) as store:
             assert store.add("n", 1) == 1

@@ -83,6 +83,8 @@ def test_two_days_are_compared_and_all_partitions_shown(
     found = shown(path)
     about = dict(found["about"])
     assert (about["days"], about["rows"]) == ("2026-11-01 → 2026-11-02", "40")
+    assert about["figures"].startswith("from stored statistics")
+    assert about.get("AUC and rates of click") == (label and "from the rows: exact")
     assert found["partitions"] == [f"dt={day}" for day in DAYS]
 
 

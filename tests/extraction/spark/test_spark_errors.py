@@ -1,12 +1,14 @@
 """What a metastore says in errors of Spark, in the words of real ones."""
 
 import errno
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
 
 from featstore.base.errors import AccessError, ChangedInputError, InputError, StoreError
-from featstore.extraction.spark.spark_errors import refused_by_spark, spark_error
+from featstore.extraction.spark.runners import run_checked
+from featstore.extraction.spark.spark_errors import refused_by_spark, spark_error, telling_errno
 
 _HIVE = "org.apache.hadoop.hive.ql.metadata.HiveException: "
 
@@ -60,6 +62,23 @@ def test_what_changed_under_a_worker_may_pass_in_the_driver() -> None:
     error = spark_error("  featstore.base.errors.ChangedInputError: a.parquet changed\n", "python3")
     assert isinstance(error, ChangedInputError)
     assert error.may_pass
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_a_store_that_fails_under_a_task_has_its_errno_in_the_driver(
+    spark: Any, number: int
+) -> None:
+    def read(_: object) -> None:
+        failed = StoreError("s3://b/a.parquet: no such bucket")
+        failed.errno = number
+        with telling_errno():
+            raise failed
+
+    job = spark.sparkContext.parallelize([0], 1).map(read)
+    with pytest.raises(StoreError, match=r"^s3://b/a\.parquet: no such bucket$") as met:
+        run_checked(spark.sparkContext, job.collect)
+    assert (met.value.errno, met.value.may_pass) == (number, number == errno.EIO)
+    assert not hasattr(met.value, "__notes__")
 
 
 def test_what_spark_refuses_is_told() -> None:
