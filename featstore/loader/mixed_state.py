@@ -153,9 +153,9 @@ class MixedState:
 def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merges the states that all workers saved at one step into one state.
 
-    A worker that has ended its iteration may be merged with others that have not. Between two
-    epochs of one iteration workers may be in different epochs; save one step later then. In a
-    mixture they may be in different passes over a table: the merged state is in the earliest one.
+    Workers may be in two epochs that follow each other, and some may have ended their iteration.
+    In a mixture they may be in different passes over a table: the merged state is in the earliest
+    one.
 
     Args:
         states: The results of `state_dict` of all workers.
@@ -164,7 +164,7 @@ def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         A state for `load_state_dict`, with any number of workers.
 
     Raises:
-        StateError: The states are not of one step of one run, or are in different epochs.
+        StateError: The states are not of one step of one run, or are further apart.
     """
     states = list(states)
     if not any(isinstance(state, Mapping) and MIXED_FORMAT in state for state in states):

@@ -340,7 +340,7 @@ class Iteration:
             none = NewFiles(files=SelectedFiles.of(()), table=self._job.table)
             self._job = self._job.of_plan(none)
         plan = self._plan_of_state()
-        self.delivery.end_epoch(is_last=is_last, keeps_done=self.pauses, **plan)
+        self.delivery.end_epoch(is_last=is_last, **plan)
         self._reports.bad_files.clear()  # They are counted and warned of again.
 
     def _plan_of_state(self) -> dict[str, Any]:
@@ -365,7 +365,7 @@ class Iteration:
         return sum(
             (claim.end_row or claim.split.num_rows) - claim.start_row
             for epoch in range(self.delivery.state.epoch, end)
-            for _, claims in self._turns(epoch, start.done if epoch == start.epoch else {})
+            for _, claims in self._turns(epoch, start.delivered.get(epoch, {}))
             for claim in claims
         )
 
