@@ -417,13 +417,14 @@ class Delivery:
         at = self._state_with(())
         self._ended = at if is_last else None
         first_epoch = epoch if is_last else at.first_epoch
+        is_next = epoch == at.epoch + 1  # A stop may pass epochs over.
         # Of several workers, one may end an epoch earlier. Its state keeps how that ended, so that
-        # it can be merged with those of workers that are still in it. A stop may pass epochs over,
-        # and the next epoch of a followed table has another plan.
-        has_before = at.num_workers > 1 and epoch == at.epoch + 1 and (is_last or not plan)
-        known: dict[str, Any] = {"ended": at.done if has_before else None, "ahead": {}, "done": {}}
-        turned = replace(at, epoch=epoch, first_epoch=first_epoch, **known, **plan)
-        self._position = turned, Claims(self._claims.tells, at.ahead)
+        # it can be merged with those of workers that are still in it. The next epoch of a followed
+        # table has another plan.
+        keeps_done = at.num_workers > 1 and is_next and (is_last or not plan)
+        turned = replace(at, epoch=epoch, first_epoch=first_epoch, done={}, ahead={}, **plan)
+        turned = replace(turned, ended=at.done if keeps_done else None)
+        self._position = turned, Claims(self._claims.tells, at.ahead if is_next else {})
 
     def _state_with(self, segments: Iterable[Segment]) -> LoaderState:
         """The state after what was delivered last, and then these segments."""

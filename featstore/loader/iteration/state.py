@@ -41,8 +41,9 @@ _DIFFERENCES = {
     ),
 }
 _EPOCHS_APART = (
-    "; workers may be in two epochs that follow each other: save all states at one step, and where "
-    "an epoch has few batches for each worker, iterate once for each epoch (num_epochs 1)"
+    "; workers may be in two epochs that follow each other, not of a followed table: keep the "
+    "checkpoint before, and save all states at one step; where an epoch has few batches for each "
+    "worker, iterate once for each epoch (num_epochs 1)"
 )
 
 
@@ -168,17 +169,8 @@ class LoaderState:
             return self
         has_ended = self.epoch == self.first_epoch  # Its iteration, at the end of the last epoch.
         first_epoch = self.epoch - self.num_epochs if has_ended else self.first_epoch
-        known: dict[str, Any] = {"done": self.ended, "ended": None, "ahead": self.done}
-        return replace(self, epoch=epoch, first_epoch=first_epoch, **known)
-
-    def in_pass(self, epoch: int) -> "LoaderState":
-        """The state of a worker of a mixture as of an earlier epoch of its iteration, in which
-        others still are. Of the one before its own it knows what it has delivered.
-        """
-        if epoch == self.epoch:
-            return self
-        known = self.ended if epoch == self.epoch - 1 else None
-        return replace(self, epoch=epoch, done=known or {}, ended=None)
+        before = replace(self, epoch=epoch, first_epoch=first_epoch, done=self.ended)
+        return replace(before, ended=None, ahead=self.done)
 
     def require_own(self, index: int, num_workers: int) -> None:
         """StateError if the state is not that of this worker alone."""
@@ -228,8 +220,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         _require_same_run(state, first, workers)
         workers.update(state.workers)
         done, ahead = _united(done, state.done), _united(ahead, state.ahead)
-    known = {"workers": tuple(sorted(workers)), "done": done, "ahead": ahead}
-    return replace(first, ended=None, **known).to_json()
+    merged = replace(first, workers=tuple(sorted(workers)), done=done, ended=None, ahead=ahead)
+    return merged.to_json()
 
 
 def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int]) -> None:
