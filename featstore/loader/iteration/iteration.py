@@ -149,8 +149,8 @@ class Iteration:
         if is_one_of_several and self._job.num_epochs > 1:
             raise StateError(
                 "a StatefulDataLoader of several workers: expected a loader with num_epochs 1, "
-                f"found {self._job.num_epochs}: workers may be in different epochs, whose states "
-                "cannot be merged; iterate once for each epoch"
+                f"found {self._job.num_epochs}: workers may be more than one epoch apart, and such "
+                "states cannot be merged; iterate once for each epoch"
             )
         return self.delivery.state_with_given
 

@@ -41,9 +41,9 @@ _DIFFERENCES = {
     ),
 }
 _EPOCHS_APART = (
-    "; workers may be in two epochs that follow each other, not of a followed table: keep the "
-    "checkpoint before, and save all states at one step; where an epoch has few batches for each "
-    "worker, iterate once for each epoch (num_epochs 1)"
+    ": expected states of one step, of one epoch or of two that follow each other (of a followed "
+    "table one): keep the checkpoint before and save some steps later; where an epoch has few "
+    "batches for each worker, iterate once for each epoch (num_epochs 1)"
 )
 
 

@@ -351,6 +351,23 @@ def test_after_the_last_epoch_a_state_says_how_it_ended(num_workers: int) -> Non
     assert (ended.epoch, ended.first_epoch, ended.done) == (0, 0, done)
 
 
+def test_what_was_delivered_of_the_next_epoch_is_delivered_once_that_begins() -> None:
+    ahead, kept = {2: 1}, {"num_workers": 2, "num_epochs": 3, "ahead": {2: 1}}
+    start = LoaderState(**{**vars(START), **kept})
+    delivery = delivery_of(start)
+    delivery.add(Progress(segments_of(STREAM)))
+    delivery.acknowledge()
+    done = dict.fromkeys(range(len(SPLITS)), "complete")
+    assert delivery.state.delivered == {0: done, 1: ahead}
+    delivery.end_epoch(is_last=False)
+    state = delivery.state
+    assert (state.first_epoch, state.delivered, state.ended) == (0, {1: ahead}, done)
+    # A stop passes it over, unless it has begun.
+    stopped = delivery_of(start)
+    stopped.stop(3)
+    assert (stopped.state.delivered, stopped.state.ended) == ({3: {}}, None)
+
+
 def test_what_is_delivered_while_the_store_is_told_is_told_next() -> None:
     delivery = delivery_of()
     reports = []
