@@ -106,7 +106,9 @@ def test_another_format_is_refused(data: Any) -> None:
         LoaderState.from_json(data)
 
 
-@pytest.mark.parametrize("changed", [{"partial": []}, {"complete": [3]}, {"ahead": []}, {"more": 1}])
+@pytest.mark.parametrize(
+    "changed", [{"partial": []}, {"complete": [3]}, {"ahead": []}, {"more": 1}]
+)
 def test_a_damaged_state_is_refused(changed: Any) -> None:
     with pytest.raises(StateError, match="damaged, or edited by hand"):
         LoaderState.from_json(STATE.to_json() | changed)
