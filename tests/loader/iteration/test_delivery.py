@@ -191,10 +191,10 @@ class Deliveries(RuleBasedStateMachine):
             written.is_written = True
 
     @precondition(lambda self: self.stop_at is None)
-    @rule()
-    def stop(self) -> None:
-        self.stop_at = len(self.model.added)
-        self.delivery.stop(7)
+    @rule(num_epochs=st.integers(1, 2))
+    def stop(self, num_epochs: int) -> None:
+        self.stop_at, self.next_epoch = len(self.model.added), self.epoch + num_epochs
+        self.delivery.stop(self.next_epoch)
 
     @precondition(lambda self: self.stop_at is None)
     @rule()
@@ -292,9 +292,10 @@ class Deliveries(RuleBasedStateMachine):
         state, model = self.delivery.state, self.model
         assert self.delivery.is_stopped is self.is_stopped
         if self.is_stopped:
-            assert (state.epoch, state.first_epoch, state.done) == (7, 7, {})
+            assert (state.first_epoch, state.delivered) == (state.epoch, {self.next_epoch: {}})
             done = done_of(model.rows(model.num_delivered))
-            assert state.ended == (done if state.num_workers > 1 else None)
+            keeps_done = state.num_workers > 1 and self.next_epoch == self.epoch + 1
+            assert state.ended == (done if keeps_done else None)
             assert self.delivery.state_with_given.done == done
         else:
             assert state.epoch == self.epoch
