@@ -100,7 +100,7 @@ def slow(*case: Any) -> Any:
 
 CASES = [
     ("static", "pad", 2, False),
-    slow("rank", "pad", 2, False),
+    ("rank", "pad", 2, False),
     *(slow("dynamic", tail, 2, False) for tail in ("pad", "join", "drop")),
     slow("dynamic", "join", 3, False),
     slow("dynamic", "pad", 2, True),
