@@ -105,10 +105,7 @@ def save(
     loader: FeatureLoader,
 ) -> None:
     """Writes a checkpoint. All ranks call it after the same step."""
-    states = gathered(loader.state_dict())
-    if len({state["epoch"] for state in states}) > 1:
-        return  # Some ranks are in the next epoch already: the checkpoint before this one stays.
-    state = FeatureLoader.merge_states(states)
+    state = FeatureLoader.merge_states(gathered(loader.state_dict()))
     if is_first():
         parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save({"step": step, "loader": state, **parts}, checkpoint.with_suffix(".part"))

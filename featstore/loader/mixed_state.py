@@ -4,7 +4,7 @@ The format is a contract (docs/contracts.md, tests/golden/mixed_state.json).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
@@ -145,7 +145,8 @@ class MixedState:
         epoch = self.epoch + 1
         first = epoch * num_passes(self.stop)
         begun = {"epoch": first, "first_epoch": first, "complete": [], "partial": {}}
-        tables = [{k: v for k, v in each.items() if k != "ended"} | begun for each in self.tables]
+        left = ("ended", "ahead")
+        tables = [{k: v for k, v in each.items() if k not in left} | begun for each in self.tables]
         turns = Turns.begin(self.turns.weights)
         return MixedState(stop=self.stop, epoch=epoch, turns=turns, tables=tuple(tables))
 
@@ -153,9 +154,9 @@ class MixedState:
 def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merges the states that all workers saved at one step into one state.
 
-    A worker that has ended its iteration may be merged with others that have not. Between two
-    epochs of one iteration workers may be in different epochs; save one step later then. In a
-    mixture they may be in different passes over a table: the merged state is in the earliest one.
+    Workers may be in two epochs that follow each other, and some may have ended their iteration.
+    In a mixture they may be in different passes over a table: the merged state is in the earliest
+    one.
 
     Args:
         states: The results of `state_dict` of all workers.
@@ -164,7 +165,7 @@ def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         A state for `load_state_dict`, with any number of workers.
 
     Raises:
-        StateError: The states are not of one step of one run, or are in different epochs.
+        StateError: The states are not of one step of one run, or are further apart.
     """
     states = list(states)
     if not any(isinstance(state, Mapping) and MIXED_FORMAT in state for state in states):
@@ -190,12 +191,17 @@ def merge_any_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _merged(i: int, states: Sequence[MixedState]) -> dict[str, Any]:
-    """The state of one table's loader, in the earliest pass that a worker is in. What others have
-    delivered of later passes is left out, so it is read again.
+    """The state of one table's loader, in the earliest pass that a worker is in. What workers more
+    than one pass further have delivered is left out, so it is read again.
     """
     with naming(f"tables[{i}]"):
         tables = [LoaderState.from_json(state.tables[i]) for state in states]
         earliest = min(table.epoch for table in tables)
         if states[0].stop == ALL_EXHAUSTED:
-            tables = [table.in_pass(earliest) for table in tables]
+            tables = [
+                table
+                if table.in_epoch(earliest).epoch == earliest
+                else replace(table, epoch=earliest, done={}, ended=None, ahead={})
+                for table in tables
+            ]
         return merge_states(table.to_json() for table in tables)

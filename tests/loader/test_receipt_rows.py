@@ -294,3 +294,23 @@ def test_a_state_of_all_workers_counts_as_one(tmp_path: Path, table_url: str) ->
         given = rows_of(itertools.islice(loader, 4))
         state = merged_state([loader])
     assert rows_with(run.ask_of_state(state).epochs[0], "delivered") == {*given} & MATCHING
+
+
+def test_a_state_of_workers_in_two_epochs_counts_both(
+    tmp_path: Path, table_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the 7 batches of an epoch one rank has 4 and the other 3."""
+    run = Run(tmp_path, table_url, num_epochs=2, order="static", batch_size=40)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    states, given = [], list[int]()
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        with run.loader() as loader:
+            given += rows_of(itertools.islice(loader, 4))
+            loader.ack()
+            states.append(loader.state_dict())
+    assert [state["epoch"] for state in states] == [0, 1]
+    first, second = run.ask_of_state(FeatureLoader.merge_states(states)).epochs
+    assert (first.epoch, second.epoch) == (0, 1)
+    assert rows_with(first, "delivered") == MATCHING
+    assert rows_with(second, "delivered") == {*given[-40:]} & MATCHING

@@ -267,18 +267,17 @@ class Delivery:
             self._stop_epoch, self._left_of = epoch, (limits, num_own_rows)
             self._deliver_without_batch()
 
-    def end_epoch(self, *, is_last: bool, keeps_done: bool = False, **plan: Any) -> None:
+    def end_epoch(self, *, is_last: bool, **plan: Any) -> None:
         """Moves the state to the next epoch, once all of this one is delivered.
 
         Args:
             is_last: Whether the iteration ends, so that the next epoch is of another one.
-            keeps_done: Whether the state keeps what is delivered of this one even if not.
             plan: The fields of a state that change with the plan of a followed table.
         """
         self.require_own_process()
         with self._lock:
             epoch = self._position[0].epoch + 1
-            self._turn(epoch, is_last=is_last, keeps_done=keeps_done, **plan)
+            self._turn(epoch, is_last=is_last, **plan)
             self._claims = self._position[1]
 
     def reopen(self) -> None:
@@ -414,15 +413,18 @@ class Delivery:
         if self.is_ahead:
             self._changed.notify_all()
 
-    def _turn(self, epoch: int, *, is_last: bool, keeps_done: bool = False, **plan: Any) -> None:
+    def _turn(self, epoch: int, *, is_last: bool, **plan: Any) -> None:
         at = self._state_with(())
         self._ended = at if is_last else None
         first_epoch = epoch if is_last else at.first_epoch
-        # Of several workers, one may end earlier. Its state keeps how the epoch ended, so that it
-        # can be merged with those of workers that are still in it.
-        ended = at.done if (is_last or keeps_done) and at.num_workers > 1 else None
-        turned = replace(at, epoch=epoch, first_epoch=first_epoch, ended=ended, done={}, **plan)
-        self._position = turned, Claims(self._claims.tells, {})
+        is_next = epoch == at.epoch + 1  # A stop may pass epochs over.
+        # Of several workers, one may end an epoch earlier. Its state keeps how that ended, so that
+        # it can be merged with those of workers that are still in it. The next epoch of a followed
+        # table has another plan.
+        keeps_done = at.num_workers > 1 and is_next and (is_last or not plan)
+        turned = replace(at, epoch=epoch, first_epoch=first_epoch, done={}, ahead={}, **plan)
+        turned = replace(turned, ended=at.done if keeps_done else None)
+        self._position = turned, Claims(self._claims.tells, at.ahead if is_next else {})
 
     def _state_with(self, segments: Iterable[Segment]) -> LoaderState:
         """The state after what was delivered last, and then these segments."""

@@ -149,8 +149,8 @@ class Iteration:
         if is_one_of_several and self._job.num_epochs > 1:
             raise StateError(
                 "a StatefulDataLoader of several workers: expected a loader with num_epochs 1, "
-                f"found {self._job.num_epochs}: workers may be in different epochs, whose states "
-                "cannot be merged; iterate once for each epoch"
+                f"found {self._job.num_epochs}: workers may be more than one epoch apart, and such "
+                "states cannot be merged; iterate once for each epoch"
             )
         return self.delivery.state_with_given
 
@@ -340,7 +340,7 @@ class Iteration:
             none = NewFiles(files=SelectedFiles.of(()), table=self._job.table)
             self._job = self._job.of_plan(none)
         plan = self._plan_of_state()
-        self.delivery.end_epoch(is_last=is_last, keeps_done=self.pauses, **plan)
+        self.delivery.end_epoch(is_last=is_last, **plan)
         self._reports.bad_files.clear()  # They are counted and warned of again.
 
     def _plan_of_state(self) -> dict[str, Any]:
@@ -365,7 +365,7 @@ class Iteration:
         return sum(
             (claim.end_row or claim.split.num_rows) - claim.start_row
             for epoch in range(self.delivery.state.epoch, end)
-            for _, claims in self._turns(epoch, start.done if epoch == start.epoch else {})
+            for _, claims in self._turns(epoch, start.delivered.get(epoch, {}))
             for claim in claims
         )
 

@@ -290,15 +290,13 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
 
     def num_static_batches(self, start: LoaderState, worker_info: WorkerInfo) -> int:
         """How many batches of the remaining epochs a worker gets in order `static`."""
-        num_rows, num_done = self._num_rows(start)
-        later = start.first_epoch + self.num_epochs - start.epoch - 1
         count = partial(
             num_static_batches,
             worker_info=worker_info,
             batch_rows=self.batch_size,
             drop_last=self.drop_last,
         )
-        return count(num_rows - num_done) + later * count(num_rows)
+        return sum(times * count(num_rows) for num_rows, times in self._rows_left(start))
 
     def require_dealt(self, worker: LoaderWorker) -> None:
         """ConfigError if batches are dealt out to several workers by number, and where they end
@@ -326,18 +324,21 @@ class Job(EpochOptions, BatchOptions, ProcessOptions):
             or self.listing is not None
         ):
             return None
-        num_rows, num_done = self._num_rows(start)
-        return (start.first_epoch + self.num_epochs - start.epoch) * num_rows - num_done
+        return sum(times * num_rows for num_rows, times in self._rows_left(start))
 
-    def _num_rows(self, start: LoaderState) -> tuple[int, int]:
-        """The rows of an epoch, and how many of the state's epoch are delivered."""
-        plan = self.plan(start.epoch)
-        num_done = sum(
-            end - first
-            for index, rows in start.done.items()
-            for first, end in as_ranges(rows, plan[index].num_rows)
-        )
-        return plan.num_rows, num_done
+    def _rows_left(self, start: LoaderState) -> list[tuple[int, int]]:
+        """The rows that the remaining epochs still have, and of how many epochs that is so."""
+        left = []
+        for epoch, done in start.delivered.items():
+            plan = self.plan(epoch)
+            num_done = sum(
+                end - first
+                for index, rows in done.items()
+                for first, end in as_ranges(rows, plan[index].num_rows)
+            )
+            left.append((plan.num_rows - num_done, 1))
+        num_whole = start.first_epoch + self.num_epochs - start.epoch - len(left)
+        return [*left, (plan.num_rows, num_whole)]
 
     def num_steps(self, start: LoaderState, worker: LoaderWorker) -> int | None:
         """How many steps a worker makes if all ranks make the same number, as `tail` says; None if

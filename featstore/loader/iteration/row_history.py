@@ -19,7 +19,7 @@ from featstore.base.redaction import redact
 from featstore.base.text_table import Printed
 from featstore.decoded.file_sources import files_in_place
 from featstore.dispatch.epochs import EpochNote, announced_in_run, read_splits
-from featstore.dispatch.plan import Plan, Split, as_ranges
+from featstore.dispatch.plan import Done, Plan, Split, as_ranges
 from featstore.dispatch.receipt import (
     EpochSize,
     Fate,
@@ -168,8 +168,9 @@ def row_history(
             _require_windows(store, note, job)
             epochs.append(_epoch_rows(note.name, job, note.epoch, rows, _in_store(store, note)))
         if state is not None:
-            name = f"epoch {state.epoch} of the state"
-            epochs.append(_epoch_rows(name, job, state.epoch, rows, _in_state(state)))
+            for number, done in state.delivered.items():
+                name = f"epoch {number} of the state"
+                epochs.append(_epoch_rows(name, job, number, rows, _in_state(done)))
     return RowHistory(
         table=redact(snapshot.url),
         version=snapshot.version,
@@ -339,13 +340,13 @@ def _in_store(store: Store, note: EpochNote) -> _Known:
     return known
 
 
-def _in_state(state: LoaderState) -> _Known:
-    """What a state says of its epoch."""
+def _in_state(done: Done) -> _Known:
+    """What a state says of an epoch."""
 
     def known(plan: Plan, positions: Sequence[int]) -> Iterator[tuple[int, Any, Ranges]]:
         for index in positions:
             row, found, num_rows = 0, list[Stretch](), plan[index].num_rows
-            for first, end in (*as_ranges(state.done.get(index, 0), num_rows), (num_rows,) * 2):
+            for first, end in (*as_ranges(done.get(index, 0), num_rows), (num_rows,) * 2):
                 found.append(Stretch(first=row, end=first, fate=Fate.MISSING))
                 found.append(Stretch(first=first, end=end, fate=Fate.DELIVERED))
                 row = end

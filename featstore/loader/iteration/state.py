@@ -41,8 +41,9 @@ _DIFFERENCES = {
     ),
 }
 _EPOCHS_APART = (
-    "; workers cross the border of two epochs at different steps: keep the last checkpoint and "
-    "save one step later, or iterate once for each epoch (num_epochs 1)"
+    ": expected states of one step, of one epoch or of two that follow each other (of a followed "
+    "table one): keep the checkpoint before and save some steps later; where an epoch has few "
+    "batches for each worker, iterate once for each epoch (num_epochs 1)"
 )
 
 
@@ -65,7 +66,8 @@ class LoaderState:
         done: What was delivered of the current epoch.
         followed: Of a followed table, as `Follower.followed`; otherwise None.
         ended: What one of several workers had delivered of the epoch before, in which others may
-            still be: once its iteration has ended, and in each epoch of a table of a mixture.
+            still be.
+        ahead: What workers that were an epoch further had delivered of the next epoch.
     """
 
     table: str
@@ -81,22 +83,25 @@ class LoaderState:
     done: Done = field(default_factory=dict)
     followed: tuple[int | None, int | None] | None = None
     ended: Done | None = None
+    ahead: Done = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`. Complete splits are ranges that include both ends."""
         fields = {
             key: value
             for key, value in asdict(self).items()
-            if key not in ("done", "ended", "followed")
+            if key not in ("done", "ended", "ahead", "followed")
         }
         fields |= {} if self.followed is None else {"followed": list(self.followed)}
         ended = {} if self.ended is None else {"ended": _done_to_json(self.ended)}
+        ahead = {"ahead": _done_to_json(self.ahead)} if self.ahead else {}
         return {
             "format": FORMAT,
             **fields,
             "workers": list(self.workers),
             **_done_to_json(self.done),
             **ended,
+            **ahead,
         }
 
     @classmethod
@@ -111,7 +116,7 @@ class LoaderState:
             found = data.get("format") if isinstance(data, Mapping) else data
             raise StateError(f"loader state: expected format {FORMAT}, found {found!r}")
         try:
-            apart = ("format", "complete", "partial", "workers", "ended", "followed")
+            apart = ("format", "complete", "partial", "workers", "ended", "ahead", "followed")
             fields = {key: value for key, value in data.items() if key not in apart}
             followed = tuple(data["followed"]) if "followed" in data else None
             ended = _done_of_json(data["ended"]) if "ended" in data else None
@@ -121,6 +126,7 @@ class LoaderState:
                 done=_done_of_json(data),
                 followed=followed,
                 ended=ended,
+                ahead=_done_of_json(data["ahead"]) if "ahead" in data else {},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"loader state: damaged, or edited by hand: {error}") from error
@@ -150,20 +156,21 @@ class LoaderState:
                     f"arguments of the saved one{advice}"
                 )
 
-    def before_end(self) -> "LoaderState":
-        """The state of a worker that has just ended its iteration, at the end of its last epoch."""
-        assert self.ended is not None
-        epoch, first_epoch = self.epoch - 1, self.epoch - self.num_epochs
-        return replace(self, epoch=epoch, first_epoch=first_epoch, done=self.ended, ended=None)
+    @property
+    def delivered(self) -> dict[int, Done]:
+        """What was delivered, by epoch."""
+        return {self.epoch: self.done} | ({self.epoch + 1: self.ahead} if self.ahead else {})
 
-    def in_pass(self, epoch: int) -> "LoaderState":
-        """The state of a worker of a mixture as of an earlier epoch of its iteration, in which
-        others still are. Of the one before its own it knows what it has delivered.
+    def in_epoch(self, epoch: int) -> "LoaderState":
+        """The state as of the epoch before its own, in which other workers still are; the state
+        itself if it is of another epoch, or does not know what the worker had delivered then.
         """
-        if epoch == self.epoch:
+        if self.epoch != epoch + 1 or self.ended is None:
             return self
-        known = self.ended if epoch == self.epoch - 1 else None
-        return replace(self, epoch=epoch, done=known or {}, ended=None)
+        has_ended = self.epoch == self.first_epoch  # Its iteration, at the end of the last epoch.
+        first_epoch = self.epoch - self.num_epochs if has_ended else self.first_epoch
+        before = replace(self, epoch=epoch, first_epoch=first_epoch, done=self.ended)
+        return replace(before, ended=None, ahead=self.done)
 
     def require_own(self, index: int, num_workers: int) -> None:
         """StateError if the state is not that of this worker alone."""
@@ -189,8 +196,7 @@ class LoaderState:
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merges the states that all workers saved at one step into one state.
 
-    A worker that has ended its iteration may be merged with others that have not. Between two
-    epochs of one iteration workers may be in different epochs; save one step later then.
+    Workers may be in two epochs that follow each other, and some may have ended their iteration.
 
     Args:
         states: The results of `state_dict` of all workers.
@@ -199,24 +205,23 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         A state for `load_state_dict`, with any number of workers.
 
     Raises:
-        StateError: The states are not of one step of one run, or are in different epochs.
+        StateError: The states are not of one step of one run, or are further apart.
     """
     parsed = [LoaderState.from_json(state) for state in states]
     if not parsed:
         raise StateError("merge_states: expected the states of all workers, found none")
     epoch = min(state.epoch for state in parsed)
-    parsed = [
-        state.before_end() if state.epoch == epoch + 1 and state.ended is not None else state
-        for state in parsed
-    ]
+    parsed = [state.in_epoch(epoch) for state in parsed]
     first = next((state for state in parsed if not _awaits_plan(state)), parsed[0])
     workers: set[int] = set()
-    done: dict[int, Rows] = {}
+    done: Done = {}
+    ahead: Done = {}
     for state in parsed:
         _require_same_run(state, first, workers)
         workers.update(state.workers)
-        done = _united(done, state.done)
-    return replace(first, workers=tuple(sorted(workers)), done=done, ended=None).to_json()
+        done, ahead = _united(done, state.done), _united(ahead, state.ahead)
+    merged = replace(first, workers=tuple(sorted(workers)), done=done, ended=None, ahead=ahead)
+    return merged.to_json()
 
 
 def _require_same_run(state: LoaderState, first: LoaderState, workers: set[int]) -> None:

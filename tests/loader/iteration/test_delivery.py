@@ -191,10 +191,10 @@ class Deliveries(RuleBasedStateMachine):
             written.is_written = True
 
     @precondition(lambda self: self.stop_at is None)
-    @rule()
-    def stop(self) -> None:
-        self.stop_at = len(self.model.added)
-        self.delivery.stop(7)
+    @rule(num_epochs=st.integers(1, 2))
+    def stop(self, num_epochs: int) -> None:
+        self.stop_at, self.next_epoch = len(self.model.added), self.epoch + num_epochs
+        self.delivery.stop(self.next_epoch)
 
     @precondition(lambda self: self.stop_at is None)
     @rule()
@@ -292,9 +292,10 @@ class Deliveries(RuleBasedStateMachine):
         state, model = self.delivery.state, self.model
         assert self.delivery.is_stopped is self.is_stopped
         if self.is_stopped:
-            assert (state.epoch, state.first_epoch, state.done) == (7, 7, {})
+            assert (state.first_epoch, state.delivered) == (state.epoch, {self.next_epoch: {}})
             done = done_of(model.rows(model.num_delivered))
-            assert state.ended == (done if state.num_workers > 1 else None)
+            keeps_done = state.num_workers > 1 and self.next_epoch == self.epoch + 1
+            assert state.ended == (done if keeps_done else None)
             assert self.delivery.state_with_given.done == done
         else:
             assert state.epoch == self.epoch
@@ -349,6 +350,23 @@ def test_after_the_last_epoch_a_state_says_how_it_ended(num_workers: int) -> Non
     assert (state.epoch, state.first_epoch, state.done) == (1, 1, {})
     assert state.ended == (None if num_workers == 1 else done)
     assert (ended.epoch, ended.first_epoch, ended.done) == (0, 0, done)
+
+
+def test_what_was_delivered_of_the_next_epoch_is_delivered_once_that_begins() -> None:
+    ahead, kept = {2: 1}, {"num_workers": 2, "num_epochs": 3, "ahead": {2: 1}}
+    start = LoaderState(**{**vars(START), **kept})
+    delivery = delivery_of(start)
+    delivery.add(Progress(segments_of(STREAM)))
+    delivery.acknowledge()
+    done = dict.fromkeys(range(len(SPLITS)), "complete")
+    assert delivery.state.delivered == {0: done, 1: ahead}
+    delivery.end_epoch(is_last=False)
+    state = delivery.state
+    assert (state.first_epoch, state.delivered, state.ended) == (0, {1: ahead}, done)
+    # A stop passes it over, unless it has begun.
+    stopped = delivery_of(start)
+    stopped.stop(3)
+    assert (stopped.state.delivered, stopped.state.ended) == ({3: {}}, None)
 
 
 def test_what_is_delivered_while_the_store_is_told_is_told_next() -> None:

@@ -75,11 +75,12 @@ def test_batches_in_static_order_are_as_many_as_the_claims_of_all_epochs_make(
         ordering=STATIC,
         drop_last=drop_last,
     )
-    start = replace(job.start(7, 7, ALONE), done=data.draw(states(sizes)))
+    done, ahead = data.draw(states(sizes)), data.draw(states(sizes))
+    start = replace(job.start(7, 7, ALONE), done=done, ahead=ahead)
     for worker in range(num_workers):
         seat = WorkerInfo(index=worker, num_workers=num_workers)
         expected = 0
-        for epoch, done in ((7, start.done), (8, {})):
+        for epoch, done in ((7, start.done), (8, start.ahead)):
             [(_, claims)] = job.turns(epoch, seat, done, no_recording)
             rows = sum(claim.end_row - claim.start_row for claim in claims)
             expected += rows // batch_size if drop_last else -(-rows // batch_size)
@@ -99,6 +100,8 @@ def test_the_rows_that_are_left_are_those_of_all_epochs_without_the_delivered_on
     )
     start = replace(job.start(3, 3, ALONE), done=done)
     assert job.num_rows_left(start) == num_epochs * sum(sizes) - num_done
+    next_two = replace(start, ahead=done)
+    assert num_epochs == 1 or job.num_rows_left(next_two) == num_epochs * sum(sizes) - 2 * num_done
     last = replace(start, first_epoch=4 - num_epochs)
     assert job.num_rows_left(last) == sum(sizes) - num_done
 
@@ -227,10 +230,10 @@ def test_a_resumed_worker_is_itself_and_goes_on_with_what_all_had_delivered(
     snapshot: Snapshot,
 ) -> None:
     job, worker = job_of(snapshot), replace(ALONE, index=1, num_workers=3)
-    saved = replace(job.start(2, 1, ALONE), done={0: 4}, ended={1: 2})
+    saved = replace(job.start(2, 1, ALONE), done={0: 4}, ended={1: 2}, ahead={2: 1})
     state = job.resumed(saved, worker)
     assert (state.workers, state.num_workers) == ((1,), 3)
-    assert (state.done, state.ended, state.epoch) == ({0: 4}, None, 2)
+    assert (state.delivered, state.ended) == ({2: {0: 4}, 3: {2: 1}}, None)
     job.start(2, 1, ALONE).require_fit(state)
 
 

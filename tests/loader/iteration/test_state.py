@@ -37,6 +37,13 @@ def test_the_state_of_a_followed_table_says_which_versions_besides(followed: Any
     assert LoaderState.from_json(json.loads(json.dumps(state.to_json()))) == state
 
 
+def test_the_state_of_workers_in_two_epochs_says_what_was_delivered_of_both() -> None:
+    state = LoaderState(**{**vars(STATE), "ahead": {0: 7, 2: "complete", 3: ((1, 2), (4, 5))}})
+    parts = {"complete": [[2, 2]], "partial": {"0": 7, "3": [[1, 2], [4, 5]]}}
+    assert state.to_json() == STATE.to_json() | {"ahead": parts}
+    assert LoaderState.from_json(json.loads(json.dumps(state.to_json()))) == state
+
+
 @given(st.dictionaries(st.integers(0, 30), st.one_of(st.integers(1, 99), st.just("complete"))))
 def test_a_state_survives_json(done: Any) -> None:
     state = LoaderState(**{**vars(STATE), "done": done})
@@ -73,7 +80,8 @@ def test_a_merged_state_with_workers_missing_is_refused() -> None:
         ({"plan": "x", "request": "x"}, "`where`"),
         ({"request": "x"}, "selection: slots"),
         ({"seed": 8}, "seed: 8 and"),
-        ({"epoch": 2}, "epoch: 2 and"),
+        ({"epoch": 2}, "epoch: 2 and 3: expected states of one step.*num_epochs 1"),
+        ({"epoch": 5, "ended": {}}, "epoch: 5 and 3: expected states of one step"),
         ({"num_workers": 4}, "num_workers: 4 and"),
     ],
 )
@@ -98,7 +106,9 @@ def test_another_format_is_refused(data: Any) -> None:
         LoaderState.from_json(data)
 
 
-@pytest.mark.parametrize("changed", [{"partial": []}, {"complete": [3]}, {"more": 1}])
+@pytest.mark.parametrize(
+    "changed", [{"partial": []}, {"complete": [3]}, {"ahead": []}, {"more": 1}]
+)
 def test_a_damaged_state_is_refused(changed: Any) -> None:
     with pytest.raises(StateError, match="damaged, or edited by hand"):
         LoaderState.from_json(STATE.to_json() | changed)
@@ -115,3 +125,14 @@ def test_a_worker_that_has_ended_its_pass_merges_with_others_that_have_not() -> 
     all_ended = merge_states([{**ended, "workers": [worker]} for worker in range(3)])
     assert (all_ended["epoch"], all_ended["complete"], "ended" in all_ended) == (4, [], False)
     assert LoaderState.from_json(ended).to_json() == ended
+
+
+def test_workers_of_which_some_are_in_the_next_epoch_merge_with_what_is_delivered_of_it() -> None:
+    resumed = {"first_epoch": 3, "epoch": 3, "ahead": {0: 3, 5: 2}}
+    crossed = saved(0, first_epoch=3, epoch=4, done={0: 9, 5: 2}, ended={0: "complete", 3: 7})
+    going = [saved(worker, done={worker: 5}, **resumed) for worker in (1, 2)]
+    merged = LoaderState.from_json(merge_states([going[0], crossed, going[1]]))
+    assert (merged.epoch, merged.first_epoch, merged.ended) == (3, 3, None)
+    assert merged.delivered == {3: {0: "complete", 1: 5, 2: 5, 3: 7}, 4: {0: 9, 5: 2}}
+    all_crossed = merge_states([{**crossed, "workers": [worker]} for worker in range(3)])
+    assert (all_crossed["epoch"], all_crossed.keys() & {"ended", "ahead"}) == (4, set())

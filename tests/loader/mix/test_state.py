@@ -91,12 +91,12 @@ def test_an_epoch_has_ended_once_it_has_for_all_workers(who: tuple[bool, bool]) 
 
 def test_after_its_end_the_next_epoch_begins() -> None:
     passes = {"num_epochs": MOST_PASSES, "first_epoch": 0}
-    tables = ({"done": {0: 5}, "epoch": 1, **passes}, {"epoch": 2, **passes})
+    tables = ({"done": {0: 5}, "epoch": 1, "ahead": {1: 4}, **passes}, {"epoch": 2, **passes})
     state = state_of(0, 1, stop="all_exhausted", ended=True, tables=tables)
     found = MixedState.from_json(state).to_continue
     assert (found.epoch, found.turns, found.ended) == (1, Turns.begin([1.0, 1.0]), False)
     for each in map(LoaderState.from_json, found.tables):
-        assert (each.epoch, each.first_epoch, each.done) == (MOST_PASSES, MOST_PASSES, {})
+        assert (each.first_epoch, each.delivered) == (MOST_PASSES, {MOST_PASSES: {}})
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,8 @@ def test_workers_in_different_passes_go_on_in_the_earliest_of_them() -> None:
     found = LoaderState.from_json(merge_any_states(states)["tables"][1])
     assert (found.epoch, found.first_epoch, found.workers) == (5, 0, (0, 1, 2))
     # Of a worker that is two passes ahead nothing is known of this one: its rows come again.
-    assert (found.done, found.ended) == ({0: 7, 1: "complete", 2: 8}, None)
+    assert found.delivered == {5: {0: 7, 1: "complete", 2: 8}, 6: {2: 3}}
+    assert found.ended is None
 
 
 def test_an_error_is_named_and_stays_of_its_kind() -> None:
