@@ -101,11 +101,10 @@ class ValueNames:
 
     def over(self, other: "ValueNames") -> "ValueNames":
         """These names, and for signs that they lack those of `other`."""
-        slots = {**other.by_slot, **self.by_slot}
         return ValueNames(
             by_slot={
                 slot: {**other.by_slot.get(slot, {}), **self.by_slot.get(slot, {})}
-                for slot in slots
+                for slot in {**other.by_slot, **self.by_slot}
             }
         )
 
