@@ -90,9 +90,7 @@ def cross(*hashes: pa.Array, max_cross: int | None, counts: Counter[str]) -> pa.
     Combinations are ordered with the first member outermost, and a row keeps the first `max_cross`
     of them. A row is missing where a member is missing, else `[]` where a list member is empty.
     """
-    nulls: Mask | None = None
-    for member in hashes:
-        nulls = either(nulls, nulls_of(member))
+    nulls = functools.reduce(either, map(nulls_of, hashes))
     if not any(is_list(member.type) for member in hashes):
         fields = [field for member in hashes for field in fields_of(member)]
         return struct_of(fields, nulls, _members_type(len(fields), as_list=False))
@@ -157,9 +155,7 @@ def _count_combinations(
 ) -> Integers:
     """Combinations of each row; ValueError where a batch has more than a list array can hold."""
     # The product may exceed int64 before it is capped.
-    counts = np.ones(len(lengths[0]))
-    for length in lengths:
-        counts *= length
+    counts = np.multiply.reduce(lengths, dtype=np.float64)
     if max_cross is not None:
         counts = np.minimum(counts, max_cross)
     if nulls is not None:
