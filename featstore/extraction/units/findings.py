@@ -307,17 +307,12 @@ class Attribution:
         for (position, what), number in self._counted.items():
             if position in sources:
                 counts[what] += number
-        owners = self._owners(sources)
+        columns = list(self._graph.columns)
+        read = {columns[position] for position in sources if position < self._num_columns}
+        # The raw columns among the sources, and the sequences that have them.
+        owners = read | {of.name for of in self._spec.sequences if not read.isdisjoint(of.of)}
         for key, number in earlier.items():
             owner, _, what = key.rpartition(": ")
             if owner in owners:
                 counts[what] += number
         return {what: number for what, number in sorted(counts.items()) if number}
-
-    def _owners(self, sources: frozenset[int]) -> set[str]:
-        """The names of the raw columns among the sources, and of the sequences that have them."""
-        columns = list(self._graph.columns)
-        read = {columns[position] for position in sources if position < self._num_columns}
-        return read | {
-            sequence.name for sequence in self._spec.sequences if not read.isdisjoint(sequence.of)
-        }

@@ -1,6 +1,5 @@
 """Rows with the events that they see: each key's events once in a row group."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +25,7 @@ from featstore.ops.hashing import MISSING
 from featstore.ops.lists import offsets_from, positions_of
 from featstore.reading.buffers import one_array
 from featstore.spec.model import EventHistory, Spec
-from featstore.statistics.column_statistics import ColumnStatistics
+from featstore.statistics.column_statistics import ColumnStatistics, add_counts
 
 # The events that are put in order at once, unless a single key has more. Their order and what is
 # taken of them take as much three times.
@@ -251,12 +250,9 @@ class HistoryRows:
 
     def findings(self) -> tuple[dict[str, int], tuple[Malformed, ...]]:
         """What was counted while the events that rows see were extracted, and examples."""
-        counts, examples = Counter[str](), list[Malformed]()
-        for log in self._logs:
-            of_log, some = log.extractor.named_findings()
-            counts.update(of_log)
-            examples += some
-        return dict(counts), first_examples(examples)
+        found = (log.extractor.named_findings() for log in self._logs)
+        counts, examples = zip(*found, strict=True)
+        return add_counts(counts), first_examples(one for some in examples for one in some)
 
     def _with_seen(self, rows: pa.Table) -> tuple[pa.Table, list[_Seen]]:
         """Rows in the order of their keys, and what they see of each history."""
