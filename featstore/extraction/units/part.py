@@ -206,7 +206,11 @@ def _as_inner(node: Node, stored: frozenset[str]) -> Node:
 
 
 def _skipping(base: Spec) -> list[str]:
-    """Returns the raw columns that skip rows, out of those that the base reads."""
-    skips = {name for name in inputs_read(base) if base.on_error.get(name) == "skip"}
-    whole = (sequence.of for sequence in base.sequences if skips & set(sequence.of))
-    return [name for name in base.inputs if name in skips.union(*whole)]
+    """Returns the raw columns that skip rows, out of those that the base reads. Rows of histories
+    are matched by a key, so columns that only these read do not matter.
+    """
+    read = inputs_read(replace(base, histories=()))
+    skips = {name for name in read if base.on_error.get(name) == "skip"}
+    # With all columns of their sequences, which decide whether a row's lists differ in length.
+    read_with = skips.union(*(group.of for group in base.sequences if skips & set(group.of)))
+    return [name for name in base.inputs if name in read_with]
