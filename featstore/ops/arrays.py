@@ -187,7 +187,7 @@ def count_true(mask: Mask, counts: Counter[str], what: str) -> bool:
 
 def with_counted(nulls: Mask | None, bad: Mask, counts: Counter[str], what: str) -> Mask | None:
     """The nulls and the bad values; those that are not null already are counted."""
-    if nulls is not None:
+    if nulls is not None and bad.any():
         bad = bad & ~nulls
     return either(nulls, bad) if count_true(bad, counts, what) else nulls
 

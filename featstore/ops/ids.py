@@ -155,7 +155,9 @@ def _count_combinations(
 ) -> Integers:
     """Combinations of each row; ValueError where a batch has more than a list array can hold."""
     # The product may exceed int64 before it is capped.
-    counts: NDArray[np.float64] = np.multiply.reduce(lengths, dtype=np.float64)
+    counts = np.ones(len(lengths[0]))
+    for length in lengths:
+        counts *= length
     if max_cross is not None:
         counts = np.minimum(counts, max_cross)
     if nulls is not None:
