@@ -260,11 +260,8 @@ def _without_rows(
 ) -> DataFile:
     if not matching[file.path]:
         return (rewrite_file if file.groups else copy_file)(snapshot, file, path)
-
-    def masks(footer: OpenFile, groups: Sequence[OpenFile]) -> Iterator[pa.ChunkedArray]:
-        return map(pc.invert, _matches(snapshot, condition, file, footer, groups))
-
-    return rewrite_file(snapshot, file, path, masks)
+    matches = partial(_matches, snapshot, condition, file)
+    return rewrite_file(snapshot, file, path, lambda *opened: map(pc.invert, matches(*opened)))
 
 
 def _matches(

@@ -25,6 +25,7 @@ from featstore.extraction.units.raw import (
 )
 from featstore.extraction.units.unit import UnitReport, extract_unit
 from featstore.histories.stored import stored_histories
+from featstore.histories.visibility import oldest_seen
 from featstore.ops.arrays import Integers, values_of
 from featstore.ops.hashing import MISSING
 from featstore.spec.model import EventHistory, Spec
@@ -42,11 +43,10 @@ _UNIT_ROWS = 1 << 20
 
 def file_marks(history: EventHistory, listed: Iterable[LogFile]) -> dict[bytes, LogFile]:
     """Files of a log, as of `list_input`, by their marks: 8 bytes, others once a file changes."""
-    columns, marked = EventExtractor(history).input_columns, dict[bytes, LogFile]()
-    for file in listed:
-        digest = hashlib.sha256(input_digest([file], columns).encode()).digest()
-        marked[digest[:8]] = file
-    return marked
+    columns = EventExtractor(history).input_columns
+    return {
+        hashlib.sha256(input_digest([file], columns).encode()).digest()[:8]: file for file in listed
+    }
 
 
 def as_told(
@@ -99,10 +99,12 @@ class EventLogs:
     """
 
     def __init__(self, spec: Spec, urls: Mapping[str, str], opened: OpenedTables) -> None:
-        self._logs = dict[str, _LogNow]()
-        for history, stored in zip(spec.histories, stored_histories(spec), strict=True):
-            files = list_input(urls[history.name], opened=opened)
-            self._logs[history.name] = _LogNow(history, stored.key_column, files)
+        self._logs = {
+            history.name: _LogNow(
+                history, stored.key_column, list_input(urls[history.name], opened=opened)
+            )
+            for history, stored in zip(spec.histories, stored_histories(spec), strict=True)
+        }
         self._marks = {name: log.marks for name, log in self._logs.items()}
 
     def digest(
@@ -205,13 +207,10 @@ class _LogNow:
     def _sees(self, keys: Integers, as_of: Integers, late: Iterable[Integers]) -> bool:
         """Whether any row may see an event."""
         window = self._history.window
-        oldest = np.full(len(keys), _NEVER)
-        if window is not None:
-            oldest = np.where(as_of < _NEVER + window, _NEVER, as_of - window)
-        for of_keys, low, high in late:
-            if len(of_keys):
-                own = np.minimum(np.searchsorted(of_keys, keys), len(of_keys) - 1)
-                seen = (of_keys[own] == keys) & (low[own] < as_of) & (high[own] >= oldest)
-                if seen.any():
-                    return True
+        oldest = np.full(len(keys), _NEVER) if window is None else oldest_seen(as_of, window)
+        for of_keys, low, high in late:  # each has events, of which one became known
+            own = np.minimum(np.searchsorted(of_keys, keys), len(of_keys) - 1)
+            seen = (of_keys[own] == keys) & (low[own] < as_of) & (high[own] >= oldest)
+            if seen.any():
+                return True
         return False

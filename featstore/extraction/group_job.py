@@ -175,9 +175,12 @@ def extract_group(
 
     listed = [file.listed for file in (*files, *itertools.chain(*logs.values()))]
     input_bytes = sum(file.size_bytes for file in listed)
-    report = _earlier(run, base, input_bytes) or _write(
-        group, run, part, base_files, files, run_units, commit, input_bytes
-    )
+    report = (
+        # That of an equal run, if its files still match the current base files.
+        report_of_commit(run, commit_of_input(run, run.base), input_bytes)
+        if run.base is not None and matches_base(run.base, partitions, base)
+        else None
+    ) or _write(group, run, part, base_files, files, run_units, commit, input_bytes)
     return _publish(group, base, run, report, publish)
 
 
@@ -311,13 +314,6 @@ def _digest(files: Sequence[RawFile], group: GroupJob, spec: Spec) -> str:
         if group.key is None
         else hashlib.sha256(f"{digest}\nkey {group.key}\n".encode()).hexdigest()
     )
-
-
-def _earlier(run: ExtractionRun, base: Snapshot, input_bytes: int) -> ExtractReport | None:
-    """Returns the report of an equal run, if its files still match the current base files."""
-    if run.base is None or not matches_base(run.base, run.partitions, base):
-        return None
-    return report_of_commit(run, commit_of_input(run, run.base), input_bytes)
 
 
 def _write(
@@ -485,10 +481,9 @@ def _by_unit(base_files: Sequence[BaseFile]) -> dict[int, list[BaseFile]]:
     """
     numbered = [(unit_and_part(base_file.file.path), base_file) for base_file in base_files]
     known = {number: base_file for number, base_file in numbered if number is not None}
-    by_unit: dict[int, list[BaseFile]] = {}
-    for (unit, _), base_file in sorted(known.items(), key=lambda item: item[0]):
-        by_unit.setdefault(unit, []).append(base_file)
-    return by_unit
+    ordered = sorted(known.items(), key=lambda item: item[0])
+    units = itertools.groupby(ordered, lambda item: item[0][0])
+    return {unit: [base_file for _, base_file in own] for unit, own in units}
 
 
 def _target(base_file: BaseFile, digest: str) -> Target:

@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -194,7 +194,7 @@ class ExtractReport:
             "examples": list(map(str, self.examples)),
             "partitions": list(map(dict, self.partitions)),
             "warnings": [warning.as_dict() for warning in self.warnings],
-            "replaced": [partition.as_dict() for partition in self.replaced],
+            "replaced": list(map(asdict, self.replaced)),
         }
 
     def __str__(self) -> str:

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -44,14 +45,14 @@ class LocalRunner:
     ) -> list[UnitReport]:
         if task.spec.cluster_by is not None:
             return self._run_by_key(task, units, progress)
-        counting = _Counting(progress, len(units))
+        count = _counting(progress, len(units))
 
         def write(unit: Unit, on_rows: OnRows) -> list[UnitReport]:
             with span("extract.unit", unit=unit.index, rows_read=unit.num_rows):
                 return run_unit(task, unit, on_rows=on_rows)
 
         with kept_memory():
-            return self._run(units, write, counting.rows, counting.file)
+            return self._run(units, write, partial(count, 0), partial(count, 1, 0))
 
     def _run_by_key(
         self, task: UnitTask, units: Sequence[Unit], progress: Progress
@@ -60,7 +61,7 @@ class LocalRunner:
         between them reads the events of histories that rows may see.
         """
         cuts, buckets = plan_buckets(units, task.spec.output.rows_per_file)
-        counting = _Counting(progress, len(buckets))
+        count = _counting(progress, len(buckets))
         histories = {history.name: history for history in task.spec.histories}
         with contextlib.ExitStack() as stack:
             blocks = stack.enter_context(Blocks(block_schema(task.spec)))
@@ -90,12 +91,13 @@ class LocalRunner:
 
             logs = [(name, unit) for name, units in task.events.items() for unit in units]
             with kept_memory():
-                found = self._run(cuts, cut, counting.rows)
+                found = self._run(cuts, cut, partial(count, 0))
             times = {name: row_times(history, blocks) for name, history in histories.items()}
             # Not in kept memory: of blocks of many megabytes malloc keeps all, and reuses little.
             found += self._run(logs, cut_log)
             with kept_memory():
-                return require_all([*found, *self._run(buckets, write, on_item=counting.file)])
+                written = self._run(buckets, write, on_item=partial(count, 1, 0))
+                return require_all([*found, *written])
 
     def _run(
         self,
@@ -145,24 +147,17 @@ class LocalRunner:
                 raise
 
 
-class _Counting:
-    """Counts files and rows, and reports progress."""
+def _counting(progress: Progress, num_files_total: int) -> Callable[[int, int], None]:
+    """A function that counts more files and rows, and reports progress."""
+    lock, done = threading.Lock(), Counter[str]()
 
-    def __init__(self, progress: Progress, num_files: int) -> None:
-        self._progress, self._num_files = progress, num_files
-        self._lock, self._done = threading.Lock(), Counter[str]()
-
-    def rows(self, num_rows: int) -> None:
-        self._count(rows=num_rows)
-
-    def file(self) -> None:
-        self._count(files=1)
-
-    def _count(self, **more: int) -> None:
+    def count(num_files: int, num_rows: int) -> None:
         # Progress is promised one call at a time, in order, so it is called under the lock.
-        with self._lock:
-            self._done.update(more)
-            self._progress(self._done["files"], self._num_files, self._done["rows"])
+        with lock:
+            done.update(files=num_files, rows=num_rows)
+            progress(done["files"], num_files_total, done["rows"])
+
+    return count
 
 
 class _StoppedError(Exception):

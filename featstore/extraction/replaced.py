@@ -3,8 +3,7 @@ A part of the raw files that is missing shows here. Pure.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from featstore.table.delta import Commit, with_origins
 from featstore.table.layout import partition_path
@@ -55,14 +54,6 @@ class ReplacedPartition:
             f"{told} {partition_path(self.partition) or 'the table'}: "
             f"{', '.join(filter(None, counts))}"
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as JSON types."""
-        return {
-            "partition": dict(self.partition),
-            "before": asdict(self.before),
-            "now": asdict(self.now),
-        }
 
 
 class KnownHoldings:

@@ -313,7 +313,9 @@ def rewrite_file(
         stored, lists = _stored(schema, reader.columns), StoredReader(footer, schema, groups)
         sizes, histories = footer.row_group_rows, lists.histories
         cut = max(sizes if histories else sizes[:1], default=0) or 1
-        metadata, compression = _file_metadata(footer, file.path), _compression(footer)
+        metadata = _file_metadata(footer, file.path)
+        # The codec of the columns that are compressed.
+        compression = "zstd" if (footer.footer.codecs == _ZSTD).any() else "snappy"
         if groups and histories:
             metadata = replace(metadata, histories=[history.name for history in histories])
         writer = stack.enter_context(
@@ -429,8 +431,3 @@ def _file_metadata(footer: OpenFile, where: str) -> FileMetadata:
         if found is None
         else FileMetadata.from_json(found, where)
     )
-
-
-def _compression(footer: OpenFile) -> str:
-    """The codec of the columns of a file that are compressed."""
-    return "zstd" if (footer.footer.codecs == _ZSTD).any() else "snappy"

@@ -185,6 +185,13 @@ def count_true(mask: Mask, counts: Counter[str], what: str) -> bool:
     return num_found > 0
 
 
+def with_counted(nulls: Mask | None, bad: Mask, counts: Counter[str], what: str) -> Mask | None:
+    """The nulls and the bad values; those that are not null already are counted."""
+    if nulls is not None and bad.any():
+        bad = bad & ~nulls
+    return either(nulls, bad) if count_true(bad, counts, what) else nulls
+
+
 def _numbers(
     buffer: pa.Buffer | None, dtype: np.dtype[Any], offset: int, length: int
 ) -> NDArray[Any]:

@@ -21,7 +21,6 @@ from featstore.ops.arrays import (
     array_of,
     bytes_of,
     count_true,
-    either,
     list_of,
     microseconds,
     nulls_of,
@@ -29,6 +28,7 @@ from featstore.ops.arrays import (
     stored_offsets_of,
     struct_of,
     values_of,
+    with_counted,
 )
 from featstore.ops.hashing import MISSING, sign
 from featstore.ops.ids import fields_of
@@ -138,12 +138,8 @@ def empty_as_null(array: pa.Array) -> pa.Array:
 
 
 def _clean_floats(array: pa.Array, counts: Counter[str]) -> pa.Array:
-    values, nulls = values_of(array), nulls_of(array)
-    not_numbers = np.isnan(values)
-    if nulls is not None:
-        not_numbers &= ~nulls
-    if count_true(not_numbers, counts, "nan"):
-        nulls = either(nulls, not_numbers)
+    values = values_of(array)
+    nulls = with_counted(nulls_of(array), np.isnan(values), counts, "nan")
     return array_of(values + 0.0, nulls)
 
 

@@ -101,8 +101,6 @@ def overlap(
         whole = whole + _count_rows(second, num_codes, len(left)) - shared
     nothing = whole == 0
     ratios = np.where(nothing, np.nan, shared / np.maximum(whole, 1))
-    if nulls is not None:
-        ratios[nulls] = 0.0
     return finite(ratios, nulls, counts, "division by zero")
 
 
@@ -158,7 +156,7 @@ def combine(lists: pa.ListArray, *, by: str, counts: Counter[str]) -> pa.Array:
         if by == "mean":
             combined = combined / np.maximum(lengths, 1)
     return finite(
-        np.where(empty, 0.0, combined),
+        combined,
         either(nulls_of(lists), empty if empty.any() else None),
         counts,
     )

@@ -90,9 +90,7 @@ def cross(*hashes: pa.Array, max_cross: int | None, counts: Counter[str]) -> pa.
     Combinations are ordered with the first member outermost, and a row keeps the first `max_cross`
     of them. A row is missing where a member is missing, else `[]` where a list member is empty.
     """
-    nulls: Mask | None = None
-    for member in hashes:
-        nulls = either(nulls, nulls_of(member))
+    nulls = functools.reduce(either, map(nulls_of, hashes))
     if not any(is_list(member.type) for member in hashes):
         fields = [field for member in hashes for field in fields_of(member)]
         return struct_of(fields, nulls, _members_type(len(fields), as_list=False))

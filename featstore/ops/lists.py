@@ -214,9 +214,7 @@ def align(
     nulls = differ | (first < 0)
     lengths = np.where(nulls, 0, first)
     columns = [elements_at(array.values, offsets_of(array)[:-1], lengths) for array in lists]
-    dropped = np.zeros(int(lengths.sum()), np.bool_)
-    for column in columns:
-        dropped |= _incomplete(column, empty_as_null)
+    dropped = np.logical_or.reduce([_incomplete(column, empty_as_null) for column in columns])
     count_true(dropped, counts, "incomplete elements")
     events = list_of(offsets_from(lengths), struct_of(columns), nulls if nulls.any() else None)
     return truncate_lists(drop_elements(events, dropped), max_len=max_len, truncate=truncate)

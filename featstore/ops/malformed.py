@@ -86,12 +86,12 @@ def find_malformed(array: pa.Array, declared: pa.DataType) -> list[MalformedValu
         inner = find_malformed(keys, declared.key_type) + find_malformed(items, declared.item_type)
         return [_by_rows(found, array) for found in inner]
     if _is.is_string(declared):
-        return list(_found(INVALID_UTF8, array, invalid_utf8(array)))
+        return _found(INVALID_UTF8, array, invalid_utf8(array))
     fitting = fits(array, declared)
     return (
         []
         if fitting is None
-        else list(_found(OUT_OF_RANGE, array, values_of(pc.fill_null(pc.invert(fitting), False))))
+        else _found(OUT_OF_RANGE, array, values_of(pc.fill_null(pc.invert(fitting), False)))
     )
 
 
@@ -150,7 +150,7 @@ def narrow(
 
 def all_wrong(array: pa.Array) -> list[MalformedValues]:
     """Marks every value of a column whose type can never be read as declared."""
-    return list(_found(WRONG_TYPE, array, values_of(pc.is_valid(array))))
+    return _found(WRONG_TYPE, array, values_of(pc.is_valid(array)))
 
 
 def find_unequal(lists: list[pa.Array]) -> list[MalformedValues]:
@@ -189,12 +189,12 @@ def _without_views(arrow_type: pa.DataType) -> pa.DataType:
     return plain.get(arrow_type, arrow_type)
 
 
-def _found(what: str, array: pa.Array, mask: Mask) -> Iterator[MalformedValues]:
+def _found(what: str, array: pa.Array, mask: Mask) -> list[MalformedValues]:
     rows: Integers = np.flatnonzero(mask)
-    if len(rows):
-        yield MalformedValues(
-            what=what, rows=rows, text=lambda number: value_text(array, int(rows[number]))
-        )
+    found = MalformedValues(
+        what=what, rows=rows, text=lambda number: value_text(array, int(rows[number]))
+    )
+    return [found] if len(rows) else []
 
 
 def value_text(array: pa.Array, row: int) -> str:

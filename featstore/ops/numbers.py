@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from featstore.ops.arrays import Mask, array_of, count_true, either, nulls_of, values_of
+from featstore.ops.arrays import (
+    Mask,
+    array_of,
+    count_true,
+    either,
+    nulls_of,
+    values_of,
+    with_counted,
+)
 from featstore.ops.kinds import finite_number
 from featstore.ops.lists import drop_elements, element_type, is_list, truncate_lists
 from featstore.ops.signature import NamedValues, in_order, result_for
@@ -104,15 +112,10 @@ def ratio(numerator: pa.Array, denominator: pa.Array, *, counts: Counter[str]) -
     """
     above, nulls = floats_of(numerator)
     below, missing = floats_of(denominator)
-    nulls = either(nulls, missing)
     zero = below == 0
-    if nulls is not None:
-        zero &= ~nulls
-    if count_true(zero, counts, "division by zero"):
-        nulls = either(nulls, zero)
+    nulls = with_counted(either(nulls, missing), zero, counts, "division by zero")
     with np.errstate(invalid="ignore", over="ignore"):
-        quotients = above / np.where(below == 0, 1.0, below)
-    return finite(quotients if nulls is None else np.where(nulls, 0.0, quotients), nulls, counts)
+        return finite(above / np.where(zero, 1.0, below), nulls, counts)
 
 
 def power(array: pa.Array, *, exponent: float, counts: Counter[str]) -> pa.Array:
@@ -122,8 +125,7 @@ def power(array: pa.Array, *, exponent: float, counts: Counter[str]) -> pa.Array
     """
     values, nulls = floats_of(array)
     with np.errstate(all="ignore"):
-        powers = np.power(values, exponent)
-    return finite(powers if nulls is None else np.where(nulls, 0.0, powers), nulls, counts)
+        return finite(np.power(values, exponent), nulls, counts)
 
 
 def boundaries(value: object) -> tuple[float, ...]:
@@ -216,10 +218,7 @@ def finite(
         counts: Receives under `what` the number of values that are not finite.
         what: The key in `counts`.
     """
-    bad = ~np.isfinite(values)
-    if count_true(bad, counts, what):
-        nulls = either(nulls, bad)
-    return array_of(values, nulls)
+    return array_of(values, with_counted(nulls, ~np.isfinite(values), counts, what))
 
 
 def standardize(array: pa.Array, *, mean: float, stddev: float, counts: Counter[str]) -> pa.Array:

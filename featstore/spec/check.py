@@ -127,14 +127,14 @@ def history_errors(spec: Spec, history: EventHistory) -> Iterator[SpecError]:
     at = history.where
     if history.as_of not in spec.keep:
         yield wrong(f"{at}.as_of", "an input that `keep` stores", history.as_of, spec.keep)
-    elif (found := spec.inputs.get(history.as_of)) is not None and not _is_time(found):
+    elif (found := spec.inputs.get(history.as_of)) is not None and not pa.types.is_timestamp(found):
         yield wrong(f"{at}.as_of", "a timestamp", history.as_of, note=f"a {type_name(found)}")
     for option in ("at", "logged_at"):
         name = getattr(history, option)
         event_type = history.inputs.get(name)
         if name is not None and event_type is None:
             yield wrong(f"{at}.{option}", "an event column", name, history.inputs)
-        elif event_type is not None and not _is_time(event_type):
+        elif event_type is not None and not pa.types.is_timestamp(event_type):
             yield wrong(f"{at}.{option}", "a timestamp", name, note=f"a {type_name(event_type)}")
     for name, arrow_type in history.inputs.items():
         if is_list(arrow_type) or is_map(arrow_type):
@@ -185,10 +185,6 @@ def _derived_errors(history: EventHistory, node: Node) -> Iterator[SpecError]:
         read_params(node, OPERATORS[node.op])
     except SpecError as error:
         yield error
-
-
-def _is_time(arrow_type: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(arrow_type))
 
 
 def data_check_errors(spec: Spec) -> Iterator[SpecError]:
@@ -272,15 +268,13 @@ def share_errors(spec: Spec, slots: Mapping[int | None, Slot]) -> Iterator[SpecE
             )
             continue
         bad = [
-            slot for slot in (owner, slots.get(node.slot)) if slot is None or not _holds_signs(slot)
+            slot
+            for slot in (owner, slots.get(node.slot))
+            if slot is None or slot.kind is not SlotKind.ID or slot.num_indices is not None
         ]
         if bad:
             note = "" if bad[0] is None else f"of which {bad[0].name!r} holds none"
             yield wrong(where, "two stored slots that hold signs", node.share_slot, note=note)
-
-
-def _holds_signs(slot: Slot) -> bool:
-    return slot.kind is SlotKind.ID and slot.num_indices is None
 
 
 def resolve(spec: Spec, name: str, reader: str | None, where: str) -> bool:

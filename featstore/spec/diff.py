@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from featstore.spec.graph import build_graph
-from featstore.spec.lock import Lock, LockedSlot
+from featstore.spec.lock import Lock
 from featstore.spec.meaning import make_lock
 from featstore.spec.parse import load_spec
 
@@ -99,12 +99,7 @@ def slot_changes(old: Lock, new: Lock) -> Iterator[SlotChange]:
                 what="removed", number=number, name=before.name, note=f"now {now}" if now else ""
             )
         elif before is not None and after is not None:
-            yield from _same_number(number, before, after)
-
-
-def _same_number(number: int, before: LockedSlot, after: LockedSlot) -> Iterator[SlotChange]:
-    renamed = f"was {before.name}" if before.name != after.name else ""
-    if before.hash != after.hash:
-        yield SlotChange(what="changed", number=number, name=after.name, note=renamed)
-    elif renamed:
-        yield SlotChange(what="renamed", number=number, name=after.name, note=renamed)
+            renamed = f"was {before.name}" if before.name != after.name else ""
+            what = "changed" if before.hash != after.hash else "renamed"
+            if renamed or what == "changed":
+                yield SlotChange(what=what, number=number, name=after.name, note=renamed)

@@ -203,16 +203,13 @@ def _name(steps: Sequence[ExplainedStep], step: Step, made: ExplainedStep) -> st
         members = [steps[i] for i in _shown_sources(steps, made)]
         texts = [member.name or member.value for member in members]
         known = all(isinstance(text, str | int) for text in texts)
-        return JOINT.join(map(_readable, texts)) if known else ""
+        # As top values of profiles show the members of a sign.
+        shown = (BOOLEANS.name(text) if isinstance(text, bool) else str(text) for text in texts)
+        return JOINT.join(map(readable, shown)) if known else ""
     operator = OPERATORS.get(step.op)
     if operator is None or operator.names is None or operator.function is not step.function:
         return ""
     return operator.names(step.params).name(made.value) if isinstance(made.value, int) else ""
-
-
-def _readable(member: str | int) -> str:
-    """A member of a sign as top values of profiles show it."""
-    return readable(BOOLEANS.name(member) if isinstance(member, bool) else str(member))
 
 
 def _text(value: Any) -> str:

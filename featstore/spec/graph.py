@@ -391,17 +391,15 @@ class Builder:
         return self._input(name)
 
     def _input(self, name: str) -> int:
+        """The position of a column as operators take it."""
         if name not in self._cleaned:
-            self._cleaned[name] = self._column(name)
+            type_, of = self.columns[name], (name, "input")
+            self._cleaned[name] = (
+                self._aligned(self._sequences[name], name)
+                if name in self._sequences
+                else self._add(columns.clean, [self._read(name)], {}, type_, of, counted=True)
+            )
         return self._cleaned[name]
-
-    def _column(self, name: str) -> int:
-        """A column as operators take it."""
-        if name in self._sequences:
-            return self._aligned(self._sequences[name], name)
-        return self._add(
-            columns.clean, [self._read(name)], {}, self.columns[name], (name, "input"), counted=True
-        )
 
     def _aligned(self, sequence: Sequence, name: str) -> int:
         """A column of a sequence group, aligned with the others."""

@@ -158,8 +158,18 @@ def check_lock(spec: Spec) -> None:
     lock = load_lock(lock_url(spec.source)) if spec.source else None
     if lock is not None:
         with naming(spec.source):
-            for error in _contradictions(spec, lock):
+            for error in check.number_errors(spec, spec.retired | lock.retired):
                 raise error
+            hashes = semantic_hashes(spec)
+            for node in spec.all_nodes:
+                locked = lock.slots.get(node.slot or 0)
+                if locked is not None and locked.hash != hashes[node.name]:
+                    raise SpecError(
+                        f"{node.where}: slot {node.slot} ({node.name!r}) has another meaning than "
+                        f"when it was locked (as {locked.name!r}): give it a new number and retire "
+                        f"{node.slot}, or accept the change, if no table holds it, with `featstore "
+                        "spec lint SPEC --update-lock`"
+                    )
 
 
 def check_meanings(spec: Spec, known: Mapping[str, str], table: str) -> None:
@@ -185,20 +195,6 @@ def check_meanings(spec: Spec, known: Mapping[str, str], table: str) -> None:
             f"new numbers, or copy the lock file of the spec that this one was made from, or "
             f"accept the change with `featstore spec lint SPEC --update-lock`"
         )
-
-
-def _contradictions(spec: Spec, lock: Lock) -> Iterator[SpecError]:
-    yield from check.number_errors(spec, spec.retired | lock.retired)
-    hashes = semantic_hashes(spec)
-    for node in spec.all_nodes:
-        locked = lock.slots.get(node.slot or 0)
-        if locked is not None and locked.hash != hashes[node.name]:
-            yield SpecError(
-                f"{node.where}: slot {node.slot} ({node.name!r}) has another meaning than when it "
-                f"was locked (as {locked.name!r}): give it a new number and retire {node.slot}, or "
-                "accept the change, if no table holds it, with `featstore spec lint SPEC "
-                "--update-lock`"
-            )
 
 
 def find_errors(

@@ -12,7 +12,6 @@ from featstore.spec import check
 from featstore.spec.lock import Lock, LockedSlot
 from featstore.spec.model import (
     VALUES,
-    EventHistory,
     Node,
     Spec,
     changed_options,
@@ -79,13 +78,14 @@ def semantic_hashes(spec: Spec) -> dict[str, str]:
     hashes = {node.name: stored_hash(spec, node, meanings) for node in spec.nodes if node.store}
     for history in spec.histories:
         hashes |= semantic_hashes(history.events)
-        hashes |= {node.name: _derived_hash(spec, history, node) for node in history.derived}
+        rule = {"spec": spec.version, "history": history.meaning}
+        hashes |= {
+            node.name: digest(
+                rule | {"slot": node.slot, "op": node.op, "params": plain(node.params)}
+            )
+            for node in history.derived
+        }
     return hashes
-
-
-def _derived_hash(spec: Spec, history: EventHistory, node: Node) -> str:
-    params = {"op": node.op, "params": {name: plain(of) for name, of in node.params.items()}}
-    return digest({"spec": spec.version, "slot": node.slot, "history": history.meaning} | params)
 
 
 def stored_hash(spec: Spec, node: Node, meanings: Mapping[str, str]) -> str:

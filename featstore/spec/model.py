@@ -581,9 +581,6 @@ class Spec:
         `values`, and inputs that nothing reads are excluded. Any other option that is written out
         counts, even if it equals the default.
         """
-        return digest(self._content())
-
-    def _content(self) -> dict[str, Any]:
         # What most specs lack is left out, so that their hashes are those of earlier versions.
         rare = {
             "fitted": {name: plain(entry.params) for name, entry in self.fitted.items()},
@@ -593,7 +590,7 @@ class Spec:
             "sequences": [changed_options(sequence, CONTENT) for sequence in self.sequences],
             "histories": [history.content for history in self.histories],
         }
-        return {key: value for key, value in rare.items() if value} | {
+        usual = {
             "spec": self.version,
             "inputs": self.input_contents(),
             "labels": [[name, source] for name, source in self.labels.items()],
@@ -601,6 +598,7 @@ class Spec:
             "keep": list(self.keep),
             "nodes": [_node_content(node) for node in self.nodes],
         }
+        return digest({key: value for key, value in rare.items() if value} | usual)
 
     def input_contents(self) -> dict[str, Any]:
         """The content of each input that is read."""

@@ -91,15 +91,11 @@ def load_spec(
     except (IsADirectoryError, UnicodeDecodeError) as error:
         raise SpecError(f"{name}: expected a spec in YAML, found {error}") from error
     spec = parse_spec(text, str(source), errors)
-    if not freezes(spec):
+    # Only operators with frozen params need a lock, which provides these.
+    if not any(node.op in OPERATORS and OPERATORS[node.op].frozen for node in spec.nodes):
         return spec
     spec = replace(spec, base_url=str(source).rpartition("/")[0])
     return with_lock(spec, lock or load_lock(lock_url(str(source))), errors)
-
-
-def freezes(spec: Spec) -> bool:
-    """Whether a spec has operators with frozen params, which only a lock provides."""
-    return any(node.op in OPERATORS and OPERATORS[node.op].frozen for node in spec.nodes)
 
 
 def with_lock(spec: Spec, lock: Lock | None, errors: list[SpecError] | None = None) -> Spec:

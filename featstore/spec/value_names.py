@@ -101,11 +101,10 @@ class ValueNames:
 
     def over(self, other: "ValueNames") -> "ValueNames":
         """These names, and for signs that they lack those of `other`."""
-        slots = {**other.by_slot, **self.by_slot}
         return ValueNames(
             by_slot={
                 slot: {**other.by_slot.get(slot, {}), **self.by_slot.get(slot, {})}
-                for slot in slots
+                for slot in {**other.by_slot, **self.by_slot}
             }
         )
 
@@ -243,17 +242,13 @@ def _hashes(graph: Graph, slot: str) -> frozenset[int]:
 
 def _storing(graph: Graph, slot: str) -> Step:
     """The step that makes a slot's column."""
-    return _step(graph, graph.outputs[graph.schema.names.index(slot)])
-
-
-def _step(graph: Graph, position: int) -> Step:
-    """The step at the position of a result."""
+    position = graph.outputs[graph.schema.names.index(slot)]
     return graph.steps[position - len(graph.columns)]
 
 
 def _hashed(graph: Graph, position: int) -> tuple[MemberNames | None, ...]:
     """The members of value hashes."""
-    step = _step(graph, position)
+    step = graph.steps[position - len(graph.columns)]
     if step.function is ids.hash_values:
         return (_values(graph, step.inputs[0]),)
     if step.function is ids.cross:

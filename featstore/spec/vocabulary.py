@@ -83,10 +83,11 @@ def load_vocabularies(spec: Spec, locked: Mapping[str, LockedVocabulary]) -> Spe
         SpecError: A file is missing, malformed, or differs from the recorded one other than by
             appended lines.
     """
-    recorded: dict[str, Vocabulary] = {}
-    for file, node in files_of(spec).items():
-        if file in locked:
-            recorded[file] = _recorded(_read(spec, file, node), locked[file], node)
+    recorded = {
+        file: _recorded(_read(spec, file, node), locked[file], node)
+        for file, node in files_of(spec).items()
+        if file in locked
+    }
     return replace(spec, vocabularies=recorded)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -437,6 +438,14 @@ def _at_work(retry: RetryPolicy) -> Iterator[None]:
         yield
 
 
+def _numbers() -> tuple[int, int]:
+    """Runs on a worker: the number of the Spark task's partition, and that of its attempt."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId(), context.taskAttemptId()
+
+
 def _run_items(
     task: _Task,
     write: "_Write[_Task, _Item]",
@@ -446,9 +455,7 @@ def _run_items(
     items: Iterator[_Item],
 ) -> Iterator[UnitReport]:
     """Runs on a worker: writes the items of one Spark task, under the name of this attempt."""
-    from pyspark import TaskContext
-
-    attempt = TaskContext.get().taskAttemptId()
+    _, attempt = _numbers()
     for item in items:
         with _at_work(task.retry):
             reports = write(task, item, attempt)
@@ -465,9 +472,7 @@ def _write_partition(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Runs on a worker: writes one partition of the DataFrame into data files."""
-    from pyspark import TaskContext
-
-    unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
+    unit, attempt = _numbers()
     extractor = task.extractor()
     origin = BatchOrigin(source=f"DataFrame, partition {unit}")
     extracted = extract_batches(batches, extractor, partition, origin)
@@ -483,9 +488,7 @@ def _cut_units(
     task: UnitTask, num_rows: "Accumulator[int]", items: Iterator[tuple[Unit, range]]
 ) -> Iterator[tuple[int, _Piece]]:
     """Runs on a worker: the first pass of `cluster_by` over raw files."""
-    from pyspark import TaskContext
-
-    attempt = TaskContext.get().taskAttemptId()
+    _, attempt = _numbers()
     for unit, numbers in items:
         rows = cut_unit(task, unit, numbers, _BLOCK_BYTES)
         with _at_work(task.retry):
@@ -501,16 +504,13 @@ def _cut_partition(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Runs on a worker: the first pass over one partition of a DataFrame."""
-    from pyspark import TaskContext
-
-    unit, attempt = TaskContext.get().partitionId(), TaskContext.get().taskAttemptId()
+    unit, attempt = _numbers()
     extractor, numbers = task.extractor(), range(num_buckets)
     origin = BatchOrigin(source=f"DataFrame, partition {unit}")
     extracted = extract_batches(batches, extractor, partition, origin)
     rows = CutRows(task, extractor, extracted, numbers, unit, _BLOCK_BYTES)
     with _at_work(task.retry):
-        for bucket, piece in _pieces(_ROWS, rows, num_rows.add):
-            yield _pickled(bucket, piece)
+        yield from starmap(_pickled, _pieces(_ROWS, rows, num_rows.add))
         yield _pickled(0, rows.report(partition, attempt))
 
 
@@ -532,15 +532,12 @@ def _cut_event_partition(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Runs on a worker: the same of one partition of a DataFrame."""
-    from pyspark import TaskContext
-
-    index = TaskContext.get().partitionId() - first_partition
+    index = _numbers()[0] - first_partition
     [history] = (history for history in task.spec.histories if history.name == name)
     extractor = EventExtractor(history)
     origin = BatchOrigin(source=f"DataFrame of {name}, partition {index}")
     events = CutEvents(extractor, extract_batches(batches, extractor, {}, origin), index)
-    for bucket, piece in _log_pieces(events, name, [range(num_buckets)]):
-        yield _pickled(bucket, piece)
+    yield from starmap(_pickled, _log_pieces(events, name, [range(num_buckets)]))
 
 
 def _log_pieces(
@@ -580,9 +577,7 @@ def _write_bucket(
     pieces: Iterator[tuple[int, _Piece]],
 ) -> Iterator[UnitReport]:
     """Runs on a worker: the second pass of `cluster_by` over one bucket."""
-    from pyspark import TaskContext
-
-    context, reports, num_events = TaskContext.get(), list[UnitReport](), 0
+    (unit, attempt), reports, num_events = _numbers(), list[UnitReport](), 0
     schemas = {_ROWS: block_schema(task.spec)}
     schemas |= {history.name: event_schema(history) for history in task.spec.histories}
     with contextlib.ExitStack() as stack:
@@ -599,8 +594,8 @@ def _write_bucket(
                 blocks[name].add_message(place, message, number, [num_rows])
                 num_events += num_rows if name != _ROWS else 0
         reports.append(UnitReport(path="", partition={}, num_events_cut=-num_events))
-        bucket, rows = buckets[context.partitionId()], blocks.pop(_ROWS)
-        reports += write_bucket(task, bucket, rows, context.taskAttemptId(), events=blocks)
+        rows = blocks.pop(_ROWS)
+        reports += write_bucket(task, buckets[unit], rows, attempt, events=blocks)
     num_files.add(1)
     yield from reports
 

@@ -83,19 +83,16 @@ def spark_error(text: str, python: str) -> FeatstoreError | None:
         )
     if _DEAD_WORKER in text:
         _LOG.debug("a Python worker of Spark died: %s", redact_text(text))
-        return _worker_error(text)
+        lost = _LOST_TASK.search(text)
+        where = f" in task {lost[1]} of stage {lost[2]} ({lost[3]})" if lost else ""
+        return WorkerError(
+            f"Spark's Python worker died{where}, and the run was given up: most often the kernel "
+            "or the container killed it for its memory, as the host's log (dmesg) or the "
+            "executor's says; give executors more spark.executor.memoryOverhead, run fewer tasks "
+            "at a time (spark.executor.cores, spark.task.cpus), or lower rows_per_row_group in the "
+            "spec's output"
+        )
     return None
-
-
-def _worker_error(text: str) -> WorkerError:
-    lost = _LOST_TASK.search(text)
-    where = f" in task {lost[1]} of stage {lost[2]} ({lost[3]})" if lost else ""
-    return WorkerError(
-        f"Spark's Python worker died{where}, and the run was given up: most often the kernel or "
-        "the container killed it for its memory, as the host's log (dmesg) or the executor's says; "
-        "give executors more spark.executor.memoryOverhead, run fewer tasks at a time "
-        "(spark.executor.cores, spark.task.cpus), or lower rows_per_row_group in the spec's output"
-    )
 
 
 @contextlib.contextmanager

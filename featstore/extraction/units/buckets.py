@@ -8,6 +8,7 @@ keys, then of the input.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -113,18 +114,9 @@ def key_signs(column: pa.Array, declared: pa.DataType) -> Integers:
     return values_of(hashing.key_signs(column))
 
 
-class _Keys:
-    """The signs of the keys of the rows that an extractor gave last. Apart from `CutRows`, since a
-    cycle with the extractor would keep batches until Python's collector comes.
-    """
-
-    def __init__(self, spec: Spec) -> None:
-        self.signs = np.zeros(0, np.int64)
-        self._name = str(spec.cluster_by)
-        self._declared = spec.inputs[self._name]
-
-    def see(self, raw: pa.RecordBatch) -> None:
-        self.signs = key_signs(raw.column(self._name), self._declared)
+def _see_keys(spec: Spec, seen: list[Integers], raw: pa.RecordBatch) -> None:
+    name = str(spec.cluster_by)
+    seen[:] = [key_signs(raw.column(name), spec.inputs[name])]
 
 
 class CutRows:
@@ -152,8 +144,10 @@ class CutRows:
         self._task, self._buckets, self._index = task, buckets, index
         self._block_bytes = block_bytes
         self._num_bytes = 0
-        self._keys = _Keys(task.spec)
-        extractor.watch(self._keys.see)
+        # The signs of the keys of the batch that the extractor gave last.
+        self._keys = list[Integers]()
+        # No method: a cycle with the extractor would keep batches until Python's collector comes.
+        extractor.watch(partial(_see_keys, task.spec, self._keys))
 
     def __iter__(self) -> Iterator[RowBlock]:
         """The blocks, to be taken once."""
@@ -180,7 +174,7 @@ class CutRows:
         num_rows = num_bytes = 0
         for batch in self._rows:
             batches.append(batch)
-            keys.append(self._keys.signs)
+            keys += self._keys
             num_rows, num_bytes = num_rows + batch.num_rows, num_bytes + batch.nbytes
             if num_rows >= _BLOCK_ROWS or num_bytes >= _BLOCK_BYTES:
                 yield _one(batches), np.concatenate(keys)
@@ -313,8 +307,7 @@ def _write_row_groups(
                 num_groups += 1
                 group = next(groups, None)
             written = writer.close()
-        report = UnitReport(path=path, partition=bucket.partition, **vars(written))
-        reports.append(report)
+        reports.append(UnitReport(path=path, partition=bucket.partition, **vars(written)))
     counts, examples = histories.findings()
     # Statistics of the unit of this number lie beside its first file.
     path = task.path(bucket.partition, bucket.index, attempt, len(reports))
@@ -323,9 +316,6 @@ def _write_row_groups(
     found = UnitReport(
         path=path,
         partition=bucket.partition,
-        num_rows=0,
-        size_bytes=0,
-        crc32=0,
         counts=counts,
         examples=examples,
         times=histories.times,

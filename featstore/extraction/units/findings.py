@@ -2,6 +2,7 @@
 slots that counts belong to.
 """
 
+import itertools
 import json
 import math
 import os
@@ -101,11 +102,10 @@ class Findings:
     examples: tuple[Malformed, ...] = ()
     rejects: "Rejects | None" = None
 
-    def add(self, column: str, found: Iterable[MalformedValues], origin: BatchOrigin) -> None:
+    def add(self, column: str, found: MalformedValues, origin: BatchOrigin) -> None:
         """Counts malformed values of a column, and keeps the first ones as examples."""
-        for malformed in found:
-            self.counts[f"{column}: {malformed.what}"] += len(malformed.rows)
-            self.show(column, malformed, origin)
+        self.counts[f"{column}: {found.what}"] += len(found.rows)
+        self.show(column, found, origin)
 
     def show(self, column: str, found: MalformedValues, origin: BatchOrigin) -> None:
         """Keeps the first values as examples, without counting them."""
@@ -211,14 +211,11 @@ def _shown(value: Any) -> object:
     """A value as JSON types, cut where it is long."""
     if isinstance(value, list | tuple):
         return [_shown(item) for item in value[:_MAX_ELEMENTS]]
-    if value is None or isinstance(value, bool | int) or _is_finite(value):
+    is_finite = isinstance(value, float) and math.isfinite(value)
+    if value is None or isinstance(value, bool | int) or is_finite:
         return value
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     return text[:_MAX_CHARACTERS]
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
 
 
 def first_examples(examples: Iterable[Malformed]) -> tuple[Malformed, ...]:
@@ -226,13 +223,12 @@ def first_examples(examples: Iterable[Malformed]) -> tuple[Malformed, ...]:
 
     They are sorted by column, kind, source and row.
     """
-    kept: list[Malformed] = []
-    taken: Counter[tuple[str, str]] = Counter()
-    for example in sorted(set(examples), key=_order):
-        taken[example.column, example.what] += 1
-        if taken[example.column, example.what] <= MAX_EXAMPLES:
-            kept.append(example)
-    return tuple(kept)
+    ordered = sorted(
+        set(examples),
+        key=lambda of: (of.column, of.what, of.source, -1 if of.row is None else of.row, of.value),
+    )
+    kinds = itertools.groupby(ordered, lambda of: (of.column, of.what))
+    return tuple(of for _, alike in kinds for of in itertools.islice(alike, MAX_EXAMPLES))
 
 
 def describe(
@@ -248,16 +244,6 @@ def describe(
             examples_text = f", such as {'; '.join(shown[key])}" if key in shown else ""
             lines.append(f"{key}: {number:,}{examples_text}")
     return lines
-
-
-def _order(example: Malformed) -> tuple[str, str, str, int, str]:
-    return (
-        example.column,
-        example.what,
-        example.source,
-        -1 if example.row is None else example.row,
-        example.value,
-    )
 
 
 class Attribution:
@@ -321,17 +307,12 @@ class Attribution:
         for (position, what), number in self._counted.items():
             if position in sources:
                 counts[what] += number
-        owners = self._owners(sources)
+        columns = list(self._graph.columns)
+        read = {columns[position] for position in sources if position < self._num_columns}
+        # The raw columns among the sources, and the sequences that have them.
+        owners = read | {of.name for of in self._spec.sequences if not read.isdisjoint(of.of)}
         for key, number in earlier.items():
             owner, _, what = key.rpartition(": ")
             if owner in owners:
                 counts[what] += number
         return {what: number for what, number in sorted(counts.items()) if number}
-
-    def _owners(self, sources: frozenset[int]) -> set[str]:
-        """The names of the raw columns among the sources, and of the sequences that have them."""
-        columns = list(self._graph.columns)
-        read = {columns[position] for position in sources if position < self._num_columns}
-        return read | {
-            sequence.name for sequence in self._spec.sequences if not read.isdisjoint(sequence.of)
-        }

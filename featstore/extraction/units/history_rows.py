@@ -1,6 +1,5 @@
 """Rows with the events that they see: each key's events once in a row group."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,8 +23,9 @@ from featstore.histories.visibility import keys_of_rows, ordered, visible
 from featstore.ops.arrays import Integers, array_of, values_of
 from featstore.ops.hashing import MISSING
 from featstore.ops.lists import offsets_from, positions_of
+from featstore.reading.buffers import one_array
 from featstore.spec.model import EventHistory, Spec
-from featstore.statistics.column_statistics import ColumnStatistics
+from featstore.statistics.column_statistics import ColumnStatistics, add_counts
 
 # The events that are put in order at once, unless a single key has more. Their order and what is
 # taken of them take as much three times.
@@ -79,7 +79,7 @@ class CutEvents:
 
     def _block(self, batches: Sequence[pa.RecordBatch], number: int) -> RowBlock:
         events, known = pa.Table.from_batches(batches), map(self._extractor.known, batches)
-        keys = values_of(_joined(events.columns[-1]))
+        keys = values_of(one_array(events.columns[-1]))
         if self._rows is None:
             order = np.argsort(keys, kind="stable")
         else:
@@ -168,7 +168,7 @@ class _Log:
         """What rows see, given the signs of their keys and their times."""
         history = self._history
         events = self.blocks.of_keys(np.unique(signs[signs != 0])).combine_chunks()
-        columns = {name: _joined(events.column(name)) for name in events.column_names}
+        columns = {name: one_array(events.column(name)) for name in events.column_names}
         found = ordered(history, columns)
         keys = keys_of_rows(array_of(signs), as_of)
         ranges = visible(found, history, keys, values_of(as_of))
@@ -180,7 +180,7 @@ class _Log:
         for first in range(0, len(positions), _HASHED_AT_ONCE):
             parts.append(self.extractor(found.take(positions[first : first + _HASHED_AT_ONCE])))
         lists = pa.Table.from_batches(parts, self.extractor.graph.arrow_schema)
-        values = {name: values_of(_joined(lists.column(name))) for name in lists.column_names}
+        values = {name: values_of(one_array(lists.column(name))) for name in lists.column_names}
         values[self.stored.times.name] = found.at[positions]
         return _Seen(
             keys=keys,
@@ -242,7 +242,7 @@ class HistoryRows:
         Args:
             rows: With the times of the rows, and the signs of their keys as the last column.
         """
-        keys = values_of(_joined(rows.columns[-1]))
+        keys = values_of(one_array(rows.columns[-1]))
         by_key = np.argsort(keys, kind="stable")
         parts = [self._with_seen(some) for some in self._split(rows.take(pa.array(by_key)))]
         order = np.argsort(by_key)
@@ -250,16 +250,13 @@ class HistoryRows:
 
     def findings(self) -> tuple[dict[str, int], tuple[Malformed, ...]]:
         """What was counted while the events that rows see were extracted, and examples."""
-        counts, examples = Counter[str](), list[Malformed]()
-        for log in self._logs:
-            of_log, some = log.extractor.named_findings()
-            counts.update(of_log)
-            examples += some
-        return dict(counts), first_examples(examples)
+        found = (log.extractor.named_findings() for log in self._logs)
+        counts, examples = zip(*found, strict=True)
+        return add_counts(counts), first_examples(one for some in examples for one in some)
 
     def _with_seen(self, rows: pa.Table) -> tuple[pa.Table, list[_Seen]]:
         """Rows in the order of their keys, and what they see of each history."""
-        keys = values_of(_joined(rows.columns[-1]))
+        keys = values_of(one_array(rows.columns[-1]))
         seen = [self._seen(log, keys, rows) for log in self._logs]
         for log in self._logs:
             log.blocks.let_go()
@@ -274,7 +271,7 @@ class HistoryRows:
 
     def _split(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Cuts rows between keys, as often as they have too many events together."""
-        keys = values_of(_joined(rows.columns[-1]))
+        keys = values_of(one_array(rows.columns[-1]))
         given = np.unique(keys[keys != 0])
         between = np.flatnonzero(np.diff(keys)) + 1
         if len(given) and len(between):
@@ -289,7 +286,7 @@ class HistoryRows:
     def _row_group(self, parts: Sequence[tuple[pa.Table, list[_Seen]]]) -> pa.Table:
         rows = pa.concat_tables([rows for rows, _ in parts]).combine_chunks()
         times = self._times_us(rows)
-        order = np.lexsort((values_of(_joined(rows.columns[-2])), times))
+        order = np.lexsort((values_of(one_array(rows.columns[-2])), times))
         rows = rows.select(range(rows.num_columns - 2)).take(pa.array(order))
         columns = self._columns([seen for _, seen in parts], order, times[order])
         for name, column in columns.items():
@@ -323,7 +320,7 @@ class HistoryRows:
     @staticmethod
     def _times(rows: pa.Table, log: _Log) -> pa.Array:
         # The first of this name: others may be named like those that come after the extracted ones.
-        return _joined(rows.columns[rows.column_names.index(log.stored.as_of)])
+        return one_array(rows.columns[rows.column_names.index(log.stored.as_of)])
 
 
 def _ranges(stored: StoredHistory, parts: Sequence[_Seen], order: Integers) -> HistoryRanges:
@@ -357,10 +354,3 @@ def _part(
     if first == end:
         return []
     return [(rows.slice(first, end - first), [each.slice(first, end) for each in seen])]
-
-
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays([pa.array([], column.type), *column.chunks])

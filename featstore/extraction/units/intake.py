@@ -133,7 +133,7 @@ class Intake:
             return Taken(columns=list(columns.values()), num_rows=batch.num_rows)
         _raise_first(problems, ("fail",) if skips else ("fail", "skip"), origin)
         for problem in problems:
-            findings.add(problem.owner, [problem.found], origin)
+            findings.add(problem.owner, problem.found, origin)
         return _without_skipped(list(columns.values()), batch.num_rows, problems, findings)
 
     def _read(

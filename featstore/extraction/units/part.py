@@ -10,7 +10,7 @@ from featstore.base.schema import SlotSchema
 from featstore.extraction.units.unit import UnitTask
 from featstore.extraction.units.writer import DataFileWriter
 from featstore.histories.stored import stored_histories, with_ranges
-from featstore.spec.check import reached
+from featstore.spec.check import inputs_read, reached
 from featstore.spec.model import Node, Spec
 from featstore.spec.vocabulary import files_of
 from featstore.table.layout import data_file_name, group_file_path
@@ -206,22 +206,11 @@ def _as_inner(node: Node, stored: frozenset[str]) -> Node:
 
 
 def _skipping(base: Spec) -> list[str]:
-    """Returns the raw columns that skip rows, out of those that the base reads."""
-    read = {name for node in base.nodes for name in node.of} | {*base.labels.values(), *base.keep}
-    read |= {base.weight} if base.weight else set()
-    together = {
-        name for sequence in base.sequences if read & set(sequence.of) for name in sequence.of
-    }
-    read |= together
-    skips = {
-        name
-        for name, on_error in base.on_error.items()
-        if on_error == "skip" and name in base.inputs
-    }
-    whole = {
-        name
-        for sequence in base.sequences
-        if skips & set(sequence.of) & read
-        for name in sequence.of
-    }
-    return [name for name in base.inputs if name in (skips & read) | whole]
+    """Returns the raw columns that skip rows, out of those that the base reads. Rows of histories
+    are matched by a key, so columns that only these read do not matter.
+    """
+    read = inputs_read(replace(base, histories=()))
+    skips = {name for name in read if base.on_error.get(name) == "skip"}
+    # With all columns of their sequences, which decide whether a row's lists differ in length.
+    read_with = skips.union(*(group.of for group in base.sequences if skips & set(group.of)))
+    return [name for name in base.inputs if name in read_with]

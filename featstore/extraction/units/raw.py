@@ -384,7 +384,7 @@ def open_range(raw: RawRange) -> Iterator[RawSource]:
     with contextlib.ExitStack() as stack:
         try:
             with as_input_errors(_shown(raw)):
-                file = stack.enter_context(_opened(raw))
+                file = _opened(raw, stack)
             yield file
         except FeatstoreError:
             _check_there(raw)
@@ -393,18 +393,15 @@ def open_range(raw: RawRange) -> Iterator[RawSource]:
     _check_unchanged(raw)
 
 
-@contextlib.contextmanager
-def _opened(raw: RawRange) -> Iterator[RawSource]:
+def _opened(raw: RawRange, stack: contextlib.ExitStack) -> RawSource:
+    """The file of a range, which the stack closes."""
     if raw.of_table is not None:
-        with OpenFile(source_of(raw.url), redact(raw.url)) as file:
-            yield RawTableFile(file, raw.of_table, batch_rows)
-    elif raw.text_schema is not None:
-        with open_text(raw.listed, raw.text_schema) as text:
-            yield text
-    else:
-        row_groups = range(raw.first_row_group, raw.last_row_group + 1)
-        with open_raw(raw.url, raw.listed.size_bytes, row_groups) as parquet:
-            yield parquet
+        file = stack.enter_context(OpenFile(source_of(raw.url), redact(raw.url)))
+        return RawTableFile(file, raw.of_table, batch_rows)
+    if raw.text_schema is not None:
+        return stack.enter_context(open_text(raw.listed, raw.text_schema))
+    row_groups = range(raw.first_row_group, raw.last_row_group + 1)
+    return stack.enter_context(open_raw(raw.url, raw.listed.size_bytes, row_groups))
 
 
 def _check_there(raw: RawRange) -> None:
@@ -592,14 +589,10 @@ def _shown(raw: RawRange) -> str:
     return f"{redact(raw.url)}, rows {raw.first_row} to {raw.first_row + raw.num_rows - 1}"
 
 
-@contextlib.contextmanager
-def as_input_errors(where: str) -> Iterator[None]:
+def as_input_errors(where: str) -> contextlib.AbstractContextManager[None]:
     """Converts errors of reading a file to an InputError that begins with `where`, or, where not
     its bytes are wrong, as `damage_as` does.
     """
-
-    def unreadable(error: Exception) -> InputError:
-        return InputError(f"{where}: cannot be read ({first_line(error)})")
-
-    with damage_as(unreadable, where):
-        yield
+    return damage_as(
+        lambda error: InputError(f"{where}: cannot be read ({first_line(error)})"), where
+    )

@@ -152,13 +152,12 @@ def _steps(
             return list_of(offsets_of(array), hashed(array.values), nulls_of(array))
         return struct_of([hashes_of(array)], nulls_of(array))
 
-    found = list[tuple[int, Step]]()
-    for position in sorted(needed):
-        if position >= len(graph.columns):
-            step = graph.steps[position - len(graph.columns)]
-            is_hash = step.function is hash_values
-            found.append((position, replace(step, function=hashed) if is_hash else step))
-    return found
+    steps = ((position, graph.step(position)) for position in sorted(needed))
+    return [
+        (position, replace(step, function=hashed) if step.function is hash_values else step)
+        for position, step in steps
+        if step is not None
+    ]
 
 
 def _digests(array: pa.Array) -> pa.Array:

@@ -15,7 +15,7 @@ from featstore.extraction.units.findings import BatchOrigin, Malformed, Rejects
 from featstore.extraction.units.raw import RawRange, Unit, check_constant, open_range, read_batches
 from featstore.extraction.units.unit_statistics import Gathering
 from featstore.extraction.units.unit_values import ValueGathering, store_values
-from featstore.extraction.units.writer import DataFileReport, DataFileWriter, open_data_file
+from featstore.extraction.units.writer import DataFileWriter, open_data_file
 from featstore.files.retry import RetryPolicy, current_policy
 from featstore.files.storage import join
 from featstore.spec.model import Spec
@@ -274,50 +274,23 @@ def write_files(
     Returns:
         A report of each file; a single one without rows if there are none, and then no file.
     """
-    rows, names = _RowQueue(batches), schema.column_names
-
-    def write(part: int) -> UnitReport:
-        """Writes as many of the rows that are left as one file takes."""
+    rows, reports = next(batches, None), list[UnitReport]()
+    # A file is opened only once there is a row, so that a unit of skipped rows leaves none.
+    while rows is not None:
+        part = len(reports)
         path = task.path(partition, index, attempt, part)
-        written = DataFileReport(num_rows=0, size_bytes=0, crc32=0)
-        # The file is opened only once there is a row, so that a unit of skipped rows leaves none.
-        if rows.are_left():
-            metadata, cut = task.file_metadata(index, part), task.rows_per_row_group(index, part)
-            url, compression = join(task.table_url, path), task.spec.output.compression
-            with open_data_file(url, schema, metadata, cut, compression) as writer:
-                while (most := task.rows_left(index, part, writer)) and rows.are_left():
-                    batch = rows.take(most)
-                    writer.write(batch.select(names))
-                    on_rows(batch.num_rows)
-                written = writer.close()
-        return UnitReport(path=path, partition=partition, **vars(written))
-
-    reports = [write(part=0)]
-    while rows.are_left():
-        reports.append(write(part=len(reports)))
-    return reports
-
-
-class _RowQueue:
-    """Extracted batches, none of them empty, taken in as many rows as there is room for."""
-
-    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
-        self._next: pa.RecordBatch | None = None
-
-    def are_left(self) -> bool:
-        """Whether there are more rows; extracts the next ones to know."""
-        if self._next is None:
-            self._next = next(self._batches, None)
-        return self._next is not None
-
-    def take(self, most: int) -> pa.RecordBatch:
-        """The next rows: at least one, at most `most`. Call `are_left` first."""
-        assert self._next is not None
-        batch, self._next = self._next, None
-        if batch.num_rows > most:
-            self._next = batch.slice(most)
-        return batch.slice(0, most)
+        metadata, cut = task.file_metadata(index, part), task.rows_per_row_group(index, part)
+        url, compression = join(task.table_url, path), task.spec.output.compression
+        with open_data_file(url, schema, metadata, cut, compression) as writer:
+            while rows is not None and (most := task.rows_left(index, part, writer)):
+                taken, left = rows.slice(0, most), rows.slice(min(most, rows.num_rows))
+                writer.write(taken.select(schema.column_names))
+                on_rows(taken.num_rows)
+                rows = left if left.num_rows else next(batches, None)
+            written = writer.close()
+        reports.append(UnitReport(path=path, partition=partition, **vars(written)))
+    none = UnitReport(path=task.path(partition, index, attempt), partition=partition)
+    return reports or [none]
 
 
 def extract_batches(

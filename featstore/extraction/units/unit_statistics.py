@@ -78,13 +78,11 @@ class Gathering:
 
     def _witnesses(self) -> dict[str, pa.Array]:
         """Witnesses of the sampled rows' signs, by slot."""
-        witness, parts = Witness(self._extractor.graph), dict[str, list[pa.Array]]()
-        for batch in _joined(self._raw.batches):
-            for name, column in witness(batch.columns).items():
-                parts.setdefault(name, []).append(column)
+        witness = Witness(self._extractor.graph)
+        parts = [witness(batch.columns) for batch in joined_alike(self._raw.batches)]
         return {
-            name: columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
-            for name, columns in parts.items()
+            name: pa.concat_arrays([part[name] for part in parts])
+            for name in (parts[0] if parts else ())
         }
 
 
@@ -116,7 +114,7 @@ def store_histories(table_url: str, path: str, found: Iterable[ColumnStatistics]
     write_statistics(table_url, file_statistics_path(path), stored)
 
 
-def _joined(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def joined_alike(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Joins neighbouring batches of equal schema; raw schemas may differ from file to file."""
     for _, alike in itertools.groupby(batches, lambda batch: batch.schema):
         yield from pa.Table.from_batches(alike).combine_chunks().to_batches()

@@ -7,7 +7,6 @@ that take too much memory are looked at before.
 """
 
 import bisect
-import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 from featstore.base.schema import Slot
 from featstore.extraction.units.extractor import Extractor
 from featstore.extraction.units.stand_ins import FoundTexts, SlotTexts
+from featstore.extraction.units.unit_statistics import joined_alike
 from featstore.files.storage import delete, join
 from featstore.ops.arrays import Integers, array_of, offsets_of, values_of
 from featstore.ops.lists import array_of_bits
@@ -225,11 +225,8 @@ class _SlotGathering:
             return
         rows = [waiting.having(wanted) for waiting in self._waiting]
         self._waiting, self.waiting_bytes = [], 0
-        # The raw files of a unit may differ in the layout of their columns.
-        for _, alike in itertools.groupby(rows, lambda batch: batch.schema):
-            whole = pa.Table.from_batches(alike).combine_chunks()
-            columns = [column.combine_chunks() for column in whole.columns]
-            self._found.append(self._source(columns, wanted))
+        for batch in joined_alike(rows):
+            self._found.append(self._source(batch.columns, wanted))
 
     def table(self, ids: Integers, counts: Integers, num_texts: int) -> pa.Table:
         """A row for each id, with the columns of `SCHEMA`; the first have texts.
@@ -254,15 +251,14 @@ class _SlotGathering:
 
     def _named(self, ids: Integers) -> tuple[pa.Array, pa.Array]:
         """The texts and ranks that the spec tells."""
-        known = [self._known.get(id_) or self._by_index(id_) for id_ in ids.tolist()]
+        names = self._index_names  # of very many values
+        known = [
+            self._known.get(id_)
+            or (ValueText(text=names.text_of_index(id_)) if names is not None else None)
+            for id_ in ids.tolist()
+        ]
         texts = pa.array([value and value.text for value in known], pa.string())
         return texts, pa.array([value and value.rank for value in known], pa.int32())
-
-    def _by_index(self, index: int) -> ValueText | None:
-        """The value of an index of very many."""
-        if self._index_names is None:
-            return None
-        return ValueText(text=self._index_names.text_of_index(index))
 
     def _from_rows(self, ids: Integers) -> tuple[pa.Array, pa.Array]:
         """The texts that rows had; null for ids of which another value was there first."""

@@ -44,14 +44,6 @@ def _pattern(of_all: str) -> str:
     return literal(rf"^(?:{of_all})\z", pa.string())
 
 
-def _read(call: Call) -> str:
-    return (
-        _entries(call, call.text, call.type)
-        if is_map(call.type)
-        else _value(call, call.text, call.type)
-    )
-
-
 def _value(call: Call, text: str, declared: pa.DataType) -> str:
     """A raw value or list in the declared type; integers that it cannot hold become NULL."""
     if declared == pa.string():
@@ -103,11 +95,6 @@ def _clean_entries(call: Call, text: str, arrow_type: pa.DataType) -> str:
 
 def _clean_double(text: str) -> str:
     return f"(nanvl({text}, NULL) + 0.0D)"
-
-
-def _fill_null(call: Call) -> str:
-    value = call.params["value"]
-    return f"coalesce({call.text}, {literal(value.as_py(), value.type)})"
 
 
 def cut(array: str, max_len: object, truncate: object) -> str:
@@ -182,12 +169,16 @@ def _float_column(call: Call) -> str:
 
 
 COLUMN_TEMPLATES: dict[object, Template] = {
-    columns.read_column: _read,
+    columns.read_column: lambda call: (_entries if is_map(call.type) else _value)(
+        call, call.text, call.type
+    ),
     columns.clean: _clean,
     columns.empty_as_null: lambda call: (
         call.only(call.text, lambda e: f"{e} <> ''") if call.of_list else f"nullif({call.text}, '')"
     ),
-    lists.fill_null: _fill_null,
+    lists.fill_null: lambda call: (
+        f"coalesce({call.text}, {literal(call.params['value'].as_py(), call.type)})"
+    ),
     lists.align: _align,
     lists.column_of: _column_of,
     columns.sign_column: _sign_column,
