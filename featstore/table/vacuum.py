@@ -13,7 +13,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from featstore.base.closing import noted_on_failure
 from featstore.base.errors import ChangedTableError, InputError, TableNotFoundError
