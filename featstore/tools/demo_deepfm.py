@@ -140,15 +140,10 @@ class DeepFM(nn.Module):
     Args:
         slots: The slots that it uses; at least one.
         options: The sizes.
-
-    Raises:
-        ValueError: There are no slots.
     """
 
     def __init__(self, slots: Sequence[Slot], options: ModelOptions | None = None) -> None:
         super().__init__()
-        if not slots:
-            raise ValueError("expected at least one slot, found none")
         options = options or ModelOptions()
         # Scalars first: the order decides over the initial weights, and so over the AUC.
         ids = sorted(

@@ -109,11 +109,6 @@ def test_any_mix_of_slots_gives_one_logit_per_row_and_gradients(slots: list[Slot
     assert all(value.grad is not None for value in model.parameters())
 
 
-def test_a_model_without_slots_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected at least one slot, found none"):
-        DeepFM([])
-
-
 def test_the_model_learns_that_two_ids_belong_together() -> None:
     torch.manual_seed(3)
     user, item = torch.randint(1, 9, (4000,)), torch.randint(1, 9, (4000,))
