@@ -179,6 +179,8 @@ def deleted_rows(mask: RowMask, path: str, num_rows: int) -> Numbers:
 
 def _delta_vector(record: MaskRecord, path: str, num_rows: int) -> Numbers:
     """The rows of a Delta deletion vector, in a file or in the log."""
+    if min(record.first, record.num_bytes) < 0:
+        raise damaged(record, path, "a vector at a place, with a size")
     if record.url:
         # The size, the vector and its checksum.
         data = read_record(record._replace(num_bytes=record.num_bytes + 8), path)
