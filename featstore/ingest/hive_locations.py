@@ -1,4 +1,5 @@
-"""A snapshot as Hive sees it: columns, partitions and their locations. Needs no metastore.
+"""A snapshot as Hive sees it: columns, partitions and their locations, and the query of a view that
+shows missing values as null. Needs no metastore.
 
 Hive reads every file in a directory, but the table's own directories may also hold orphans of
 failed and speculative attempts. So each state of a partition gets a directory of its own, with a
@@ -15,11 +16,12 @@ import pyarrow as pa
 
 from featstore.base.errors import ChangedTableError, InputError
 from featstore.base.redaction import redact
-from featstore.base.schema import SlotSchema
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.files.listings import list_own
 from featstore.files.retry import thread_pool
 from featstore.files.storage import delete, join, link, spark_url
 from featstore.files.walking import is_hidden
+from featstore.ingest.join_query import quote
 from featstore.table.layout import partition_path
 from featstore.table.snapshot import DataFile, Snapshot, by_partition, files_digest
 
@@ -40,6 +42,8 @@ _TYPES = {
     pa.large_binary(): "binary",
     pa.date32(): "date",
 }
+# False for NaN in both: Spark orders NaN above infinity, Hive does not order it at all.
+_IS_NUMBER = "{} <= CAST('Infinity' AS DOUBLE)"
 _NESTED = re.compile(r"(?P<kind>array|struct)<(?P<inner>.*)>", re.DOTALL)
 
 
@@ -225,3 +229,42 @@ def _location(snapshot: Snapshot, files: list[DataFile]) -> Location:
         url=join(hive_root(snapshot.url), files_digest(files)[:_DIGEST_CHARS]),
         files=tuple(files),
     )
+
+
+def view_query(schema: SlotSchema, table: str) -> str:
+    """Returns a SELECT of all columns of a registered table, partition keys last. Pure.
+
+    What is null are the marks of missing values, and NaN in any column, as in `Table.duckdb()`.
+
+    Args:
+        schema: The schema of the table's snapshot.
+        table: The registered table, as `db.table`.
+    """
+    slots = {slot.name: slot for slot in schema.slots}
+    columns = (
+        f"{_value(quote(field.name), field.type, slots.get(field.name))} AS {quote(field.name)}"
+        for field in schema.to_arrow(partition_keys=True)
+    )
+    database, _, name = table.partition(".")
+    return f"SELECT {', '.join(columns)} FROM {quote(database)}.{quote(name)}"
+
+
+def _value(column: str, type_: pa.DataType, slot: Slot | None) -> str:
+    if slot is None:
+        is_float = pa.types.is_floating(type_)
+        return f"CASE WHEN {_IS_NUMBER.format(column)} THEN {column} END" if is_float else column
+    if not slot.shape:
+        return f"CASE WHEN {_is_mark(slot, column)} THEN NULL ELSE {column} END"
+    # A list is missing if all of its elements are marks: if the least and the greatest are. The
+    # first branch keeps Spark from looking at elements that are not there, which it refuses.
+    num_marks = slot.width or 1
+    ends = [f"sort_array({column})[{at}]" for at in sorted({0, num_marks - 1})]
+    are_marks = " AND ".join(_is_mark(slot, end) for end in ends)
+    return (
+        f"CASE WHEN size({column}) <> {num_marks} THEN {column} WHEN {are_marks} THEN NULL "
+        f"ELSE {column} END"
+    )
+
+
+def _is_mark(slot: Slot, value: str) -> str:
+    return f"{value} = 0" if slot.kind is SlotKind.ID else f"NOT ({_IS_NUMBER.format(value)})"

@@ -22,8 +22,8 @@ from featstore.ingest.hive_locations import (
     make_locations,
     partition_columns,
     remove_vacuumed,
+    view_query,
 )
-from featstore.ingest.hive_view import view_query
 from featstore.ingest.join_query import quote
 from featstore.table.delta import open_delta
 from featstore.table.layout import parse_partition, partition_path

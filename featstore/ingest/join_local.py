@@ -597,11 +597,9 @@ class _LocalJoin:
         num_read = num_complete = 0
         for first, batch in itertools.chain([(0, empty)], log.batches(names)):
             rows = pa.table(made(batch, first))
-            for name in needed:
-                if batch.column(name).null_count:
-                    complete = (pc.is_valid(batch.column(name)) for name in needed)
-                    rows = rows.filter(functools.reduce(pc.and_, complete))
-                    break
+            if any(batch.column(name).null_count for name in needed):
+                complete = (pc.is_valid(batch.column(name)) for name in needed)
+                rows = rows.filter(functools.reduce(pc.and_, complete))
             self._connection.register("batch", rows)
             into = "create table read as" if batch is empty else "insert into read"
             with noted_on_failure(f"{source}: the columns {', '.join(names)}"):

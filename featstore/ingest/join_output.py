@@ -1,7 +1,7 @@
 """Writes the output of a join: one directory, published or replaced by a rename.
 
 Rows and report are first written to a hidden directory beside it, so that no reader sees half an
-output. On Spark all access goes through Hadoop's file systems, because Spark writes with them too.
+output. On Spark all changes go through Hadoop's file systems, because Spark writes with them too.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from featstore.base.errors import CommitConflictError, InputError
 from featstore.base.redaction import redact, redact_text
 from featstore.files.listings import list_own
 from featstore.files.looks import exists, is_directory_at
-from featstore.files.storage import join, local_path, open_write, scheme, spark_url
+from featstore.files.storage import join, local_path, open_read, open_write, scheme, spark_url
 from featstore.table.metadata import to_json
 
 if TYPE_CHECKING:
@@ -49,11 +49,6 @@ class OutputFiles(Protocol):
             RefusedRename: It cannot be renamed.
         """
 
-    def sizes(self, url: str) -> list[int]:
-        """The bytes of each Parquet file in a directory."""
-
-    def read(self, url: str) -> bytes: ...
-
     def write(self, url: str, data: bytes) -> None: ...
 
 
@@ -81,10 +76,11 @@ class JoinOutput:
         """
         if not self._files.exists(self._url):
             return None
-        with contextlib.suppress(ValueError):
-            report_url = join(self._url, REPORT_JSON)
-            found = self._files.read(report_url) if self._files.exists(report_url) else b""
-            report = json.loads(found)
+        with (
+            contextlib.suppress(ValueError, FileNotFoundError, NotADirectoryError),
+            open_read(join(self._url, REPORT_JSON)) as file,
+        ):
+            report = json.loads(file.read())
             if isinstance(report, dict) and "join_digest" in report:
                 return report
         raise InputError(
@@ -106,8 +102,8 @@ class JoinOutput:
 
     def size(self) -> tuple[int, int]:
         """Returns the number of files and bytes that are written but not yet published."""
-        sizes = self._files.sizes(self.rows_url)
-        return len(sizes), sum(sizes)
+        files = list_own(self.rows_url, ".parquet", hidden=False)
+        return len(files), sum(file.size_bytes for file in files)
 
     def unchanged(self) -> None:
         """A directory has the report of the newest join, so that it is replaced in any case."""
@@ -201,28 +197,11 @@ class HadoopFiles:
         context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
             self._path(source).toUri(), self._conf
         )
-        if not self._fs.exists(self._path(target).getParent()):
-            self._fs.mkdirs(self._path(target).getParent())
         try:
+            self._fs.mkdirs(self._path(target).getParent())
             context.rename(self._path(source), self._path(target), no_options)
         except Py4JJavaError as error:
             raise RefusedRename(str(error.java_exception.getMessage())) from None
-
-    def sizes(self, url: str) -> list[int]:
-        listing = self._fs.listFiles(self._path(url), True)
-        sizes = []
-        while listing.hasNext():
-            status = listing.next()
-            if status.getPath().getName().endswith(".parquet"):
-                sizes.append(int(status.getLen()))
-        return sizes
-
-    def read(self, url: str) -> bytes:
-        stream = self._fs.open(self._path(url))
-        try:
-            return bytes(stream.readAllBytes())
-        finally:
-            stream.close()
 
     def write(self, url: str, data: bytes) -> None:
         stream = self._fs.create(self._path(url), True)
@@ -264,12 +243,6 @@ class LocalFiles:
             Path(source).rename(target)
         except OSError as error:
             raise RefusedRename(str(error.strerror)) from error
-
-    def sizes(self, url: str) -> list[int]:
-        return [file.size_bytes for file in list_own(url, ".parquet", hidden=False)]
-
-    def read(self, url: str) -> bytes:
-        return Path(url).read_bytes()
 
     def write(self, url: str, data: bytes) -> None:
         with open_write(url) as file:

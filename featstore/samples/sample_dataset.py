@@ -41,9 +41,6 @@ from featstore.statistics.stale_groups import ERROR
 from featstore.table.snapshot import Snapshot
 from featstore.tensors import shared_batches  # noqa: F401  registers how workers send batches
 from featstore.tensors.batch import Batch
-from featstore.tensors.buffer_pool import BufferPool
-from featstore.tensors.gathering import joined
-from featstore.tensors.packed import of_rows, values_of
 
 _AUTO = "auto"
 
@@ -286,17 +283,7 @@ def _id_field(request: Request, name: str) -> pa.Field:
 
 def _collated(batches: Sequence[Batch], **_: Any) -> Batch:
     """What `torch.utils.data.default_collate` makes of batches: one of all their rows."""
-    if len(batches) == 1:
-        return batches[0]
-    columns = {
-        key: [of_rows(values_of(batch.columns.made()[key])) for batch in batches]
-        for key in batches[0].columns.keys
-    }
-    return SampleBatch(
-        joined(columns, BufferPool()),
-        num_rows=sum(batch.num_rows for batch in batches),
-        extras=pa.concat_tables([batch.extras for batch in batches]),
-    )
+    return batches[0] if len(batches) == 1 else Batch.concat(batches)
 
 
 default_collate_fn_map[SampleBatch] = _collated

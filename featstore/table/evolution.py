@@ -130,7 +130,10 @@ def _continued(old: Slot, new: Slot | None, where: str) -> Slot:
             f"used in {where} by {old.name!r} ({old.kind}, {old.shape_text}); numbers are never "
             f"reused: take a new one"
         )
-    if _has_grown(old, new):
+    both = (old.num_indices, new.num_indices)
+    if None not in both and old.op == new.op and (old.op or "").startswith("vocabulary("):
+        # Values are only appended to a vocabulary, as its lock file ensures. A run with an older
+        # lock has fewer indices; the table keeps the greater number.
         new = replace(new, num_indices=max(old.num_indices or 0, new.num_indices or 0))
     elif old.num_indices != new.num_indices:
         raise InputError(
@@ -145,19 +148,6 @@ def _continued(old: Slot, new: Slot | None, where: str) -> Slot:
             f"(to rename a slot, change its name alone)"
         )
     return new
-
-
-def _has_grown(old: Slot, new: Slot) -> bool:
-    """Whether both hold indices of one vocabulary, which may have grown.
-
-    Values are only appended to a vocabulary, as its lock file ensures. A run with an older lock has
-    fewer indices; the table keeps the greater number.
-    """
-    return (
-        None not in (old.num_indices, new.num_indices)
-        and old.op == new.op
-        and (old.op or "").startswith("vocabulary(")
-    )
 
 
 def _values(slot: Slot) -> str:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _arrow: Any = LazyModule("pyiceberg.io.pyarrow")
 _catalogs: Any = LazyModule("pyiceberg.catalog")
 _config: Any = LazyModule("pyiceberg.utils.config")
+_conversions: Any = LazyModule("pyiceberg.conversions")
 _exceptions: Any = LazyModule("pyiceberg.exceptions")
 _manifests: Any = LazyModule("pyiceberg.manifest")
 _serializers: Any = LazyModule("pyiceberg.serializers")
@@ -75,12 +76,11 @@ _EMPTY = -1  # the snapshot of a table without any, as metadata files of format 
 _NUM_THREADS = 8
 # Operations after which a range of snapshots still is the rows of its appends.
 _ROWS_STAY = ("append", "replace")
-# The types whose bounds `where` compares, and how they are encoded: of eight bytes, and of four.
+# The types whose bounds `where` compares.
 _BOUNDED = (
     *(pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_date32),
     pa.types.is_timestamp,
 )
-_BOUNDS_AS = {True: ("<d", "<f"), False: ("<q", "<i")}
 # The types of partition keys, whose values have a text that Arrow reads back.
 _KEYS = (
     *(pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal),
@@ -201,7 +201,7 @@ def _opened(
     columns = [(column, number) for column, number in fields if number not in keys]
     by_number = {number: column for column, number in columns}
     _require_stored(values, by_number, stored)
-    ranges = _ranges(table, columns, (by_path[path].data_file for path in files.paths))
+    ranges = _ranges(table, schema, columns, (by_path[path].data_file for path in files.paths))
     return Snapshot(
         url=url,
         version=_EMPTY if chosen is None else chosen.snapshot_id,
@@ -655,30 +655,33 @@ def _require_stored(
 
 
 def _ranges(
-    table: "Table", columns: list[tuple[pa.Field, int]], files: Iterable[Any]
+    table: "Table", schema: "Schema", columns: list[tuple[pa.Field, int]], files: Iterable[Any]
 ) -> dict[str, Range]:
-    """The bounds in files of those columns by which the table is partitioned or sorted: those of
-    others seldom exclude a file, and take memory.
+    """The bounds in files of those columns of a schema by which the table is partitioned or sorted:
+    those of others seldom exclude a file, and take memory.
     """
     orders = [each.fields for each in (*table.specs().values(), *table.sort_orders().values())]
     chosen = {each.source_id for fields_of in orders for each in fields_of}
-    schema = pa.schema([column for column, _ in columns])
-    slots = {slot.name: slot for slot in SlotSchema.from_arrow(schema)}
+    fields = pa.schema([column for column, _ in columns])
+    slots = {slot.name: slot for slot in SlotSchema.from_arrow(fields)}
     bounded = [(column, number) for column, number in columns if number in chosen]
     listed = [*files] if bounded else []
     return {
         column.name: range_
         for column, number in bounded
-        if (range_ := _range(column, number, slots.get(column.name), listed)) is not None
+        if (range_ := _range(schema, column, number, slots.get(column.name), listed)) is not None
     }
 
 
-def _range(column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any]) -> Range | None:
+def _range(
+    schema: "Schema", column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any]
+) -> Range | None:
     """The bounds of a column in files; None for a type in which they cannot be used."""
     if not any(is_kind(column.type) for is_kind in _BOUNDED) or (slot and slot.shape):
         return None
     type_ = column.type if slot is None else slot.arrow_type()
-    ends = (_bounds(files, side, column, number) for side in ("lower_bounds", "upper_bounds"))
+    sides = ("lower_bounds", "upper_bounds")
+    ends = (_bounds(files, side, column, schema.find_type(number), number) for side in sides)
     low, high = (each.cast(type_, safe=False) for each in ends)
     num_nulls = [(file.null_value_counts or {}).get(number) for file in files]
     num_values = [(file.value_counts or {}).get(number) for file in files]
@@ -694,8 +697,11 @@ def _range(column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any
     return found.with_zero_as_null() if slot and slot.kind is SlotKind.ID else found
 
 
-def _bounds(files: Sequence[Any], side: str, column: pa.Field, number: int) -> pa.Array:
-    """Bounds as of manifests, in the type of their column, which may have been widened since.
+def _bounds(
+    files: Sequence[Any], side: str, column: pa.Field, stored: Any, number: int
+) -> pa.Array:
+    """Bounds as of manifests, in the type of their column, which may have been widened since;
+    `stored` is its type in the table's schema.
 
     Raises:
         DataFileError: One is of another length, or no text.
@@ -707,24 +713,13 @@ def _bounds(files: Sequence[Any], side: str, column: pa.Field, number: int) -> p
             numbers.append(None)
             continue
         try:
-            numbers.append(_bound(found, type_))
+            numbers.append(_conversions.from_bytes(stored, found))
         except (struct.error, ValueError):
             raise DataFileError(
                 f"{redact(file.file_path)}: column {column.name!r}: expected {side} of type "
                 f"{type_} in the manifest, found {len(found)} bytes that are none: write the "
                 "table's manifests again"
             ) from None
-    if pa.types.is_string(type_):
-        return pa.array(numbers, type_)
-    if pa.types.is_floating(type_) or pa.types.is_integer(type_):
+    if not pa.types.is_date(type_) and not pa.types.is_timestamp(type_):
         return pa.array(numbers, type_)
     return pa.array(numbers, pa.int32() if pa.types.is_date(type_) else pa.int64()).view(type_)
-
-
-def _bound(found: bytes, type_: pa.DataType) -> str | int | float:
-    """A bound as of a manifest. ValueError or struct.error if it is none of a type."""
-    if pa.types.is_string(type_):
-        return found.decode()
-    wide, narrow = _BOUNDS_AS[pa.types.is_floating(type_)]
-    value: int | float = struct.unpack(wide if len(found) == 8 else narrow, found)[0]
-    return value

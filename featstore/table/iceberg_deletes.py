@@ -126,8 +126,14 @@ def _delete(url: str, entry: Any, manifest: Any) -> _Delete:
         found = "deletion vectors at unknown places"
     elif not is_vector and file.file_format != formats.PARQUET:
         found = f"position deletes in {file.file_format.value.title()} files"
+    elif is_vector and (file[_OFFSET] < 0 or file[_SIZE] <= _AROUND_VECTOR):
+        raise _damaged(
+            url,
+            file,
+            f"the place of a deletion vector of more than {_AROUND_VECTOR} bytes",
+            f"{file[_SIZE]} bytes from byte {file[_OFFSET]} on",
+        )
     else:
-        _check_place(url, file, is_vector=is_vector)
         lower, upper = (bounds or {} for bounds in (file.lower_bounds, file.upper_bounds))
         has_bounds = _PATHS in lower and _PATHS in upper
         sequence = entry.sequence_number
@@ -140,17 +146,6 @@ def _delete(url: str, entry: Any, manifest: Any) -> _Delete:
             bounds=(lower[_PATHS], upper[_PATHS]) if has_bounds else (),
         )
     raise unreadable(url, found, file.file_path)
-
-
-def _check_place(url: str, file: Any, *, is_vector: bool) -> None:
-    """DataFileError if the place of a deletion vector cannot be one."""
-    if is_vector and (file[_OFFSET] < 0 or file[_SIZE] <= _AROUND_VECTOR):
-        raise _damaged(
-            url,
-            file,
-            f"the place of a deletion vector of more than {_AROUND_VECTOR} bytes",
-            f"{file[_SIZE]} bytes from byte {file[_OFFSET]} on",
-        )
 
 
 def _damaged(url: str, file: Any, expected: str, found: str) -> DataFileError:

@@ -138,6 +138,11 @@ def read_actions(url: str, version: int) -> list[dict[str, Any]]:
     return [_parsed(file_url, line) for line in lines if line.strip()]
 
 
+def paths_of(url: str, kind: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The paths of data files in the actions of a kind, such as `add`."""
+    return {decode_path(url, each[kind]["path"]) for each in actions if each.get(kind)}
+
+
 def commit_infos(url: str, versions: Iterable[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yields each version with what its commit says of itself, in the given order. A few commits
     are read ahead.

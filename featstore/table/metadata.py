@@ -194,19 +194,8 @@ def has_field_ids(text: bytes | None, where: str) -> bool:
     Raises:
         DataFileError: The text is not featstore's.
     """
-    return file_format(text, where) >= _PLAIN_FORMAT
-
-
-def file_format(text: bytes | None, where: str) -> int:
-    """The format of a data file by its footer's text; 0 if featstore did not write it.
-
-    Raises:
-        DataFileError: The text is not featstore's.
-    """
-    if text is None:
-        return 0
-    number = _parse(text, where).get("format")
-    return number if isinstance(number, int) else 0
+    number = None if text is None else _parse(text, where).get("format")
+    return isinstance(number, int) and number >= _PLAIN_FORMAT
 
 
 def require_input_order(texts: Iterable[tuple[str, bytes | None]], why: str, instead: str) -> None:

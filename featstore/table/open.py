@@ -29,8 +29,7 @@ from featstore.table.iceberg import (
     open_iceberg,
     parse_address,
 )
-from featstore.table.layout import decode_path
-from featstore.table.log_files import commit_infos, list_log, read_actions
+from featstore.table.log_files import commit_infos, list_log, paths_of, read_actions
 from featstore.table.parquet_dir import open_parquet_dir
 from featstore.table.snapshot import (
     AFTER,
@@ -279,7 +278,7 @@ def _commits(snapshot: Snapshot, after: int) -> list[_Commit]:
 def _commit_of(url: str, version: int) -> _Commit:
     actions = read_actions(url, version)
     added, removed = (_changed(url, kind, actions) for kind in ("add", "remove"))
-    return _Commit(version, added, removed, _paths(url, "remove", actions))
+    return _Commit(version, added, removed, paths_of(url, "remove", actions))
 
 
 def _require_appends(
@@ -368,13 +367,8 @@ def _elsewhere(
 
 
 def _changed(url: str, kind: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:
-    """As `_paths`, without those by which rows only move to other files."""
-    return _paths(url, kind, (a for a in actions if a.get(kind, {}).get("dataChange", True)))
-
-
-def _paths(url: str, kind: str, actions: Iterable[Mapping[str, Any]]) -> set[str]:
-    """The paths in actions of a kind."""
-    return {decode_path(url, each[kind]["path"]) for each in actions if kind in each}
+    """As `paths_of`, without those by which rows only move to other files."""
+    return paths_of(url, kind, (a for a in actions if (a.get(kind) or {}).get("dataChange", True)))
 
 
 def open_without_files(url: str) -> Snapshot:

@@ -4,7 +4,7 @@ reader starts from a snapshot.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
@@ -341,9 +341,9 @@ class FileList(Sequence[DataFile]):
                 f"{redact(url)}: expected {', '.join(VERSIONS)} or a partition key "
                 f"({', '.join(types)}) after '?', found {unknown[0]!r}{nearest(unknown[0], known)}"
             )
-        wanted = {key: _Wanted.of(url, key, text, types[key]) for key, text in values.items()}
+        wanted = {key: _wanted(url, key, text, types[key]) for key, text in values.items()}
         return self.at_places(
-            [all(each.holds(place[key]) for key, each in wanted.items()) for place in self.places]
+            [all(holds(place[key]) for key, holds in wanted.items()) for place in self.places]
         )
 
     def values(self, name: str) -> Numbers:
@@ -509,32 +509,22 @@ def read_query(url: str, query: str) -> dict[str, str]:
     return {n: unquote_plus(value) if n in VERSIONS else value for n, value in values.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wanted:
-    """The values of a partition key that a URL names: those from `first` to `last`."""
+def _wanted(url: str, key: str, text: str, type_: pa.DataType) -> Callable[[str | None], bool]:
+    """Whether a URL names a value of a partition key by `text`, for each value."""
+    before, _, after = text.partition("..")
+    ends = (before, after) if before and after else (text, text)
+    first, last = (_value(url, key, unquote_plus(end), type_) for end in ends)
+    if not first <= last:
+        raise InputError(
+            f"{redact(url)}: expected the first value of the partition key {key!r} ({type_}) "
+            f"before the last, found {text!r}"
+        )
 
-    url: str = field(repr=False)
-    key: str
-    type: pa.DataType
-    text: str
-    first: Any
-    last: Any
+    def holds(found: str | None) -> bool:
+        value = _value(url, key, found, type_)
+        return value is not None and bool(first <= value <= last)
 
-    @classmethod
-    def of(cls, url: str, key: str, text: str, type_: pa.DataType) -> "_Wanted":
-        before, _, after = text.partition("..")
-        ends = (before, after) if before and after else (text, text)
-        first, last = (_value(url, key, unquote_plus(end), type_) for end in ends)
-        if not first <= last:
-            raise InputError(
-                f"{redact(url)}: expected the first value of the partition key {key!r} ({type_}) "
-                f"before the last, found {text!r}"
-            )
-        return cls(url=url, key=key, type=type_, text=text, first=first, last=last)
-
-    def holds(self, found: str | None) -> bool:
-        value = _value(self.url, self.key, found, self.type)
-        return value is not None and self.first <= value <= self.last
+    return holds
 
 
 def _value(url: str, key: str, text: str | None, type_: pa.DataType) -> Any:

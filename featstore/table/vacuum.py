@@ -13,7 +13,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from featstore.base.closing import noted_on_failure
 from featstore.base.errors import ChangedTableError, InputError, TableNotFoundError
@@ -29,13 +28,12 @@ from featstore.table.layout import (
     RUNS_DIR,
     STATISTICS_DIR,
     base_path,
-    decode_path,
     is_data_file,
     partial_of,
     statistics_tag,
     tag_of,
 )
-from featstore.table.log_files import LogFiles, commit_url, list_log, read_actions
+from featstore.table.log_files import LogFiles, commit_url, list_log, paths_of, read_actions
 from featstore.table.running import (
     MIN_GRACE_S,
     marked_vacuum,
@@ -451,8 +449,8 @@ class _LogEntry:
     """The paths that a commit adds and removes, and the versions of slot groups if it sets any."""
 
     version: int
-    adds: frozenset[str]
-    removes: frozenset[str]
+    adds: Set[str]
+    removes: Set[str]
     groups: Mapping[str, int]
 
 
@@ -465,12 +463,7 @@ def _read_entry(url: str, version: int) -> _LogEntry:
     )
     return _LogEntry(
         version=version,
-        adds=_paths(url, actions, "add"),
-        removes=_paths(url, actions, "remove"),
+        adds=paths_of(url, "add", actions),
+        removes=paths_of(url, "remove", actions),
         groups=json.loads(next(properties, None) or "{}"),
     )
-
-
-def _paths(url: str, actions: Iterable[Mapping[str, Any]], kind: str) -> frozenset[str]:
-    found = (action[kind]["path"] for action in actions if action.get(kind))
-    return frozenset(decode_path(url, path) for path in found)

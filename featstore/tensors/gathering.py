@@ -2,15 +2,13 @@
 they are delivered, and joins columns that come in parts, as of a batch that straddles blocks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 import numpy as np
 import torch
 
-from featstore.base.intervals import aligned
 from featstore.reading.buffers import Array, BatchValues, Ragged, SharedLists
 from featstore.reading.gather import (
     ColumnBuffers,
@@ -22,10 +20,12 @@ from featstore.reading.gather import (
 from featstore.tensors.buffer_pool import BufferPool
 from featstore.tensors.column_arrays import Key
 from featstore.tensors.packed import (
+    Form,
     PackedColumns,
     TensorPlace,
     TensorPlaces,
     array_of,
+    layout_of,
     split,
     tensor_of,
     torch_dtype,
@@ -210,67 +210,41 @@ def joined(columns: Mapping[Key, Sequence[BatchValues]], pool: BufferPool) -> Pa
 
     Uses numpy: `torch.cat` wakes torch's threads, which then spin on the cores that decode.
     """
-    size_bytes = sum(map(_size_bytes, columns.values()))
-    memory = pool.take(size_bytes)[:size_bytes]
-    room = _Room(memory)
-    places = TensorPlaces((key, _joined(parts, room)) for key, parts in columns.items())
-    return PackedColumns(buffers=(torch.from_numpy(memory),), places=places)
-
-
-class _Room:
-    """Allocates consecutive, aligned pieces of one buffer."""
-
-    def __init__(self, memory: Array) -> None:
-        self._memory, self._at = memory, 0
-
-    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, TensorPlace]:
-        """An array of this shape, and its place."""
-        first, size = self._at, prod(shape) * dtype.itemsize
-        self._at += aligned(size)
-        place = TensorPlace(0, torch_dtype(dtype), first // dtype.itemsize, shape)
-        return self._memory[first : first + size].view(dtype).reshape(shape), place
-
-
-def _joined(parts: Sequence[BatchValues], room: _Room) -> tuple[TensorPlace, ...]:
-    lists = [part for part in parts if isinstance(part, Ragged)]
-    if lists:
-        return _joined_values([part.values for part in lists], room), _joined_offsets(lists, room)
-    if shared := [part for part in parts if isinstance(part, SharedLists)]:
-        return _joined_values([part.values for part in shared], room), _joined_ranges(shared, room)
-    return (_joined_values([part for part in parts if isinstance(part, np.ndarray)], room),)
-
-
-def _joined_values(parts: Sequence[Array], room: _Room) -> TensorPlace:
-    shape = (sum(map(len, parts)), *parts[0].shape[1:])
-    out, place = room.take(shape, parts[0].dtype)
-    np.concatenate(parts, out=out)
-    return place
-
-
-def _joined_offsets(parts: Sequence[Ragged], room: _Room) -> TensorPlace:
-    """The offsets of the concatenated lists, from 0. Those of the parts may begin above 0."""
-    out, place = room.take((sum(map(len, parts)) + 1,), np.dtype(np.int64))
-    join_offsets(parts, out)
-    return place
-
-
-def _joined_ranges(parts: Sequence[SharedLists], room: _Room) -> TensorPlace:
-    """The ranges of the lists, whose values follow one another."""
-    out, place = room.take((sum(map(len, parts)), 3), np.dtype(np.int64))
-    np.concatenate([part.ranges for part in parts], out=out)
-    firsts = np.cumsum([0, *(len(part.values) for part in parts[:-1])])
-    out[:, :2] += np.repeat(firsts, [len(part) for part in parts])[:, None]
-    return place
-
-
-def _size_bytes(parts: Sequence[BatchValues]) -> int:
-    lists = [part for part in parts if isinstance(part, Ragged)]
-    if not lists:
-        shared = [part for part in parts if isinstance(part, SharedLists)]
-        arrays = [part for part in parts if isinstance(part, np.ndarray)]
-        arrays += [part.values for part in shared]
-        ranges_bytes = sum(part.ranges.nbytes for part in shared)
-        return aligned(sum(array.nbytes for array in arrays)) + aligned(ranges_bytes)
-    return aligned(sum(part.values.nbytes for part in lists)) + aligned(
-        8 * (sum(map(len, lists)) + 1)
+    forms = [form for key, parts in columns.items() for form in _forms(key, parts)]
+    layout = layout_of(forms)
+    memory = pool.take(layout.num_bytes)[: layout.num_bytes]
+    outs = (
+        memory[first : first + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+        for (_, dtype, shape, _), first in zip(forms, layout.parts[:, 0].tolist(), strict=True)
     )
+    for parts in columns.values():
+        _join(parts, outs)
+    return PackedColumns(buffers=(torch.from_numpy(memory),), places=layout.places)
+
+
+def _forms(key: Key, parts: Sequence[BatchValues]) -> list[Form]:
+    """The arrays of a column once its parts are joined."""
+    values, num_rows = [_values(part) for part in parts], sum(map(len, parts))
+    of_values = (key, values[0].dtype, (sum(map(len, values)), *values[0].shape[1:]), 0)
+    if isinstance(parts[0], np.ndarray):
+        return [of_values]
+    shape = (num_rows + 1,) if isinstance(parts[0], Ragged) else (num_rows, 3)
+    return [of_values, (key, _OFFSETS, shape, 0)]
+
+
+def _join(parts: Sequence[BatchValues], outs: Iterator[Array]) -> None:
+    """Copies the parts of a column to the next arrays. Offsets of parts may begin above 0; values
+    of the lists that batches share follow one another.
+    """
+    values = [_values(part) for part in parts]
+    np.concatenate(values, out=next(outs))
+    if lists := [part for part in parts if isinstance(part, Ragged)]:
+        join_offsets(lists, next(outs))
+    if shared := [part for part in parts if isinstance(part, SharedLists)]:
+        ranges = np.concatenate([part.ranges for part in shared], out=next(outs))
+        firsts = np.cumsum([0, *map(len, values[:-1])])
+        ranges[:, :2] += np.repeat(firsts, [*map(len, shared)])[:, None]
+
+
+def _values(part: BatchValues) -> Array:
+    return part if isinstance(part, np.ndarray) else part.values

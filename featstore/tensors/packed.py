@@ -294,10 +294,11 @@ class _Layout(NamedTuple):
 
 # Of a tensor: its column, its dtype and shape as an array, and the width of offsets that become
 # int64; otherwise 0.
-_Form = tuple[Key, np.dtype[Any], tuple[int, ...], int]
+Form = tuple[Key, np.dtype[Any], tuple[int, ...], int]
 
 
-def _layout(forms: Iterable[_Form]) -> _Layout:
+def layout_of(forms: Iterable[Form]) -> _Layout:
+    """How these tensors, those of a column one after the other, lie in one buffer."""
     places, parts, first, end = TensorPlaces(), list[int](), 0, 0
     for key, dtype, shape, offset_width in forms:
         of, width = (torch.int64, 8) if offset_width else (torch_dtype(dtype), dtype.itemsize)
@@ -309,7 +310,7 @@ def _layout(forms: Iterable[_Form]) -> _Layout:
 
 
 # Of batches without lists: those of a loader are laid out alike.
-_shared_layout = lru_cache(maxsize=64)(_layout)
+_shared_layout = lru_cache(maxsize=64)(layout_of)
 
 
 def pack(
@@ -327,7 +328,7 @@ def pack(
     if whole is not None:
         parts = [array_of(buffer) for buffer in whole.buffers]
         return _packed(parts, whole.places.in_one([part.nbytes for part in parts]), allocate)
-    parts, forms, has_lists = list[Array](), list[_Form](), False
+    parts, forms, has_lists = list[Array](), list[Form](), False
     for key, values in columns.arrays().items():
         if isinstance(values, Ragged):
             has_lists, offsets = True, values.offsets
@@ -342,7 +343,7 @@ def pack(
         else:
             parts.append(values)
             forms.append((key, values.dtype, values.shape, 0))
-    layout = _layout(forms) if has_lists else _shared_layout(tuple(forms))
+    layout = layout_of(forms) if has_lists else _shared_layout(tuple(forms))
     return _packed(parts, layout, allocate)
 
 

@@ -7,7 +7,6 @@ over the same vectors share one embedding.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
@@ -28,23 +27,6 @@ class SlotTensors(Protocol):
     def __getitem__(self, slot: str, /) -> Any: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """The sizes of a DeepFM.
-
-    Attributes:
-        buckets: Embeddings per id slot. Signs in the same bucket share one.
-        dim: Numbers per embedding.
-        hidden: The sizes of the hidden layers.
-        dropout: The dropout rate of the hidden layers.
-    """
-
-    buckets: int = 1 << 14
-    dim: int = 8
-    hidden: tuple[int, ...] = (64, 32)
-    dropout: float = 0.1
-
-
 class IdEmbedding(nn.Module):
     """One vector per id slot and row, from one table for all slots: the embedding of a scalar, or
     the mean over the elements of a list.
@@ -53,13 +35,11 @@ class IdEmbedding(nn.Module):
     vector is its linear weight. Gradients are sparse.
     """
 
-    def __init__(self, slots: Sequence[Slot], options: ModelOptions) -> None:
+    def __init__(self, slots: Sequence[Slot], buckets: int, dim: int) -> None:
         super().__init__()
         self.names = tuple(slot.name for slot in slots)
-        self.buckets = options.buckets
-        self.weight = nn.Parameter(
-            torch.randn(len(slots) * options.buckets, options.dim + 1) * 0.01
-        )
+        self.buckets = buckets
+        self.weight = nn.Parameter(torch.randn(len(slots) * buckets, dim + 1) * 0.01)
 
     def forward(self, columns: SlotTensors) -> Tensor:
         """Returns float32 (num_rows, num_slots, 1 + dim)."""
@@ -88,13 +68,13 @@ class FloatEmbedding(nn.Module):
     spread: Tensor
     count: Tensor
 
-    def __init__(self, slots: Sequence[Slot], options: ModelOptions) -> None:
+    def __init__(self, slots: Sequence[Slot], dim: int) -> None:
         super().__init__()
         self.scalars = tuple(slot.name for slot in slots if not slot.shape)
         self.lists = tuple(slot.name for slot in slots if slot.shape)
         num_numbers = len(self.scalars) + 2 * len(self.lists)
         self.width = num_numbers + len(slots)
-        self.weight = nn.Parameter(torch.randn(self.width, options.dim + 1) * 0.01)
+        self.weight = nn.Parameter(torch.randn(self.width, dim + 1) * 0.01)
         self.register_buffer("mean", torch.zeros(num_numbers))
         self.register_buffer("spread", torch.ones(num_numbers))
         self.register_buffer("count", torch.zeros(num_numbers))
@@ -139,27 +119,32 @@ class DeepFM(nn.Module):
 
     Args:
         slots: The slots that it uses; at least one.
-        options: The sizes.
-
-    Raises:
-        ValueError: There are no slots.
+        buckets: Embeddings per id slot. Signs in the same bucket share one.
+        dim: Numbers per embedding.
+        hidden: The sizes of the hidden layers.
+        dropout: The dropout rate of the hidden layers.
     """
 
-    def __init__(self, slots: Sequence[Slot], options: ModelOptions | None = None) -> None:
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        *,
+        buckets: int = 1 << 14,
+        dim: int = 8,
+        hidden: tuple[int, ...] = (64, 32),
+        dropout: float = 0.1,
+    ) -> None:
         super().__init__()
-        if not slots:
-            raise ValueError("expected at least one slot, found none")
-        options = options or ModelOptions()
         # Scalars first: the order decides over the initial weights, and so over the AUC.
         ids = sorted(
             (slot for slot in slots if slot.kind is SlotKind.ID), key=lambda slot: len(slot.shape)
         )
         floats = [slot for slot in slots if slot.kind is SlotKind.FLOAT]
-        self.ids = IdEmbedding(ids, options) if ids else None
-        self.floats = FloatEmbedding(floats, options) if floats else None
+        self.ids = IdEmbedding(ids, buckets, dim) if ids else None
+        self.floats = FloatEmbedding(floats, dim) if floats else None
         self.bias = nn.Parameter(torch.zeros(1))
         self.network = _network(
-            len(ids) * options.dim + (self.floats.width if self.floats else 0), options
+            len(ids) * dim + (self.floats.width if self.floats else 0), hidden, dropout
         )
 
     def forward(self, columns: SlotTensors) -> Tensor:
@@ -228,10 +213,10 @@ def pool(column: Tensor | Jagged) -> tuple[Tensor, Tensor]:
     return mean.unsqueeze(1), torch.log1p(count).unsqueeze(1)
 
 
-def _network(width: int, options: ModelOptions) -> nn.Sequential:
+def _network(width: int, hidden: Sequence[int], dropout: float) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for size in options.hidden:
-        layers += [nn.Linear(width, size), nn.ReLU(), nn.Dropout(options.dropout)]
+    for size in hidden:
+        layers += [nn.Linear(width, size), nn.ReLU(), nn.Dropout(dropout)]
         width = size
     return nn.Sequential(*layers, nn.Linear(width, 1))
 

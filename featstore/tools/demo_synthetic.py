@@ -83,18 +83,11 @@ def write_click_log(
 
     Args:
         directory: Where to write.
-        num_rows: The number of rows.
+        num_rows: The number of rows, at least one for each day.
         seed: The same seed gives the same log.
         num_days: The number of days.
         rows_per_file: The most rows per file.
-
-    Raises:
-        ValueError: There are fewer rows than days.
     """
-    if not 0 < num_days <= num_rows:
-        raise ValueError(
-            f"expected at least one row for each of {num_days} days, found {num_rows} rows"
-        )
     # Row `i` is of day `i * num_days // num_rows`, so a day begins at the quotient rounded up.
     starts = [-(-num_rows * day // num_days) for day in range(num_days + 1)]
     parts = [

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from featstore.base.schema import Slot, SlotKind, SlotSchema
-from featstore.ingest.hive_view import view_query
+from featstore.ingest.hive_locations import view_query
 from tests.extraction.conftest import DOCUMENT, raw_rows
 from tests.hive.metastores import JARS
 from tests.parquet_files import put_parquet

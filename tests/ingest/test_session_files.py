@@ -1,5 +1,5 @@
-"""A join of logs that Spark reads and no client of this process does: a mount table that only the
-session knows.
+"""A join of logs that Spark reads and no client of this process does, published there: by a mount
+table that only the session knows.
 """
 
 import datetime
@@ -34,7 +34,7 @@ def logs(spark: Any, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def join(logs: Path, tmp_path: Path) -> LabelJoin:
+def join(logs: Path) -> LabelJoin:
     ids, times = pa.array(["1", "2"]), pa.array([0, 1_000_000], TIME)
     put_parquet(logs / "shown" / "a.parquet", {"rid": ids, "ts": times})
     put_parquet(logs / "clicks" / "a.parquet", {"rid": ids[:1], "ts": times[1:]})
@@ -44,20 +44,18 @@ def join(logs: Path, tmp_path: Path) -> LabelJoin:
         impressions=Impressions(source=source, row_id=("rid",), event_time="ts"),
         labels=(Label(name="click", source=clicks, key=("rid",), event_time="ts", window_s=60),),
         cut_off=datetime.datetime(2026, 11, 2, tzinfo=datetime.UTC),
-        output_url=str(tmp_path / "out"),
+        output_url=f"{ROOT}/out",
     )
 
 
-def test_a_join_of_logs_that_only_spark_can_read(
-    spark: Any, join: LabelJoin, tmp_path: Path
-) -> None:
+def test_a_join_where_only_spark_can_read(spark: Any, join: LabelJoin, logs: Path) -> None:
     with pytest.raises((StoreError, ValueError)):
         listings.list_files(f"{ROOT}/shown")
-    assert join_labels(join, spark).written
+    report = join_labels(join, spark)
+    assert report.written
+    assert report.document["output"]["num_files"] == len(list((logs / "out").glob("*.parquet")))
     rows = [
-        row
-        for path in (tmp_path / "out").glob("*.parquet")
-        for row in pq.read_table(path).to_pylist()
+        row for path in (logs / "out").glob("*.parquet") for row in pq.read_table(path).to_pylist()
     ]
     assert {row["rid"]: row["click"] for row in rows} == {"1": 1, "2": 0}
     assert not join_labels(join, spark).written  # its inputs are known, and are the same
