@@ -159,6 +159,25 @@ class Slot:
         return "scalar" if not self.shape else "list" if self.is_list else str(self.width)
 
     @property
+    def is_declared(self) -> bool:
+        """Whether a spec declared the slot, and featstore extracted it. Columns of other writers,
+        of imports and of joins were not.
+        """
+        return self.number is not None
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether `missing` stands for missing values in data files. It does in declared slots. In
+        other columns 0 is a value, and so is a list of a single mark: null is missing, and NaN.
+        """
+        return self.is_declared or (self.kind is SlotKind.FLOAT and not self.shape)
+
+    @property
+    def holds_signs(self) -> bool:
+        """Whether values are signs, which are hashes, and not indices or plain numbers."""
+        return self.kind is SlotKind.ID and self.is_declared and self.num_indices is None
+
+    @property
     def missing(self) -> int | float:
         """The mark of a missing value: 0 for ids, NaN for floats.
 
@@ -181,7 +200,9 @@ class Slot:
         """What the column is and which value is missing, for readers of other engines."""
         mark = "0" if self.kind is SlotKind.ID else "NaN"
         shown = (
-            mark
+            "null"
+            if not self.has_marks
+            else mark
             if not self.shape
             else f"[{mark}]"
             if self.is_list
@@ -428,6 +449,24 @@ class SlotSchema:
                 if role is not Role.PARTITION and ROLE not in (column.metadata or {})
             },
         )
+
+    @cached_property
+    def seen(self) -> "SlotSchema":
+        """A copy with the columns as predicates see them: those that no spec declared are kept
+        columns with the values of the files, where 0 is not missing. Integers and booleans are
+        int64, and doubles stay doubles.
+        """
+        plain = {slot.name: slot for slot in self.slots if not slot.is_declared}
+        return replace(
+            self,
+            slots=tuple(slot for slot in self.slots if slot.name not in plain),
+            kept=(*self.kept, *(self._plain(slot) for slot in plain.values())),
+        )
+
+    def _plain(self, slot: Slot) -> pa.Field:
+        column = slot.to_field(nullable=True)
+        declared = self.foreign.get(slot.name, column)
+        return column.with_type(pa.float64()) if declared.type == pa.float64() else column
 
     def with_foreign_kept(self) -> "SlotSchema":
         """A copy in which columns of other writers are kept columns of the types that these

@@ -106,7 +106,7 @@ def delete_rows(
     Args:
         table_url: The table.
         where: A predicate over partition keys, slots, labels and kept columns. Where it is null, a
-            row stays. In columns of other writers 0 is a value, and only null is missing.
+            row stays.
         dry_run: Only count.
         commit: Publishes the change.
 
@@ -120,7 +120,7 @@ def delete_rows(
         DataFileError: A file is damaged; the table is unchanged.
     """
     snapshot = open_existing(table_url, "delete")
-    columns = _seen(snapshot.schema).to_arrow(nullable=True, partition_keys=True)
+    columns = snapshot.schema.seen.to_arrow(nullable=True, partition_keys=True)
     condition = parse_where(where, {column.name: column.type for column in columns})
     undecided = [
         file for file in snapshot.data_files if condition.matches_partition(file.partition) is None
@@ -231,16 +231,6 @@ def _replaceable(
     return [p for p in existing if all(p[key] in texts for key, texts in values.items())]
 
 
-def _seen(schema: SlotSchema) -> SlotSchema:
-    """The columns as the predicate sees them. Those of other writers have the values of the files,
-    where 0 is not missing; booleans are the numbers 0 and 1, as in `where` elsewhere.
-    """
-    seen = schema.with_foreign_kept()
-    numbers = {slot.name: slot.to_field(nullable=True) for slot in schema}
-    kept = (numbers.get(c.name, c) if pa.types.is_boolean(c.type) else c for c in seen.kept)
-    return replace(seen, kept=tuple(kept))
-
-
 def _num_matching(snapshot: Snapshot, condition: Where, file: DataFile) -> int:
     decided = condition.matches_partition(file.partition)
     if decided is not None:
@@ -275,7 +265,7 @@ def _matches(
     groups: Sequence[OpenFile],
 ) -> Iterator[pa.ChunkedArray]:
     """Which rows of each row group match: bool (num_rows,), without nulls."""
-    schema = _seen(snapshot.schema).only(condition.columns)
+    schema = snapshot.schema.seen.only(condition.columns)
     return map(condition.mask, read_tables(footer, schema, file.partition, groups))
 
 

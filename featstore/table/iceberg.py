@@ -30,7 +30,7 @@ from featstore.base.errors import (
 )
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact, secrets_in
-from featstore.base.schema import BY_ID, FIELD_ID, FieldId, Slot, SlotKind, SlotSchema
+from featstore.base.schema import BY_ID, FIELD_ID, FieldId, SlotSchema
 from featstore.files.retry import Failures, current_policy, thread_pool
 from featstore.files.storage import absolute, open_read
 from featstore.files.store_errors import as_store_errors, client_words, is_lasting
@@ -663,27 +663,28 @@ def _ranges(
     orders = [each.fields for each in (*table.specs().values(), *table.sort_orders().values())]
     chosen = {each.source_id for fields_of in orders for each in fields_of}
     schema = pa.schema([column for column, _ in columns])
-    slots = {slot.name: slot for slot in SlotSchema.from_arrow(schema)}
+    seen = SlotSchema.from_arrow(schema).seen.to_arrow(nullable=True)
     bounded = [(column, number) for column, number in columns if number in chosen]
     listed = [*files] if bounded else []
     return {
         column.name: range_
         for column, number in bounded
-        if (range_ := _range(column, number, slots.get(column.name), listed)) is not None
+        if (range_ := _range(column, number, seen.field(column.name).type, listed)) is not None
     }
 
 
-def _range(column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any]) -> Range | None:
-    """The bounds of a column in files; None for a type in which they cannot be used."""
-    if not any(is_kind(column.type) for is_kind in _BOUNDED) or (slot and slot.shape):
+def _range(column: pa.Field, number: int, type_: pa.DataType, files: Sequence[Any]) -> Range | None:
+    """The bounds of a column in files, in the type in which predicates see it; None for a type in
+    which they cannot be used.
+    """
+    if not any(is_kind(column.type) for is_kind in _BOUNDED):
         return None
-    type_ = column.type if slot is None else slot.arrow_type()
     ends = (_bounds(files, side, column, number) for side in ("lower_bounds", "upper_bounds"))
     low, high = (each.cast(type_, safe=False) for each in ends)
     num_nulls = [(file.null_value_counts or {}).get(number) for file in files]
     num_values = [(file.value_counts or {}).get(number) for file in files]
     is_float = pa.types.is_floating(column.type)  # NaN is null, and within no bounds
-    found = Range(
+    return Range(
         low=low,
         high=high,
         may_be_null=np.array([is_float or num != 0 for num in num_nulls], bool),
@@ -691,7 +692,6 @@ def _range(column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any
             [num is None or num != of for num, of in zip(num_nulls, num_values, strict=True)], bool
         ),
     )
-    return found.with_zero_as_null() if slot and slot.kind is SlotKind.ID else found
 
 
 def _bounds(files: Sequence[Any], side: str, column: pa.Field, number: int) -> pa.Array:
