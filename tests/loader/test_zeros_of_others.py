@@ -214,7 +214,7 @@ WHERES = st.builds(
 )
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(rows=st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=12), where=TERMS | WHERES)
 def test_a_predicate_finds_the_rows_that_duckdb_finds(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, Any]], where: str
