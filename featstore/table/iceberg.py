@@ -30,7 +30,7 @@ from featstore.base.errors import (
 )
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact, secrets_in
-from featstore.base.schema import BY_ID, FIELD_ID, FieldId, SlotSchema
+from featstore.base.schema import BY_ID, FIELD_ID, ROLE, SLOT, FieldId, Role, SlotSchema
 from featstore.files.retry import Failures, current_policy, thread_pool
 from featstore.files.storage import absolute, open_read
 from featstore.files.store_errors import as_store_errors, client_words, is_lasting
@@ -38,6 +38,7 @@ from featstore.native.column_types import plain_type
 from featstore.selection.predicate import Range
 from featstore.table.delta import Commit
 from featstore.table.iceberg_deletes import Deletes, unreadable
+from featstore.table.metadata import KEY
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import AFTER, VERSION, FileList, Snapshot, read_query
 
@@ -76,6 +77,8 @@ _NUM_THREADS = 8
 # Operations after which a range of snapshots still is the rows of its appends.
 _ROWS_STAY = ("append", "replace")
 # The types whose bounds `where` compares, and how they are encoded: of eight bytes, and of four.
+# Of a table that shows one of featstore: a property, and the comment of a slot (`Slot.comment`).
+_MIRRORED, _SLOT_COMMENT = f"{KEY}.version", re.compile(r"slot (\d+), ")
 _BOUNDED = (
     *(pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_date32),
     pa.types.is_timestamp,
@@ -503,7 +506,10 @@ def _columns(url: str, table: "Table", schema: "Schema") -> list[tuple[pa.Field,
             names=names.get(number, ()),
             default=_default(url, described, type_),
         )
-        metadata = {FIELD_ID: str(number), BY_ID: str(by_id)}
+        metadata: dict[str | bytes, str] = {FIELD_ID: str(number), BY_ID: str(by_id)}
+        slot = _SLOT_COMMENT.match(described.doc or "")
+        if slot and _MIRRORED in table.properties:  # It has the missing marks of that table.
+            metadata |= {ROLE: str(Role.SLOT), SLOT: slot[1]}
         found.append((pa.field(column.name, type_, metadata=metadata), number))
     return found
 
@@ -664,7 +670,11 @@ def _ranges(
     chosen = {each.source_id for fields_of in orders for each in fields_of}
     schema = pa.schema([column for column, _ in columns])
     seen = SlotSchema.from_arrow(schema).seen.to_arrow(nullable=True)
-    bounded = [(column, number) for column, number in columns if number in chosen]
+    bounded = [
+        (column, number)
+        for column, number in columns
+        if number in chosen and SLOT not in column.metadata
+    ]
     listed = [*files] if bounded else []
     return {
         column.name: range_
