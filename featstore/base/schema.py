@@ -167,10 +167,10 @@ class Slot:
 
     @property
     def has_marks(self) -> bool:
-        """Whether `missing` stands for missing values in data files. It does in declared slots. In
-        other columns 0 is a value, and so is a list of a single mark: null is missing, and NaN.
+        """Whether `missing` stands for missing values in data files. It does in declared slots, and
+        NaN does in all. In other columns of ids 0 and `[0]` are values, and only null is missing.
         """
-        return self.is_declared or (self.kind is SlotKind.FLOAT and not self.shape)
+        return self.is_declared or self.kind is SlotKind.FLOAT
 
     @property
     def holds_signs(self) -> bool:
@@ -452,21 +452,15 @@ class SlotSchema:
 
     @cached_property
     def seen(self) -> "SlotSchema":
-        """A copy with the columns as predicates see them: those that no spec declared are kept
-        columns with the values of the files, where 0 is not missing. Integers and booleans are
-        int64, and doubles stay doubles.
+        """A copy with the columns as predicates see them: slots without marks are kept columns with
+        the values of the files, integers and booleans as int64.
         """
-        plain = {slot.name: slot for slot in self.slots if not slot.is_declared}
+        plain = {slot.name: slot for slot in self.slots if not slot.has_marks}
         return replace(
             self,
             slots=tuple(slot for slot in self.slots if slot.name not in plain),
-            kept=(*self.kept, *(self._plain(slot) for slot in plain.values())),
+            kept=(*self.kept, *(slot.to_field(nullable=True) for slot in plain.values())),
         )
-
-    def _plain(self, slot: Slot) -> pa.Field:
-        column = slot.to_field(nullable=True)
-        declared = self.foreign.get(slot.name, column)
-        return column.with_type(pa.float64()) if declared.type == pa.float64() else column
 
     def with_foreign_kept(self) -> "SlotSchema":
         """A copy in which columns of other writers are kept columns of the types that these

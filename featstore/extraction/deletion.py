@@ -120,7 +120,7 @@ def delete_rows(
         DataFileError: A file is damaged; the table is unchanged.
     """
     snapshot = open_existing(table_url, "delete")
-    columns = snapshot.schema.seen.to_arrow(nullable=True, partition_keys=True)
+    columns = _seen(snapshot.schema).to_arrow(nullable=True, partition_keys=True)
     condition = parse_where(where, {column.name: column.type for column in columns})
     undecided = [
         file for file in snapshot.data_files if condition.matches_partition(file.partition) is None
@@ -231,6 +231,17 @@ def _replaceable(
     return [p for p in existing if all(p[key] in texts for key, texts in values.items())]
 
 
+def _seen(schema: SlotSchema) -> SlotSchema:
+    """The columns as predicates see them, and doubles of other writers as these are."""
+    doubles = {name: c for name, c in schema.foreign.items() if pa.types.is_float64(c.type)}
+    seen = schema.seen
+    return replace(
+        seen,
+        slots=tuple(slot for slot in seen.slots if slot.name not in doubles),
+        kept=(*(c for c in seen.kept if c.name not in doubles), *doubles.values()),
+    )
+
+
 def _num_matching(snapshot: Snapshot, condition: Where, file: DataFile) -> int:
     decided = condition.matches_partition(file.partition)
     if decided is not None:
@@ -265,7 +276,7 @@ def _matches(
     groups: Sequence[OpenFile],
 ) -> Iterator[pa.ChunkedArray]:
     """Which rows of each row group match: bool (num_rows,), without nulls."""
-    schema = snapshot.schema.seen.only(condition.columns)
+    schema = _seen(snapshot.schema).only(condition.columns)
     return map(condition.mask, read_tables(footer, schema, file.partition, groups))
 
 

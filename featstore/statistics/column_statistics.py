@@ -309,13 +309,11 @@ def _without_nulls(column: pa.Array, slot: Slot) -> tuple[Any, Integers | None]:
     elements = column.flatten()
     if slot.width is not None:
         return values_of(elements.fill_null(slot.missing)), None
-    values = values_of(elements.drop_null())
-    known = values if slot.kind is SlotKind.ID else values[~np.isnan(values)]
-    return known, np.diff(offsets_of(column))
+    return values_of(elements.drop_null()), np.diff(offsets_of(column))
 
 
 def _missing(values: Any, slot: Slot) -> Any:
-    if not slot.has_marks and slot.kind is SlotKind.ID:
+    if not slot.has_marks:
         return np.zeros(len(values), np.bool_)
     return values == 0 if slot.kind is SlotKind.ID else np.isnan(values)
 

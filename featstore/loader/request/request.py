@@ -539,7 +539,7 @@ def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
 
 def _extra(schema: SlotSchema, name: str) -> pa.Field:
     field = _field(schema, name, "extras")
-    if name in schema.seen:
+    if name in schema and schema[name].is_declared:
         raise ConfigError(
             f"extras: {name!r} is a slot: select it under slots, to get it as tensors"
         )
