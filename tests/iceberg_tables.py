@@ -93,7 +93,7 @@ def rows_of(first: int, num_rows: int, schema: pa.Schema = COLUMNS) -> pa.Table:
 
 def as_featstore(found: pa.Table) -> pa.Table:
     """What pyiceberg reads, as a table of featstore shows it: integers and booleans are ids, and
-    floats float32; 0 and NaN are missing, and so are a list of one of them alone.
+    floats float32; NaN is missing.
     """
     columns = dict[str, pa.ChunkedArray]()
     for field, column in zip(found.schema, found.columns, strict=True):
@@ -108,11 +108,10 @@ def _as_featstore(column: pa.ChunkedArray) -> pa.ChunkedArray:
             None if row is None else [v for v in row if v is not None] for row in column.to_pylist()
         ]
         is_int = pa.types.is_integer(type_.value_type)
-        shown = [None if row == [0] else row for row in kept]
-        return pa.chunked_array([pa.array(shown, pa.list_(pa.int64() if is_int else pa.float32()))])
+        return pa.chunked_array([pa.array(kept, pa.list_(pa.int64() if is_int else pa.float32()))])
     values = column.to_pylist()
     if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
-        return pa.chunked_array([pa.array([int(v) if v else None for v in values], pa.int64())])
+        return column.cast(pa.int64())
     if pa.types.is_floating(type_):
         floats = [None if v is None or math.isnan(v) else v for v in values]
         return pa.chunked_array([pa.array(floats, pa.float64()).cast(pa.float32(), safe=False)])

@@ -159,6 +159,25 @@ class Slot:
         return "scalar" if not self.shape else "list" if self.is_list else str(self.width)
 
     @property
+    def is_declared(self) -> bool:
+        """Whether a spec declared the slot, and featstore extracted it. Columns of other writers,
+        of imports and of joins were not.
+        """
+        return self.number is not None
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether `missing` stands for missing values in data files. It does in declared slots, and
+        NaN does in all. In other columns of ids 0 and `[0]` are values, and only null is missing.
+        """
+        return self.is_declared or self.kind is SlotKind.FLOAT
+
+    @property
+    def holds_signs(self) -> bool:
+        """Whether values are signs, which are hashes, and not indices or plain numbers."""
+        return self.kind is SlotKind.ID and self.is_declared and self.num_indices is None
+
+    @property
     def missing(self) -> int | float:
         """The mark of a missing value: 0 for ids, NaN for floats.
 
@@ -181,7 +200,9 @@ class Slot:
         """What the column is and which value is missing, for readers of other engines."""
         mark = "0" if self.kind is SlotKind.ID else "NaN"
         shown = (
-            mark
+            "null"
+            if not self.has_marks
+            else mark
             if not self.shape
             else f"[{mark}]"
             if self.is_list
@@ -427,6 +448,18 @@ class SlotSchema:
                 for role, column in roles
                 if role is not Role.PARTITION and ROLE not in (column.metadata or {})
             },
+        )
+
+    @cached_property
+    def seen(self) -> "SlotSchema":
+        """A copy with the columns as predicates see them: slots without marks are kept columns with
+        the values of the files, integers and booleans as int64.
+        """
+        plain = {slot.name: slot for slot in self.slots if not slot.has_marks}
+        return replace(
+            self,
+            slots=tuple(slot for slot in self.slots if slot.name not in plain),
+            kept=(*self.kept, *(slot.to_field(nullable=True) for slot in plain.values())),
         )
 
     def with_foreign_kept(self) -> "SlotSchema":

@@ -159,7 +159,7 @@ class _SlotCounts:
         is_id = self.slot.kind is SlotKind.ID
         points = (np.arange(NUM_MERGED_POINTS) + 0.5) / NUM_MERGED_POINTS
         shares = () if is_id else (*QUANTILES, *points)
-        found = _ordered(self._values, shares, self.slot.num_indices is not None)
+        found = _ordered(self._values, shares, not self.slot.holds_signs)
         lengths = (
             _ordered(self._lengths, LENGTH_QUANTILES)
             if self._lengths is not None and self._lengths.num_values
@@ -323,7 +323,7 @@ def with_counted(stored: Profile, counted: Profile, slots: Sequence[str]) -> Pro
 
 
 def _extraction_counts(slot: Slot, column: ColumnStatistics, num_rows: int) -> dict[str, Any]:
-    signs = slot.kind is SlotKind.ID and slot.num_indices is None
+    signs = slot.holds_signs
     return {
         "default_rate": column.counts.get(FILLED, 0) / num_rows if num_rows else 0.0,
         "num_nulls_dropped": sum(column.counts.get(name, 0) for name in NULLS_DROPPED),

@@ -53,8 +53,8 @@ def profile_dataframe(dataframe: Any, labels: Sequence[str] = ()) -> Profile:
     """Profiles a Spark DataFrame in one pass.
 
     Columns of integers are treated as ids, floating point columns as floats, and lists of either as
-    lists. Columns of other types are left out. Null, 0, NaN and a list of a single 0 or NaN count
-    as missing.
+    lists. Columns of other types are left out. Null and NaN count as missing, and 0 as a value:
+    `profile_table` knows the missing marks of a table.
 
     Args:
         dataframe: A Spark DataFrame.

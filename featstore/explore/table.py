@@ -5,7 +5,7 @@ import itertools
 import random
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from featstore.explore.views import duckdb_view, polars_view
 from featstore.explore.whatis import named_label_profile, named_profile, named_rows
 from featstore.extraction.units.unit_statistics import gather_rows, history_summaries
 from featstore.loader.plan.column_sizes import ColumnSizes
-from featstore.reading.buffers import rows_left
+from featstore.reading.buffers import Array, rows_left
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.histories import SelectedHistory, selected_histories
 from featstore.reading.open_file import OpenFile
@@ -56,6 +56,9 @@ from featstore.statistics.table_lint import BATCH_SIZE, TableLintReport, lint
 from featstore.table.delta import Commit, in_effect
 from featstore.table.open import history_of, open_snapshot
 from featstore.table.snapshot import DataFile, FileList, Snapshot
+
+# A data file, those of its slot groups, and its deleted rows.
+_Opened = tuple[OpenFile, list[OpenFile], Array | None]
 
 
 def open_table(
@@ -92,9 +95,9 @@ class Table:
 
     In all methods `where` is a SQL predicate over partition keys, slots, labels and kept columns,
     and `slots` are names and globs of slots. Both default to everything. An unknown name raises
-    SelectionError, which suggests the nearest names. Missing values are returned as null; 0 is
-    missing in columns of integers and booleans that featstore did not extract. A method that reads
-    rows raises StaleGroupError if a slot group of the selection is stale, see `open_table`.
+    SelectionError, which suggests the nearest names. Missing values are returned as null. A method
+    that reads rows raises StaleGroupError if a slot group of the selection is stale, see
+    `open_table`.
 
     Attributes:
         snapshot: The files and the schema of the version.
@@ -235,8 +238,8 @@ class Table:
         rows = rng.sample(range(total), min(num_rows, total))
         wanted = Counter(bisect_right(ends, row) for row in rows)
         chosen = [place for place in range(len(files)) if wanted[place]]
-        self._require_fresh(self.snapshot.data_files, schema)
-        opened = self._opened((files[place] for place in chosen), schema)
+        self._require_fresh(self.snapshot.data_files, schema.column_names)
+        opened = self._opened((files[place] for place in chosen), schema.column_names)
         with NamedErrors(self.url):
             parts = [
                 _drawn(
@@ -286,30 +289,22 @@ class Table:
     ) -> pa.Table:
         """The first matching rows, with the lists of histories."""
         files = matching_files(self.snapshot.data_files, where)
-        read = schema if where is None else _with_columns(schema, self.schema, where.columns)
-        self._require_fresh(files, read)
         ranges = {field.name for each in self.snapshot.histories for field in each.row_fields}
         shown = [field for field in arrow_schema(schema) if field.name not in ranges]
         lists = [slot.to_field(nullable=True) for each in histories for slot in each.slots]
         fields = pa.schema([*shown[: len(schema.slots)], *lists, *shown[len(schema.slots) :]])
         found = fields.empty_table()
-        with NamedErrors(self.url):
-            for file, base, groups in self._opened(files, read):
-                deleted = file.deleted_rows()
-                tables = read_tables(base, read, file.partition, groups, deleted=deleted)
-                for index, table in enumerate(tables):
-                    is_match = np.ones(table.num_rows, bool)
-                    if where is not None:
-                        is_match = np.asarray(where.mask(table))
-                    rows = np.flatnonzero(is_match)[: num_rows - found.num_rows]
-                    if len(rows):
-                        shown_rows = table.take(pa.array(rows))
-                        columns = dict(zip(table.column_names, shown_rows, strict=True))
-                        columns |= read_lists(base, groups, histories, index, rows, deleted)
-                        part = [columns[name] for name in fields.names]
-                        found = pa.concat_tables([found, pa.Table.from_arrays(part, schema=fields)])
-                    if found.num_rows == num_rows:
-                        return found
+        for opened, index, table, is_match in self._matching(files, schema, where):
+            rows = np.flatnonzero(is_match)[: num_rows - found.num_rows]
+            if len(rows):
+                shown_rows = table.take(pa.array(rows))
+                columns = dict(zip(table.column_names, shown_rows, strict=True))
+                base, groups, deleted = opened
+                columns |= read_lists(base, groups, histories, index, rows, deleted)
+                part = [columns[name] for name in fields.names]
+                found = pa.concat_tables([found, pa.Table.from_arrays(part, schema=fields)])
+            if found.num_rows == num_rows:
+                return found
         return found
 
     def profile(
@@ -482,11 +477,11 @@ class Table:
         schema = selected_schema(self.schema, slots)
         files = list(
             self._with_groups_of(
-                matching_files(self.snapshot.data_files, self._where(where)), schema
+                matching_files(self.snapshot.data_files, self._where(where)), schema.column_names
             )
         )
         sizes = ColumnSizes.of(files, Selection(slots=schema.slots))
-        opened = self._opened(spread(files, NUM_FILES) if decode else [], schema)
+        opened = self._opened(spread(files, NUM_FILES) if decode else [], schema.column_names)
         return reading_costs(sizes, schema.slots, ((base, groups) for _, base, groups in opened))
 
     def duckdb(self, connection: Any = None) -> Any:
@@ -503,7 +498,7 @@ class Table:
         Raises:
             MissingDependencyError: duckdb is not installed.
         """
-        self._require_fresh(self.snapshot.data_files, self.schema)
+        self._require_fresh(self.snapshot.data_files, self.schema.column_names)
         return duckdb_view(self.snapshot, connection)
 
     def polars(self) -> Any:
@@ -514,7 +509,7 @@ class Table:
         Raises:
             MissingDependencyError: polars is not installed.
         """
-        self._require_fresh(self.snapshot.data_files, self.schema)
+        self._require_fresh(self.snapshot.data_files, self.schema.column_names)
         return polars_view(self.snapshot)
 
     def _stored(
@@ -617,35 +612,47 @@ class Table:
     def _where(self, text: str | None) -> Where | None:
         if text is None:
             return None
-        return parse_where(text, {field.name: field.type for field in arrow_schema(self.schema)})
+        columns = arrow_schema(self.schema.seen)
+        return parse_where(text, {field.name: field.type for field in columns})
 
-    def _require_fresh(self, files: Sequence[DataFile], read: SlotSchema) -> None:
-        require_fresh(self.snapshot, files, read.column_names)
+    def _require_fresh(self, files: Sequence[DataFile], names: Collection[str]) -> None:
+        require_fresh(self.snapshot, files, names)
 
     def _read(
         self, files: FileList, schema: SlotSchema, where: Where | None
     ) -> Iterator[pa.RecordBatch]:
         """The matching rows of these files."""
-        files = matching_files(files, where)
-        read = schema if where is None else _with_columns(schema, self.schema, where.columns)
-        self._require_fresh(files, read)
-        names_out = arrow_schema(schema).names
+        for _, _, table, is_match in self._matching(matching_files(files, where), schema, where):
+            rows = table if where is None else table.filter(is_match)
+            yield from rows.combine_chunks().to_batches()
+
+    def _matching(
+        self, files: FileList, schema: SlotSchema, where: Where | None
+    ) -> Iterator[tuple[_Opened, int, pa.Table, Any]]:
+        """The rows of each row group of files, and which of them match: bool (num_rows,)."""
+        condition = () if where is None else where.columns
+        names, seen = {*schema.column_names, *condition}, self.schema.seen.only(condition)
+        self._require_fresh(files, names)
         with NamedErrors(self.url):
-            for file, base, groups in self._opened(files, read):
-                tables = read_tables(
-                    base, read, file.partition, groups, deleted=file.deleted_rows()
+            for file, base, groups in self._opened(files, names):
+                deleted = file.deleted_rows()
+                read = functools.partial(
+                    read_tables, base, partition=file.partition, groups=groups, deleted=deleted
                 )
-                for table in tables:
-                    rows = table if where is None else table.filter(where.mask(table))
-                    # Columns that only the predicate needs are dropped here.
-                    yield from rows.select(names_out).combine_chunks().to_batches()
+                tables = read(schema)
+                masks = iter(()) if where is None else map(where.mask, read(seen))
+                for index, table in enumerate(tables):
+                    is_match = np.ones(table.num_rows, bool) if where is None else next(masks)
+                    yield (base, groups, deleted), index, table, is_match
 
     def _opened(
-        self, files: Iterable[DataFile], read: SlotSchema
+        self, files: Iterable[DataFile], names: Collection[str]
     ) -> Iterator[tuple[DataFile, OpenFile, list[OpenFile]]]:
-        """Each file, open until the next one is asked for, with the open files of its groups."""
+        """Each file, open until the next one is asked for, with the open files of those of its
+        groups that have a column of these names.
+        """
         column_cache = ColumnCache()
-        wanted = list(self._with_groups_of(files, read))
+        wanted = list(self._with_groups_of(files, names))
         try:
             for file, sources in zip(wanted, _sources(wanted), strict=True):
                 with ExitStack() as stack:
@@ -659,9 +666,10 @@ class Table:
         finally:  # also where the caller has enough rows
             column_cache.warn_if_none(redact(self.url))
 
-    def _with_groups_of(self, files: Iterable[DataFile], read: SlotSchema) -> Iterator[DataFile]:
+    def _with_groups_of(
+        self, files: Iterable[DataFile], names: Collection[str]
+    ) -> Iterator[DataFile]:
         """The files, without those of slot groups that have no column to read."""
-        names = read.column_names
         needed = {group.name for group in self.snapshot.groups if group.has(names)}
         return (
             replace(file, groups=tuple(g for g in file.groups if g.group in needed))
@@ -730,7 +738,7 @@ def arrow_schema(schema: SlotSchema) -> pa.Schema:
 def _with_label(schema: SlotSchema, label: str) -> SlotSchema:
     """The schema with a label of this name, which may be a column that no spec declared a slot."""
     known = numeric_labels(schema)
-    columns = {slot.name: slot for slot in schema if slot.number is None and not slot.shape}
+    columns = {slot.name: slot for slot in schema if not slot.is_declared and not slot.shape}
     if label in known:
         return schema
     if label not in columns:
@@ -740,17 +748,6 @@ def _with_label(schema: SlotSchema, label: str) -> SlotSchema:
         schema,
         slots=tuple(slot for slot in schema if slot.name != label),
         labels=(*schema.labels, pa.field(label, columns[label].arrow_type(nullable=True))),
-    )
-
-
-def _with_columns(selected: SlotSchema, full: SlotSchema, names: Iterable[str]) -> SlotSchema:
-    """The selected schema, and the slots and kept columns that a predicate reads."""
-    names = {*selected.names, *(field.name for field in selected.kept), *names}
-    names -= {field.name for field in selected.labels}
-    return replace(
-        selected,
-        slots=tuple(slot for slot in full if slot.name in names),
-        kept=tuple(field for field in full.kept if field.name in names),
     )
 
 

@@ -172,6 +172,8 @@ def _shown(slot: Slot, field: pa.Field) -> str:
     """
     name = _name(slot.name)
     value = name if slot.kind is SlotKind.ID else f"TRY_CAST({name} AS {_sql_type(field.type)})"
+    if not slot.has_marks:
+        return f"{value} AS {name}"
     if not slot.shape:
         return f"CASE WHEN {_is_mark(slot, name)} THEN NULL ELSE {value} END AS {name}"
     marks = f"len(list_filter({name}, lambda x: {_is_mark(slot, 'x')}))"
@@ -295,10 +297,8 @@ def _stored_types(polars: Any, snapshot: Snapshot, types: Mapping[str, Any]) -> 
 
 
 def _may_be_float64(slot: Slot) -> bool:
-    """Whether files may hold float64: those that featstore did not write, which have no slot
-    numbers.
-    """
-    return slot.kind is SlotKind.FLOAT and slot.number is None
+    """Whether files may hold float64: those that featstore did not write."""
+    return slot.kind is SlotKind.FLOAT and not slot.is_declared
 
 
 def _without_mark(polars: Any, slot: Slot) -> Any:
@@ -312,6 +312,9 @@ def _without_mark(polars: Any, slot: Slot) -> Any:
         value = polars.when(is_beyond).then(None).otherwise(floats)
     if slot.shape:
         value = column.list.eval(value) if _may_be_float64(slot) else column
+    if not slot.has_marks:
+        return value.alias(slot.name)
+    if slot.shape:
         marks = column.list.eval(is_missing.fill_null(False)).list.all()
         is_missing = (column.list.len() == (slot.width or 1)) & marks
     return polars.when(is_missing).then(None).otherwise(value).alias(slot.name)

@@ -106,7 +106,7 @@ def delete_rows(
     Args:
         table_url: The table.
         where: A predicate over partition keys, slots, labels and kept columns. Where it is null, a
-            row stays. In columns of other writers 0 is a value, and only null is missing.
+            row stays.
         dry_run: Only count.
         commit: Publishes the change.
 
@@ -232,13 +232,14 @@ def _replaceable(
 
 
 def _seen(schema: SlotSchema) -> SlotSchema:
-    """The columns as the predicate sees them. Those of other writers have the values of the files,
-    where 0 is not missing; booleans are the numbers 0 and 1, as in `where` elsewhere.
-    """
-    seen = schema.with_foreign_kept()
-    numbers = {slot.name: slot.to_field(nullable=True) for slot in schema}
-    kept = (numbers.get(c.name, c) if pa.types.is_boolean(c.type) else c for c in seen.kept)
-    return replace(seen, kept=tuple(kept))
+    """The columns as predicates see them, and doubles of other writers as these are."""
+    doubles = {name: c for name, c in schema.foreign.items() if pa.types.is_float64(c.type)}
+    seen = schema.seen
+    return replace(
+        seen,
+        slots=tuple(slot for slot in seen.slots if slot.name not in doubles),
+        kept=(*(c for c in seen.kept if c.name not in doubles), *doubles.values()),
+    )
 
 
 def _num_matching(snapshot: Snapshot, condition: Where, file: DataFile) -> int:

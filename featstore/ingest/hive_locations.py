@@ -253,6 +253,8 @@ def _value(column: str, type_: pa.DataType, slot: Slot | None) -> str:
     if slot is None:
         is_float = pa.types.is_floating(type_)
         return f"CASE WHEN {_IS_NUMBER.format(column)} THEN {column} END" if is_float else column
+    if not slot.has_marks:
+        return column
     if not slot.shape:
         return f"CASE WHEN {_is_mark(slot, column)} THEN NULL ELSE {column} END"
     # A list is missing if all of its elements are marks: if the least and the greatest are. The

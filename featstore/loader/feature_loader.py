@@ -57,7 +57,7 @@ class FeatureLoader(IterableDataset[Batch], Closing):
             null label does: `raise`, `drop` the row, or become a number.
         weight: A scalar numeric column, delivered as `batch.weight`, float32 (num_rows,).
         extras: Columns delivered as an Arrow table, `batch.extras`, with null where `where` sees
-            null: 0 is missing in columns of integers that featstore did not extract.
+            null.
         batch_size: Rows per batch; with `batch`, the most rows.
         batch: A cap on the values of a list slot in a batch, `{max_values: 60000, of: history}`: a
             batch ends before the row that would exceed it.

@@ -217,7 +217,7 @@ def _other_column(file_schema: FileSchema, expected: pa.Field, file_name: str) -
     if field is None or pa.types.is_null(field.type):
         return None
     # A slot that was renamed since must not be read as the column that took its name.
-    is_slot = (field.metadata or {}).get(ROLE) == Role.SLOT.encode()
+    is_slot = field_id is None and (field.metadata or {}).get(ROLE) == Role.SLOT.encode()
     if is_slot and slot_number(field) != slot_number(expected):
         return None
     if not is_of_kind(field.type, expected.type):

@@ -1,5 +1,5 @@
 """Arrow tables in which missing values are null, for notebooks, profiles and SQL; and conversion
-between nulls and the missing marks of slots (0, `[0]`, NaN, `[NaN]`).
+between nulls and the missing marks of slots that have them (0, `[0]`, NaN, `[NaN]`).
 """
 
 import itertools
@@ -120,7 +120,9 @@ def marks_to_nulls(table: pa.Table, slots: Iterable[Slot]) -> pa.Table:
     for slot in slots:
         index = table.schema.get_field_index(slot.name)
         if index >= 0:
-            chunks = [_to_null(chunk, slot) for chunk in table.column(index).chunks]
+            chunks = table.column(index).chunks
+            if slot.has_marks:
+                chunks = [_to_null(chunk, slot) for chunk in chunks]
             type_ = slot.arrow_type(nullable=True)
             column = pa.chunked_array([chunk.cast(type_) for chunk in chunks], type_)
             table = table.set_column(index, slot.to_field(nullable=True), column)
@@ -143,7 +145,7 @@ def nan_to_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def nulls_to_marks(batch: pa.RecordBatch, slots: Iterable[Slot]) -> pa.RecordBatch:
     """The batch with slot columns as data files store them: marks for nulls, and lists without null
-    elements.
+    elements. Slots without marks keep their nulls.
     """
     chosen = {slot.name: slot for slot in slots}
     columns = [_to_mark(column, chosen[name]) if name in chosen else column
@@ -153,6 +155,8 @@ def nulls_to_marks(batch: pa.RecordBatch, slots: Iterable[Slot]) -> pa.RecordBat
 
 def _to_mark(array: pa.Array, slot: Slot) -> pa.Array:
     array = converted(array, slot.arrow_type(nullable=True))
+    if not slot.has_marks:
+        return array
     if slot.is_list:
         return mark_missing(flat(array), slot.missing, slot.arrow_type())
     if slot.width is not None:

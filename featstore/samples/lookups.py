@@ -27,7 +27,7 @@ from featstore.reading.buffers import Array, rows_left
 from featstore.samples.decoded_rows import DecodedRows
 from featstore.staging.cache import entry_name
 
-ROWS_FORMAT = 1
+ROWS_FORMAT = 2
 _ROWS_SCHEMA = pa.schema([pa.field("row", pa.int64(), nullable=False)])
 
 

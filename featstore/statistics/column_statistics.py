@@ -188,7 +188,9 @@ class StatisticsGatherer:
         self._sample = RowSample()
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Adds the next rows, with columns as in the data file and marks for missing values."""
+        """Adds the next rows, with columns as in the data file: marks for missing values, and nulls
+        in slots without marks.
+        """
         rows = batch.select([slot.name for slot in self._slots])
         columns = [self._columns[slot.name] for slot in self._slots]
         read = list(map(_values, rows.columns, self._slots))
@@ -291,15 +293,28 @@ def add_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 def _values(column: pa.Array, slot: Slot) -> tuple[Any, Integers | None]:
     """The column's values (num_values,), marks of missing ones included, and for lists their
-    lengths (num_rows,), else None.
+    lengths (num_rows,), else None. Nulls are left out.
     """
+    if not slot.has_marks:
+        return _without_nulls(column.drop_null(), slot)
     if not slot.shape:
         return values_of(column), None
     lengths = np.diff(offsets_of(column)) if slot.width is None else None
     return values_of(column.flatten()), lengths
 
 
+def _without_nulls(column: pa.Array, slot: Slot) -> tuple[Any, Integers | None]:
+    if not slot.shape:
+        return values_of(column), None
+    elements = column.flatten()
+    if slot.width is not None:
+        return values_of(elements.fill_null(slot.missing)), None
+    return values_of(elements.drop_null()), np.diff(offsets_of(column))
+
+
 def _missing(values: Any, slot: Slot) -> Any:
+    if not slot.has_marks:
+        return np.zeros(len(values), np.bool_)
     return values == 0 if slot.kind is SlotKind.ID else np.isnan(values)
 
 
@@ -347,11 +362,11 @@ def _count_distinct(
         The number of marks of missing values.
     """
     # Signs and bits of floats go to the kernel.
-    if found is None and slot.num_indices is None:
+    if found is None and (slot.kind is SlotKind.FLOAT or slot.holds_signs):
         return statistics.distinct.update(values)
-    num_missing = len(values) - int(np.count_nonzero(values))
+    num_missing = len(values) - int(np.count_nonzero(values)) if slot.has_marks else 0
     if found is None:
-        statistics.distinct.update(_hashes(slot, values[values != 0]))
+        statistics.distinct.update(_hashes(slot, values[values != 0] if num_missing else values))
         return num_missing
     if num_missing:
         found = found[found.values != 0]
@@ -363,8 +378,8 @@ def _count_distinct(
 
 
 def _hashes(slot: Slot, ids: Integers) -> Integers:
-    """Signs are hashes already. Indices are small numbers, which must be hashed."""
-    return ids if slot.num_indices is None else mix(ids)
+    """Signs are hashes already. Others are small numbers, which must be hashed."""
+    return ids if slot.holds_signs else mix(ids)
 
 
 def _add_numbers(statistics: ColumnStatistics, known: Floats) -> None:
@@ -406,7 +421,7 @@ def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weigh
         if len(statistics.exact) > at_most(NUM_EXACT, statistics.num_rows, ROWS_PER_EXACT):
             statistics.exact = None
     elif slot.kind is SlotKind.ID:
-        counts = count_values(values[values != 0])
+        counts = count_values(values[~_missing(values, slot)])
         statistics.top = Top.of_counts(counts, weight, sampled=statistics.sampled)
     else:
         # Sorting alone is faster than sorting with the order, which is then that of the points.
@@ -415,7 +430,9 @@ def _summarize(statistics: ColumnStatistics, slot: Slot, column: pa.Array, weigh
             points, np.full(len(points), weight), num_points
         )
     if lengths is not None:
-        known_lengths = _known_lengths(lengths, _missing(values, slot)).astype(np.float64)
+        if slot.has_marks:
+            lengths = _known_lengths(lengths, _missing(values, slot))
+        known_lengths = lengths.astype(np.float64)
         statistics.lengths, statistics.lengths_error = reduced_points(
             known_lengths, np.full(len(known_lengths), weight), num_points
         )

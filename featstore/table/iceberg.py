@@ -30,7 +30,7 @@ from featstore.base.errors import (
 )
 from featstore.base.libraries import LazyModule
 from featstore.base.redaction import redact, secrets_in
-from featstore.base.schema import BY_ID, FIELD_ID, FieldId, Slot, SlotKind, SlotSchema
+from featstore.base.schema import BY_ID, FIELD_ID, ROLE, SLOT, FieldId, Role, SlotSchema
 from featstore.files.retry import Failures, current_policy, thread_pool
 from featstore.files.storage import absolute, open_read
 from featstore.files.store_errors import as_store_errors, client_words, is_lasting
@@ -38,6 +38,7 @@ from featstore.native.column_types import plain_type
 from featstore.selection.predicate import Range
 from featstore.table.delta import Commit
 from featstore.table.iceberg_deletes import Deletes, unreadable
+from featstore.table.metadata import KEY
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import AFTER, VERSION, FileList, Snapshot, read_query
 
@@ -76,6 +77,8 @@ _EMPTY = -1  # the snapshot of a table without any, as metadata files of format 
 _NUM_THREADS = 8
 # Operations after which a range of snapshots still is the rows of its appends.
 _ROWS_STAY = ("append", "replace")
+# Of a table that shows one of featstore: a property, and the comment of a slot (`Slot.comment`).
+_MIRRORED, _SLOT_COMMENT = f"{KEY}.version", re.compile(r"slot (\d+), ")
 # The types whose bounds `where` compares.
 _BOUNDED = (
     *(pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_date32),
@@ -503,7 +506,10 @@ def _columns(url: str, table: "Table", schema: "Schema") -> list[tuple[pa.Field,
             names=names.get(number, ()),
             default=_default(url, described, type_),
         )
-        metadata = {FIELD_ID: str(number), BY_ID: str(by_id)}
+        metadata: dict[str | bytes, str] = {FIELD_ID: str(number), BY_ID: str(by_id)}
+        slot = _SLOT_COMMENT.match(described.doc or "")
+        if slot and _MIRRORED in table.properties:  # It has the missing marks of that table.
+            metadata |= {ROLE: str(Role.SLOT), SLOT: slot[1]}
         found.append((pa.field(column.name, type_, metadata=metadata), number))
     return found
 
@@ -663,30 +669,36 @@ def _ranges(
     orders = [each.fields for each in (*table.specs().values(), *table.sort_orders().values())]
     chosen = {each.source_id for fields_of in orders for each in fields_of}
     fields = pa.schema([column for column, _ in columns])
-    slots = {slot.name: slot for slot in SlotSchema.from_arrow(fields)}
-    bounded = [(column, number) for column, number in columns if number in chosen]
+    seen = SlotSchema.from_arrow(fields).seen.to_arrow(nullable=True)
+    bounded = [
+        (column, number)
+        for column, number in columns
+        if number in chosen and SLOT not in column.metadata
+    ]
     listed = [*files] if bounded else []
     return {
         column.name: range_
         for column, number in bounded
-        if (range_ := _range(schema, column, number, slots.get(column.name), listed)) is not None
+        if (range_ := _range(schema, column, number, seen.field(column.name).type, listed))
+        is not None
     }
 
 
 def _range(
-    schema: "Schema", column: pa.Field, number: int, slot: Slot | None, files: Sequence[Any]
+    schema: "Schema", column: pa.Field, number: int, type_: pa.DataType, files: Sequence[Any]
 ) -> Range | None:
-    """The bounds of a column in files; None for a type in which they cannot be used."""
-    if not any(is_kind(column.type) for is_kind in _BOUNDED) or (slot and slot.shape):
+    """The bounds of a column in files, in the type in which predicates see it; None for a type in
+    which they cannot be used.
+    """
+    if not any(is_kind(column.type) for is_kind in _BOUNDED):
         return None
-    type_ = column.type if slot is None else slot.arrow_type()
     sides = ("lower_bounds", "upper_bounds")
     ends = (_bounds(files, side, column, schema.find_type(number), number) for side in sides)
     low, high = (each.cast(type_, safe=False) for each in ends)
     num_nulls = [(file.null_value_counts or {}).get(number) for file in files]
     num_values = [(file.value_counts or {}).get(number) for file in files]
     is_float = pa.types.is_floating(column.type)  # NaN is null, and within no bounds
-    found = Range(
+    return Range(
         low=low,
         high=high,
         may_be_null=np.array([is_float or num != 0 for num in num_nulls], bool),
@@ -694,7 +706,6 @@ def _range(
             [num is None or num != of for num, of in zip(num_nulls, num_values, strict=True)], bool
         ),
     )
-    return found.with_zero_as_null() if slot and slot.kind is SlotKind.ID else found
 
 
 def _bounds(

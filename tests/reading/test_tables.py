@@ -10,9 +10,10 @@ from featstore.base.schema import Slot, SlotKind
 from featstore.reading.tables import marks_to_nulls, nan_to_null, nulls_to_marks
 
 ID, FLOAT = SlotKind.ID, SlotKind.FLOAT
-USER, COST = Slot(name="x", kind=ID), Slot(name="x", kind=FLOAT)
-TAGS, PLACE = Slot(name="x", kind=ID, shape=(None,)), Slot(name="x", kind=FLOAT, shape=(2,))
-PRICES = Slot(name="x", kind=FLOAT, shape=(None,))
+USER, COST = Slot(name="x", kind=ID, number=1), Slot(name="x", kind=FLOAT, number=2)
+TAGS = Slot(name="x", kind=ID, shape=(None,), number=3)
+PLACE = Slot(name="x", kind=FLOAT, shape=(2,), number=4)
+PRICES = Slot(name="x", kind=FLOAT, shape=(None,), number=5)
 IDS, FLOATS = st.integers(1, 2**63 - 1), st.floats(width=32, allow_nan=False)
 VALUES: dict[Slot, Any] = {
     USER: IDS,

@@ -59,11 +59,11 @@ def plain(value: Any) -> Any:
 
 
 def as_delivered(value: Any, slot: Slot | None) -> Any:
-    """The value of a column: 0 is missing in slots of ids, and those of floats have 32 bits."""
+    """The value of a column: those of slots of floats have 32 bits."""
     if slot is None or value is None:
         return value
     if slot.kind is SlotKind.ID:
-        return None if value in (0, [0]) else value
+        return value
     return float(np.float32(value))
 
 

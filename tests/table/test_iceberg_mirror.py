@@ -266,7 +266,7 @@ def test_a_renamed_slot_is_the_same_column_there(catalog: Any, table: Path) -> N
 
 def test_featstore_reads_it_as_the_table_itself(catalog: Any, table: Path) -> None:
     register(str(table), NAME)
-    names = ["user_id", "tag_ids", "user", "day"]  # A label of 0 is missing there.
+    names = ["user_id", "tag_ids", "user", "day"]
     ours, mirrored = open_table(str(table)), open_table(NAME)
     assert rows_of(mirrored.to_arrow().select(names)) == rows_of(ours.to_arrow().select(names))
 

@@ -274,8 +274,8 @@ def _delivery(rows: Rows, request: Request, changed: Collection[str]) -> _Delive
 
 
 def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table:
-    """The extra columns, null where `where` sees null: at NaN, and at missing marks of columns that
-    could be slots. A partition key becomes a constant column.
+    """The extra columns, null where `where` sees null: at NaN, too. A partition key becomes a
+    constant column.
     """
     if not request.extras:
         return NO_EXTRAS
@@ -332,11 +332,12 @@ def _row_ids(rows: Rows, request: Request, name: str) -> pa.Array:
     """The column whose hash chooses the negatives. MissingValueError if a value is missing: all
     rows without a value have one hash, so either all of them or none would be kept.
     """
-    if name in request.schema:
-        slot = request.schema[name]
+    seen = request.schema.seen
+    if name in seen:
+        slot = seen[name]
         column = marks_to_nulls(pa.table({name: rows.slot_column(slot)}), [slot]).column(0)
     else:
-        column = rows.other(request.schema.to_arrow(nullable=True).field(name))
+        column = rows.other(seen.to_arrow(nullable=True).field(name))
     if column.null_count:
         raise MissingValueError(
             f"{rows.file_name}: negatives.column {name!r} is missing in {column.null_count} of "

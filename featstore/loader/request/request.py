@@ -20,7 +20,7 @@ from featstore.base.errors import (
     require_text,
 )
 from featstore.base.processes import cached_property
-from featstore.base.schema import Slot, SlotKind, SlotSchema
+from featstore.base.schema import Slot, SlotSchema
 from featstore.base.text_table import short_names
 from featstore.histories.file_format import StoredHistory, histories_of
 from featstore.loader.request.options import (
@@ -260,11 +260,12 @@ class Request:
 
     @property
     def where_slots(self) -> tuple[Slot, ...]:
+        """The slots with missing marks that `where` reads."""
         return self._slots_of(self.where.columns if self.where else ())
 
     @property
     def where_others(self) -> tuple[pa.Field, ...]:
-        """Columns that `where` reads and that are not slots."""
+        """The other columns that `where` reads, with the values of the files."""
         return self._others_of(self.where.columns if self.where else ())
 
     def reads(self, *, is_decided: bool) -> tuple[Selection | None, Selection]:
@@ -295,16 +296,16 @@ class Request:
         names = set() if is_decided or self.where is None else set(self.where.columns)
         names |= {label.name for label in self.labels if label.null == DROP}
         names |= self.negatives.columns if self.negatives else set()
-        return (
-            Selection(slots=self._slots_of(names), others=self._others_of(names)) if names else None
-        )
+        # Also slots that are delivered: what the filters have read is not read again.
+        slots = tuple(slot for slot in self._of_rows.slots if slot.name in names)
+        return Selection(slots=slots, others=self._others_of(names)) if names else None
 
     def _slots_of(self, names: Collection[str]) -> tuple[Slot, ...]:
-        return tuple(slot for slot in self.schema if slot.name in names)
+        return tuple(slot for slot in self.schema.seen if slot.name in names)
 
     def _others_of(self, names: Collection[str]) -> tuple[pa.Field, ...]:
-        """Columns of data files that are not slots. A label may be a slot in the schema."""
-        fields = {field.name: field for field in self.schema.others}
+        """Columns of data files as others than slots. A label may be a slot in the schema."""
+        fields = {field.name: field for field in self.schema.seen.others}
         fields |= {label.name: label.field for label in self.labels}
         return tuple(field for name, field in fields.items() if name in names)
 
@@ -514,11 +515,13 @@ def _checked_negatives(
 
 
 def _types(schema: SlotSchema) -> dict[str, pa.DataType]:
-    return {field.name: field.type for field in schema.to_arrow(nullable=True, partition_keys=True)}
+    seen = schema.seen.to_arrow(nullable=True, partition_keys=True)
+    return {field.name: field.type for field in seen}
 
 
 def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
     require_text(what, name)
+    schema = schema.seen
     if name in schema:
         return schema[name].to_field(nullable=True)
     found = next(
@@ -536,7 +539,7 @@ def _field(schema: SlotSchema, name: str, what: str) -> pa.Field:
 
 def _extra(schema: SlotSchema, name: str) -> pa.Field:
     field = _field(schema, name, "extras")
-    if name in schema and schema[name].number is not None:
+    if name in schema and schema[name].is_declared:
         raise ConfigError(
             f"extras: {name!r} is a slot: select it under slots, to get it as tensors"
         )
@@ -566,16 +569,9 @@ def number_field(schema: SlotSchema, name: str, what: str) -> pa.Field:
             f"{what}: {name!r}: expected a scalar numeric column of the data files, found "
             f"{field.type}"
         )
-    if name in schema and _holds_signs(schema[name]):
+    if name in schema and schema[name].holds_signs:
         raise ConfigError(
             f"{what}: {name!r}: expected a number, found the signs of an id slot, hashes that "
             f"float32 cannot hold: name the raw column under `labels` or `weight` of the spec"
         )
     return field
-
-
-def _holds_signs(slot: Slot) -> bool:
-    """Whether a slot was declared to hold signs. Plain Parquet declares nothing: there a column of
-    integers may be a label.
-    """
-    return slot.kind is SlotKind.ID and slot.number is not None and slot.num_indices is None

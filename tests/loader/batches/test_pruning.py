@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from featstore.base.schema import Slot, SlotKind
 from featstore.loader.batches.pruning import may_match
 from featstore.loader.request.request import Request, resolve
 from featstore.reading.open_file import OpenFile
@@ -22,10 +23,20 @@ TABLE = pa.table(
 )
 
 
-def flags(path: Path, where: str, *, table: pa.Table = TABLE, statistics: bool = True) -> str:
+DECLARED = TABLE.schema.set(0, Slot(name="id", kind=SlotKind.ID, number=1).to_field(nullable=True))
+
+
+def flags(
+    path: Path,
+    where: str,
+    *,
+    table: pa.Table = TABLE,
+    statistics: bool = True,
+    schema: pa.Schema = TABLE.schema,
+) -> str:
     """Whether each row group may have a row that matches."""
     pq.write_table(table, path / "a.parquet", 2, write_statistics=statistics)
-    request: Request = request_of(TABLE.schema, "id", "x", "tags", where=where)
+    request: Request = request_of(schema, "id", "x", "tags", where=where)
     with OpenFile(path / "a.parquet") as file:
         parts = [(file, file.resolve(request.selection))]
         found = may_match(parts, request, lambda field: pa.scalar(None, field.type))
@@ -37,7 +48,8 @@ def flags(path: Path, where: str, *, table: pa.Table = TABLE, statistics: bool =
     [
         ("id = 2", "ynnn"),
         ("id > 2", "nynn"),
-        ("id is null", "nnyy"),
+        ("id is null", "nnyn"),
+        ("id = 0", "nnny"),
         ("id is not null", "yyny"),
         ("s = 'f'", "nnyn"),
         ("s is null", "nnyn"),
@@ -51,8 +63,8 @@ def test_a_row_group_is_ruled_out_by_bounds_and_by_its_count_of_nulls(
 
 
 def test_an_id_whose_bounds_hold_the_mark_of_missing_may_be_null(tmp_path: Path) -> None:
-    assert flags(tmp_path, "id is null", table=TABLE.slice(6, 2)) == "y"
-    assert flags(tmp_path, "id is null", table=TABLE.slice(0, 2)) == "n"
+    assert flags(tmp_path, "id is null", schema=DECLARED) == "nnyy"
+    assert flags(tmp_path, "id is null", table=TABLE.slice(0, 2), schema=DECLARED) == "n"
 
 
 def test_of_floats_nan_is_null_and_no_statistics_tell_of_it(tmp_path: Path) -> None:

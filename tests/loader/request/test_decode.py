@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from featstore.base.errors import MissingValueError
-from featstore.base.schema import SlotSchema
+from featstore.base.schema import Slot, SlotKind, SlotSchema
 from featstore.loader.batches.stats import Stats
 from featstore.loader.request.decode import (
     WindowColumns,
@@ -41,12 +42,13 @@ TABLE = pa.table(
     }
 )
 SCHEMA = SlotSchema.from_arrow(TABLE.schema.append(pa.field("dt", pa.string())), ["dt"])
+DECLARED = replace(SCHEMA, slots=(Slot(name="id", kind=SlotKind.ID, number=1), *SCHEMA.slots[1:]))
 DAY = Partition(values={"dt": "2026-11-01"}, is_decided=False)
 DECIDED = Partition(values={"dt": "2026-11-01"}, is_decided=True)
 
 
 def asked(**arguments: Any) -> Request:
-    return resolve(SCHEMA, **{"slots": ["id"], **arguments})
+    return resolve(**{"schema": SCHEMA, "slots": ["id"], **arguments})
 
 
 def label(null: str | float) -> Mapping[str, str | float]:
@@ -67,8 +69,10 @@ def passed(path: Path, request: Request, partition: Partition = DAY) -> tuple[li
 
 
 def test_a_missing_mark_is_null_to_where_and_rows_left_out_are_counted(tmp_path: Path) -> None:
-    request = asked(where="id is not null and dt = '2026-11-01'")
+    where = "id is not null and dt = '2026-11-01'"
+    request = asked(schema=DECLARED, where=where)
     assert passed(tmp_path, request) == ([False, True, True, True], {"rows_filtered": 1})
+    assert passed(tmp_path, asked(where=where)) == ([True] * 4, {})
 
 
 def test_a_where_that_the_partition_decides_is_not_asked_of_rows(tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_only_negatives_are_drawn_and_a_null_label_is_one_where_it_becomes_zero(
 
 def test_rows_without_what_tells_them_apart_cannot_be_drawn(tmp_path: Path) -> None:
     negatives = Negatives(label="click", rate=0.5, column="id")
-    request = asked(labels=[label(0)], negatives=negatives)
+    request = asked(schema=DECLARED, labels=[label(0)], negatives=negatives)
     with pytest.raises(MissingValueError, match=r"negatives.column 'id' is missing in 1 of 4"):
         passed(tmp_path, request)
 
