@@ -123,7 +123,7 @@ def expected(table: str, pool: str) -> Drawn:
         {"shuffle": {"window_rows": 32, "interleave": 3}, "batch_size": 300},
         {"order": "static"},
         {"memory_budget": 60_000, "batch_size": 16},
-        {"where": "click is null or click = 1"},
+        {"where": "click = 0 or click = 1"},
         {"transform": lambda batch: {"half": batch["row"] / 2}},
         {"debug": True},
     ],
