@@ -383,7 +383,7 @@ def test_a_mixture_draws_for_each_of_its_tables(table: str, pool: str, expected:
             items(3, item_id=[1, 0, 2]),
             {},
             ConfigError,
-            "an id of each item, found none in 1 of 3 rows",
+            "an id other than 0 of each item, found 0 or none in 1 of 3 rows",
         ),
         (
             items(3),

@@ -159,8 +159,8 @@ class Agreed:
         clock: The clock by which they are counted.
 
     Raises:
-        DispatchError: In `makes` and `pads`: another worker has left its loop and this one would
-            wait for it, or one announces nothing for `patience_s`.
+        DispatchLostError: In `makes` and `pads`: another worker has left its loop and this one
+            would wait for it, or one announces nothing for `patience_s`.
     """
 
     def __init__(
@@ -250,8 +250,8 @@ class Agreed:
         self, step: int, others: Mapping[int, Announcement], waited_s: float
     ) -> None:
         for index, other in others.items():
-            if other.what == _LEFT and other.steps < step:
-                raise DispatchError(
+            if other.what == _LEFT and other.steps < step:  # Its loop may have failed, too.
+                raise DispatchLostError(
                     f"{self._name(index)} left its loop at step {other.steps}, before the end of "
                     f"the epoch, and {self._name(self._worker.index)} waits for it at step {step}: "
                     f"with tail {self._tail} a loop may be left early only by all ranks at "

@@ -159,8 +159,8 @@ class ItemSampler:
         """
         if num_missing := int(np.count_nonzero(ids == 0)):
             raise ConfigError(
-                f"expected an id of each item, found none in {num_missing} of {len(ids)} "
-                "rows: leave them out by candidates.where"
+                f"expected an id other than 0 of each item, found 0 or none in {num_missing} of "
+                f"{len(ids)} rows: leave them out by candidates.where"
             )
         rows = np.argsort(ids, kind="stable")
         ids = ids[rows]
