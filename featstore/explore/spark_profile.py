@@ -53,8 +53,8 @@ def profile_dataframe(dataframe: Any, labels: Sequence[str] = ()) -> Profile:
     """Profiles a Spark DataFrame in one pass.
 
     Columns of integers are treated as ids, floating point columns as floats, and lists of either as
-    lists. Columns of other types are left out. Null and NaN count as missing, and 0 as a value:
-    `profile_table` knows the missing marks of a table.
+    lists. Columns of other types are left out. Null and NaN count as missing, and 0 as a value: of
+    a table of featstore `profile_table` knows the missing marks, and the view with nulls has none.
 
     Args:
         dataframe: A Spark DataFrame.

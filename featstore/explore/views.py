@@ -262,9 +262,10 @@ def _lazy(polars: Any, snapshot: Snapshot, part: _Part) -> Any:
 def _scan(polars: Any, snapshot: Snapshot, source: _Source, types: Mapping[str, Any]) -> Any:
     """The source's columns, with null for missing values."""
     read = {name: types[name] for name in source.names or types}
+    stored = _stored_types(polars, snapshot, read)
     rows = polars.scan_parquet(
         list(source.urls),
-        schema=_stored_types(polars, snapshot, read),
+        schema=stored,
         missing_columns="insert",
         extra_columns="ignore",
         hive_partitioning=False,
@@ -279,20 +280,26 @@ def _scan(polars: Any, snapshot: Snapshot, source: _Source, types: Mapping[str, 
         for field in snapshot.schema.others
         if field.name in read and pa.types.is_floating(field.type)
     ]
-    return rows.with_columns(
+    arrays = [name for name, type_ in stored.items() if isinstance(type_, polars.Array)]
+    return rows.with_columns(polars.col(name).arr.to_list() for name in arrays).with_columns(
         *(_without_mark(polars, slot).cast(read[slot.name]) for slot in slots),
         *(polars.col(name).fill_nan(None) for name in floats),
     )
 
 
 def _stored_types(polars: Any, snapshot: Snapshot, types: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of the columns in the files, where a fixed-width slot is stored as a list."""
+    """The types of the columns in the files. featstore stores a fixed-width slot as a list."""
     stored = dict(types)
     for slot in snapshot.schema.slots:
         if slot.name in types:
             value = types[slot.name].inner if slot.shape else types[slot.name]
             value = polars.Float64 if _may_be_float64(slot) else value
+            declared = snapshot.schema.foreign.get(slot.name, slot.to_field()).type
+            if pa.types.is_boolean(declared.value_type if slot.shape else declared):
+                value = polars.Boolean
             stored[slot.name] = polars.List(value) if slot.shape else value
+            if slot.name in snapshot.schema.foreign and pa.types.is_fixed_size_list(declared):
+                stored[slot.name] = polars.Array(value, slot.width)
     return stored
 
 

@@ -49,13 +49,13 @@ class RandomReader(io.RawIOBase):
         return bytes(self._following(self._size_bytes if size < 0 else size))
 
     def readinto(self, buffer: Any, /) -> int:
-        data = self._following(len(buffer))
+        data = memoryview(self._following(len(buffer)))
         buffer[: len(data)] = data
         return len(data)
 
-    def _following(self, most_bytes: int) -> memoryview:
+    def _following(self, most_bytes: int) -> Any:
         """The following bytes, in one request; none at the end."""
         num_bytes = min(most_bytes, self._size_bytes - self._position)
-        data = memoryview(self.fetch(self._position, num_bytes) if num_bytes > 0 else b"")
+        data = self.fetch(self._position, num_bytes) if num_bytes > 0 else b""
         self._position += len(data)
         return data

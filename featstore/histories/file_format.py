@@ -262,12 +262,14 @@ def list_columns(
         rows: How many rows the row group has.
 
     Raises:
-        ValueError: A column has more or fewer events.
+        ValueError: A column has more or fewer events, or there are more than 2^31 - 1.
     """
     of_rows = np.zeros(rows, np.int64)
     of_rows[holders] = lengths
     ends = np.cumsum(of_rows)
     num_events = int(ends[-1]) if rows else 0
+    if num_events >= 2**31:
+        raise ValueError(f"expected fewer than 2^31 events in a row group, found {num_events}")
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     found = {}
     for slot in (*history.lists, history.times):

@@ -197,8 +197,8 @@ class HadoopFiles:
         context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
             self._path(source).toUri(), self._conf
         )
+        self._fs.mkdirs(self._path(target).getParent())
         try:
-            self._fs.mkdirs(self._path(target).getParent())
             context.rename(self._path(source), self._path(target), no_options)
         except Py4JJavaError as error:
             raise RefusedRename(str(error.java_exception.getMessage())) from None

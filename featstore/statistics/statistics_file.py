@@ -19,8 +19,9 @@ from featstore.table.layout import statistics_path, tag_of
 from featstore.table.metadata import KEY, to_json
 from featstore.table.snapshot import DataFile, files_digest
 
-# Format 1 had no counts and no sign collisions, format 2 no exact counts and no errors.
-FORMAT = 3
+# Format 1 had no counts and no sign collisions, format 2 no exact counts and no errors. In format 3
+# 0 was missing in columns of other writers.
+FORMAT = 4
 
 
 class _OlderFormatError(DataFileError):

@@ -123,14 +123,18 @@ def test_a_query_is_profiled_by_its_types(spark: Any, table: Table) -> None:
     files = [file.url for file in table.data_files()]
     spark.read.parquet(*files).createOrReplaceTempView("clicks")
     found = profile_dataframe(
-        spark.sql("SELECT *, cast(null AS bigint) AS nothing FROM clicks"), ["click"]
+        spark.sql(
+            "SELECT nullif(user_id, 0) AS user_id, nullif(tag_ids, array(0)) AS tag_ids, price_log, "
+            "click, user, cast(null AS bigint) AS nothing, 0 AS zero FROM clicks"
+        ),
+        ["click"],
     )
-    assert found.slots == ("user_id", "tag_ids", "price_log", "nothing")
+    assert found.slots == ("user_id", "tag_ids", "price_log", "nothing", "zero")
     exact = [name for name in EXACT if name != "number"]
     rows = found.table.slice(0, 3)
     assert rows.select(exact) == table.profile().table.select(exact)
     assert found.label_rates == pytest.approx(table.profile().label_rates)
-    assert found["nothing"]["coverage"] == 0.0
+    assert (found["nothing"]["coverage"], found["zero"]["coverage"]) == (0.0, 1.0)
     with pytest.raises(InputError, match="no label 'clik' among the columns; did you mean 'click'"):
         profile_dataframe(spark.sql("SELECT click FROM clicks"), ["clik"])
     with pytest.raises(

@@ -275,7 +275,10 @@ FOREIGN = pa.schema(
         pa.field("label", pa.float64(), metadata={ROLE: b"label"}),
         pa.field("kept", pa.float32(), metadata={ROLE: b"kept"}),
         pa.field("many", pa.list_(pa.float64())),
+        pa.field("pair", pa.list_(pa.float64(), 2)),
         pa.field("id", pa.int32()),
+        pa.field("flag", pa.bool_()),
+        pa.field("flags", pa.list_(pa.bool_())),
         pa.field("row", pa.int64(), metadata={ROLE: b"kept"}),
     ]
 )
@@ -289,7 +292,10 @@ FOREIGN_ROWS = st.lists(
             "label": NUMBERS,
             "kept": NUMBERS,
             "many": st.none() | st.lists(NUMBERS | BEYOND, max_size=2),
+            "pair": st.none() | st.lists(NUMBERS | BEYOND, min_size=2, max_size=2),
             "id": st.sampled_from([None, 0, 1, -2]),
+            "flag": st.none() | st.booleans(),
+            "flags": st.none() | st.lists(st.booleans(), max_size=2),
         }
     ),
     min_size=1,
@@ -309,7 +315,7 @@ CONDITIONS = st.recursive(
         st.builds("{} {}in (1, -2.5)".format, FLOAT_COLUMNS, st.sampled_from(["", "not "])),
         st.builds(
             "{} is {}null".format,
-            FLOAT_COLUMNS | st.sampled_from(["many", "id"]),
+            FLOAT_COLUMNS | st.sampled_from(["many", "pair", "id", "flag", "flags"]),
             st.sampled_from(["", "not "]),
         ),
     ),
@@ -346,10 +352,9 @@ def test_nan_and_what_float32_cannot_hold_mean_the_same_in_where_and_in_other_en
 
 def test_nan_in_a_label_or_a_kept_column_is_null_whoever_reads_it(tmp_path: Path) -> None:
     values = {name: [1.0, math.nan, None] for name in ("wide", "narrow", "label", "kept")}
-    written = pa.table(
-        {**values, "many": [[1.0], [math.nan], None], "id": [1, 2, 3], "row": [0, 1, 2]},
-        schema=FOREIGN,
-    )
+    others = dict.fromkeys(("pair", "flag", "flags"), [None] * 3)
+    others |= {"many": [[1.0], [math.nan], None], "id": [1, 2, 3], "row": [0, 1, 2]}
+    written = pa.table({**values, **others}, schema=FOREIGN)
     pq.write_table(written, tmp_path / "a.parquet")
     table = featstore.open_table(tmp_path)
     expected = {name: [1.0, None, None] for name in values} | {"many": [[1.0], None, None]}

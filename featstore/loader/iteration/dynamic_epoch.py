@@ -8,7 +8,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Protocol
 
-from featstore.base.errors import DispatchError
+from featstore.base.errors import DispatchError, DispatchLostError
 from featstore.base.redaction import redact
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Done, Plan
@@ -74,7 +74,8 @@ def report_quarantined(quarantined: Sequence[str], terms: Terms, *, skips: bool)
         skips: Whether the run goes on without them.
 
     Raises:
-        DispatchError: There are some, unless it `skips`.
+        DispatchLostError: There are some, unless it `skips`. A worker that failed may have had no
+            disk or no store, so another run may read them.
     """
     if not quarantined:
         return
@@ -85,7 +86,7 @@ def report_quarantined(quarantined: Sequence[str], terms: Terms, *, skips: bool)
         "workers, and `featstore dispatch receipt`"
     )
     if not skips:
-        raise DispatchError(text)
+        raise DispatchLostError(text)
     _LOG.warning("%s", text)
 
 
