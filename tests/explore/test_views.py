@@ -352,7 +352,7 @@ def test_nan_and_what_float32_cannot_hold_mean_the_same_in_where_and_in_other_en
 
 def test_nan_in_a_label_or_a_kept_column_is_null_whoever_reads_it(tmp_path: Path) -> None:
     values = {name: [1.0, math.nan, None] for name in ("wide", "narrow", "label", "kept")}
-    others = dict.fromkeys(("pair", "flag", "flags"), [None] * 3)
+    others: dict[str, list[Any]] = dict.fromkeys(("pair", "flag", "flags"), [None] * 3)
     others |= {"many": [[1.0], [math.nan], None], "id": [1, 2, 3], "row": [0, 1, 2]}
     written = pa.table({**values, **others}, schema=FOREIGN)
     pq.write_table(written, tmp_path / "a.parquet")
