@@ -242,7 +242,9 @@ class DispatchError(FeatstoreError, RuntimeError):
 
 
 class DispatchLostError(DispatchError):
-    """The dispatch store, or a worker that this one waits for, is lost or does not answer."""
+    """The dispatch store, or a worker that this one waits for, is lost or does not answer, or no
+    worker could read some rows.
+    """
 
     may_pass = True
 
