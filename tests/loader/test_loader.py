@@ -160,8 +160,9 @@ def test_where_that_matches_no_partition_is_told_of(table_url: str) -> None:
         FeatureLoader(table_url, slots=["row"], where="dt = '1999-01-01'")
 
 
-def test_missing_marks_count_as_null_in_where(table_url: str) -> None:
-    assert rows_of(FeatureLoader(table_url, slots=["row"], where="row is null")) == [0]
+def test_zero_is_a_value_in_where_if_no_spec_declared_the_column(table_url: str) -> None:
+    assert rows_of(FeatureLoader(table_url, slots=["row"], where="row is null")) == []
+    assert rows_of(FeatureLoader(table_url, slots=["row"], where="row = 0")) == [0]
 
 
 @pytest.mark.parametrize(("null", "expected"), [("drop", None), (-1, -1.0)])
