@@ -187,7 +187,7 @@ def test_a_mixture_tells_the_used_share_of_all_tables(table_url: str) -> None:
     lengths = [len(batch["tags"].values) for batch in batches]
     assert max(lengths) == 12
     assert stats["batch"] == {"max_values": 12, "used": sum(lengths) / (12 * len(lengths))}
-    assert set(rows_of(batches)) == set(range(1, NUM_ROWS))  # To a condition the id 0 is null.
+    assert set(rows_of(batches)) == set(range(NUM_ROWS))
 
 
 @pytest.mark.parametrize(
