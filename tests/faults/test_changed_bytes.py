@@ -2,6 +2,7 @@
 never kept in the cache.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -204,6 +205,12 @@ def test_the_cache_knows_what_was_checked(
             assert stager.stats().num_hits == num_hits
 
 
+def windows_of(reader: SplitReader) -> Iterator[Any]:
+    """All windows of a split, in however many row groups are read together."""
+    while not reader.is_finished:
+        yield from reader.read()
+
+
 def test_what_was_checked_is_not_checked_again(table_url: str, tmp_path: Path) -> None:
     _, file = damaged_copy(table_url, tmp_path, "user")
     request = resolve(open_snapshot(table_url).schema, slots=["user"])
@@ -217,13 +224,13 @@ def test_what_was_checked_is_not_checked_again(table_url: str, tmp_path: Path) -
     )
     order = RowOrder(seed=0, epoch=0, shuffle=None)
     reader = SplitReader(work, request=request, order=order, stats=Stats())
-    assert sum(window.rows.num_rows for _ in range(3) for window in reader.read()) == FILE_ROWS
+    assert sum(window.rows.num_rows for window in windows_of(reader)) == FILE_ROWS
     reader.close()
     reader = SplitReader(
         replace(work, files=files_in_place(file)), request=request, order=order, stats=Stats()
     )
     with pytest.raises(DataFileError, match=named(file, "user")):
-        _ = [window for _ in range(3) for window in reader.read()]
+        list(windows_of(reader))
     reader.close()
 
 

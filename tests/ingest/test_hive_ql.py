@@ -19,12 +19,12 @@ pytestmark = pytest.mark.slow
 
 SCHEMA = SlotSchema(
     slots=(
-        Slot(name="user", kind=SlotKind.ID),
-        Slot(name="tags", kind=SlotKind.ID, shape=(None,)),
-        Slot(name="pair", kind=SlotKind.ID, shape=(2,)),
-        Slot(name="price", kind=SlotKind.FLOAT),
-        Slot(name="prices", kind=SlotKind.FLOAT, shape=(None,)),
-        Slot(name="place", kind=SlotKind.FLOAT, shape=(2,)),
+        Slot(number=1, name="user", kind=SlotKind.ID),
+        Slot(number=2, name="tags", kind=SlotKind.ID, shape=(None,)),
+        Slot(number=3, name="pair", kind=SlotKind.ID, shape=(2,)),
+        Slot(number=4, name="price", kind=SlotKind.FLOAT),
+        Slot(number=5, name="prices", kind=SlotKind.FLOAT, shape=(None,)),
+        Slot(number=6, name="place", kind=SlotKind.FLOAT, shape=(2,)),
     ),
     labels=(pa.field("score", pa.float64()),),
     kept=(pa.field("row", pa.int32()),),
