@@ -238,12 +238,14 @@ def _beyond_chance(row: Mapping[str, Any]) -> float | None:
 
 
 def _change(
-    row: Mapping[str, Any], older: SlotSummary | None, now: SlotSummary | None
+    row: Mapping[str, Any], older: Mapping[str, SlotSummary], now: Mapping[str, SlotSummary]
 ) -> dict[str, Any]:
-    """The columns of a row of `Comparison.table`, and the drift, which `older` may lessen."""
-    drift = _beyond_chance(row)
-    if drift and older is not None and now is not None:
-        since_older = _beyond_chance(slot_change(older, now))
+    """The columns of a row of `Comparison.table`, and the drift, which the summaries of the
+    partition before the last one may lessen.
+    """
+    drift, slot = _beyond_chance(row), row["slot"]
+    if drift and slot in older and slot in now:
+        since_older = _beyond_chance(slot_change(older[slot], now[slot]))
         drift = drift if since_older is None else min(drift, since_older)
     return {name: row[name] for name in _CHANGES} | {"drift": drift}
 
@@ -261,11 +263,7 @@ def partition_profiles(profiles: Iterable[tuple[str, Profile]]) -> PartitionProf
         partitions.append(name)
         sources[profile.source] = None
         changed = [] if before is None else before.compare(profile).table.to_pylist()
-        changes = {
-            slot: _change(row, older.get(slot), profile.summaries.get(slot))
-            for row in changed
-            for slot in [row["slot"]]
-        }
+        changes = {row["slot"]: _change(row, older, profile.summaries) for row in changed}
         rows += [
             {
                 "partition": name,

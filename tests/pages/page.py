@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.programs import to_its_end
+
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(
     r'^(?P<indent> *)```(?P<language>\w*)(?: title="(?P<title>[^"]*)")?[^\n]*\n(?P<text>.*?)^ *```$',
@@ -92,21 +94,12 @@ def _printed_by(commands: str, directory: Path) -> str:
     start a session themselves.
     """
     binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [
-            "bash",
-            "-euo",
-            "pipefail",
-            "-c",
-            commands.replace("spark-submit $(", "python $("),
-        ],
+    done = to_its_end(
+        ["bash", "-euo", "pipefail", "-c", commands.replace("spark-submit $(", "python $(")],
         cwd=directory,
         env=os.environ | {"PATH": binaries, "COLUMNS": "100"},
-        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
         timeout=250,
-        check=False,
     )
     assert done.returncode == 0, f"{commands}\n{done.stdout}"
     return done.stdout

@@ -14,6 +14,7 @@ import pytest
 
 import featstore
 from tests.pages.page import ROOT, blocks
+from tests.programs import to_its_end
 
 PAGE = "docs/howto/daily_runs.md"
 DAYS = ("2026-11-01", "2026-11-02", "2026-11-03")
@@ -74,16 +75,8 @@ def nightly(home: Path, *days: str) -> tuple[int, str]:
     path = (
         f"{home / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     )
-    done = subprocess.run(
-        ["./nightly.sh", *days],
-        cwd=home,
-        env=os.environ | {"PATH": path, "PAUSES": "0 0"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    variables = os.environ | {"PATH": path, "PAUSES": "0 0"}
+    done = to_its_end(["./nightly.sh", *days], cwd=home, env=variables, stderr=subprocess.STDOUT)
     return done.returncode, done.stdout
 
 
