@@ -45,16 +45,21 @@ def test_what_a_child_spent_before_is_not_counted_when_it_ends() -> None:
 
 
 def test_memory_of_a_tree_is_that_of_its_processes_and_nothing_of_an_ended_one() -> None:
-    program = "import subprocess, sys; kept = b'x' * (32 << 20); subprocess.run(['cat'])"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as parent:
-        deadline = time.monotonic() + 10
-        while tree_pss_bytes(parent.pid) <= pss_bytes(parent.pid) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert tree_pss_bytes(parent.pid) > pss_bytes(parent.pid) > 32 << 20
-        assert parent.stdin is not None
-        parent.stdin.close()
-        parent.wait()
-        assert tree_pss_bytes(parent.pid) == 0
+    # Margins of 16 MB: what a process shares is divided anew whenever another program starts.
+    child = "kept = b'y' * (128 << 20); print(flush=True); input()"
+    parent = f"import subprocess, sys; kept = b'x' * (64 << 20); subprocess.run([sys.executable, '-c', {child!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert 64 << 20 < pss_bytes(process.pid) < 80 << 20
+        assert 192 << 20 < tree_pss_bytes(process.pid) < 224 << 20
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        process.wait()
+        assert tree_pss_bytes(process.pid) == 0
 
 
 def test_a_process_that_ends_is_not_subtracted_from_what_others_spend_meanwhile() -> None:
