@@ -26,6 +26,7 @@ from tests.hadoop.clusters import HadoopCluster, hadoop_cluster
 from tests.http_servers import Handler, serving
 from tests.known_skips import pytest_addoption as pytest_addoption
 from tests.known_skips import pytest_sessionfinish as pytest_sessionfinish
+from tests.process import begin_test
 
 # torch looks up the name of whom it connects to (docs/design/dispatch.md): a lost answer is to cost 1 s
 # here, not 5 or 10.
@@ -70,6 +71,11 @@ def pytest_collection_finish() -> None:
     """Excludes modules and tests from garbage collection, since they live until the end."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_others() -> None:
+    begin_test()
 
 
 @dataclass

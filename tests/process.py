@@ -10,8 +10,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def our_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name.startswith("featstore")}
+_older = set[threading.Thread]()
+
+
+def begin_test() -> None:
+    """The threads that there are by now are no more `our_threads`: earlier tests have left them, or
+    they serve several.
+    """
+    _older.clear()
+    _older.update(threading.enumerate())
+
+
+def our_threads(kind: str = "") -> set[threading.Thread]:
+    """featstore's threads, of this kind if one is named, that this test has started."""
+    found = set(threading.enumerate()) - _older
+    return {thread for thread in found if thread.name.startswith(f"featstore{kind}")}
 
 
 def our_files() -> set[Path]:

@@ -28,6 +28,7 @@ from featstore.table.delta import history, open_delta, open_delta_or_none
 from tests.damaged_files import overwrite
 from tests.interposed import followed, preceded
 from tests.parquet_files import put_parquet
+from tests.process import our_threads
 from tests.programs import Program
 
 DOCUMENT = {
@@ -129,7 +130,7 @@ def test_a_failing_thread_stops_the_others(
     with pytest.raises(InputError, match=r"a\.parquet, rows 0 to 99: cannot be read"):
         extract_files(job, runner=LocalRunner(1))
     assert_as_before(job, before)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("featstore")]
+    assert not our_threads()
 
 
 def test_an_interrupt_while_units_run_leaves_the_table_and_no_file(

@@ -488,7 +488,7 @@ def test_the_interpreter_exits_with_a_loader_in_the_middle(table_url: str) -> No
         f"FeatureLoader({table_url!r}, slots=['*'], batch_size=1, memory_budget='4KB', "
         "staging={'mode': 'whole'})\nbatches = iter(loader)\nprint(next(batches).num_rows)\n"
     )
-    done = run_python(program, warnings="error", timeout=60)
+    done = run_python(program, warnings="error")
     assert (done.stdout, done.stderr) == ("1\n", "")
 
 
@@ -514,7 +514,7 @@ def test_a_waiting_consumer_is_told_that_the_iteration_was_closed(
     loopback.half_sent.clear()
 
     def close() -> None:
-        assert loopback.half_sent.wait(30)
+        assert loopback.half_sent.wait(60)
         run = source_of(loader).iteration
         assert run is not None
         with beside(loader.close):
@@ -571,9 +571,7 @@ def test_a_lost_store_leaves_no_thread_behind(table_url: str, tmp_path: Path) ->
         for _ in batches:
             pass
     loader.close()
-    assert not [
-        thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")
-    ]
+    assert not our_threads()
 
 
 def test_a_delivered_batch_is_all_that_is_kept_after_a_break(table_url: str) -> None:

@@ -3,7 +3,6 @@ it, none twice.
 """
 
 import pickle
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from featstore.base.errors import StateError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.loader.conftest import rows_of
+from tests.process import our_threads
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -131,4 +131,4 @@ def test_a_durable_store_takes_no_states_of_single_workers(table_url: str, tmp_p
             match=r"of one DataLoader worker, for a loader with store 'sqlite.*expected auto",
         ):
             rows_of(batches)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("featstore")]
+    assert not our_threads()

@@ -22,6 +22,7 @@ import pytest
 from featstore.base.errors import ReplacedError, StagingError
 from featstore.files.retry import RetryPolicy
 from featstore.staging import Source, StageItem, Stager, Staging
+from tests.process import our_threads
 from tests.programs import Program, start_together
 from tests.store_clients import clients_of
 
@@ -269,7 +270,7 @@ def test_close_does_not_wait_for_a_server_that_stalls(
     with pytest.raises(StopIteration):
         next(stream)
     unruly.released.set()
-    for thread in [thread for thread in threading.enumerate() if thread.name == "featstore-stager"]:
+    for thread in our_threads("-stager"):
         thread.join(60)
     assert _names(stager) == []
     with _next(make(), url) as staged:
@@ -293,7 +294,7 @@ def test_a_process_exits_cleanly_while_a_server_stalls(unruly: Any, tmp_path: Pa
     unruly.fail(PATH, unruly.fault(after_bytes=300_000, act=act))
     process = Program(STALLED, f"{unruly.url}{PATH}", tmp_path, len(DATA))
     assert begun.wait(60)
-    _, log = process.communicate("\n", timeout=40)
+    _, log = process.communicate("\n", timeout=120)
     assert (process.returncode, log) == (0, "")
     assert list((tmp_path / "featstore-staging-3").iterdir()) == []
 

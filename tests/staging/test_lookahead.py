@@ -27,6 +27,7 @@ from featstore.staging.lookahead import RequestsAhead
 from featstore.staging.options import Staging
 from featstore.staging.remote import MAX_REQUESTS, Remote
 from featstore.staging.stager import Stager
+from tests.process import our_threads
 
 SIZE_BYTES, LATENCY_S = 50_000_000, 0.005
 SPANS = [(at, at + 50_000) for at in range(0, 40_000_000, 1_000_000)]
@@ -184,8 +185,8 @@ def require_right(data: bytes, version: int = 0) -> None:
     assert all(data[first:end] == bytes_of(first, end, version) for first, end in SPANS)
 
 
-def ask_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "featstore-ask"]
+def ask_threads() -> set[threading.Thread]:
+    return our_threads("-ask")
 
 
 def test_a_few_short_requests_are_in_flight_together(tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ def test_a_download_that_fails_leaves_no_request_behind(tmp_path: Path) -> None:
     with pytest.raises(StagingError, match="gave up after 1 attempts"):
         stage(tmp_path, store, max_attempts=1)
     assert store.most_under_way >= 2
-    assert ask_threads() == []
+    assert not ask_threads()
 
 
 def test_close_does_not_wait_for_a_stalled_request_whose_turn_has_not_come(
@@ -353,7 +354,7 @@ def test_under_any_fault_bytes_are_right_of_one_version_and_within_the_reservati
                     content[first:end] == bytes_of(first, end, store.version) for first, end in held
                 )
     assert all(coming_bytes <= reserved_bytes for coming_bytes, reserved_bytes in reserved)
-    assert ask_threads() == []
+    assert not ask_threads()
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from featstore.files.transfer import RangeResponse, read_span
 from featstore.staging import Source, StageItem, Stager, Staging
 from featstore.staging.cache import entry_name
 from featstore.staging.stream import Stream
+from tests.process import our_threads
 from tests.programs import Program, run_python, start_together
 from tests.threads import beside
 
@@ -56,7 +57,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     with made:
         yield stager
-    assert not [thread for thread in threading.enumerate() if thread.name == "featstore-stager"]
+    assert not our_threads("-stager")
 
 
 def _items(site: Any, numbers: Any = range(8)) -> Any:
@@ -488,7 +489,7 @@ def test_two_processes_over_one_cold_cache_download_each_file_once(
 ) -> None:
     gate = site.gates["/t/0.bin"] = threading.Event()
     readers = [_start_reader(tmp_path, site) for _ in range(2)]
-    assert site.half_sent.wait(30)
+    assert site.half_sent.wait(60)
     gate.set()
     results = [json.loads(reader.result()) for reader in readers]
     assert results[0][0] == results[1][0]
@@ -501,7 +502,7 @@ def test_a_kill_during_a_download_leaves_nothing_that_a_next_run_would_read(
 ) -> None:
     site.gates["/t/0.bin"] = threading.Event()
     reader = _start_reader(tmp_path / "cache", site, 1)
-    assert site.half_sent.wait(30)
+    assert site.half_sent.wait(60)
     root = tmp_path / "cache" / "featstore-staging-3"
     assert [path.suffix for path in root.iterdir()] == [".part"]
     reader.die()
@@ -517,7 +518,7 @@ def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(
 ) -> None:
     gate = site.gates["/t/0.bin"] = threading.Event()
     reader = _start_reader(tmp_path / "cache", site, 1)
-    assert site.half_sent.wait(30)
+    assert site.half_sent.wait(60)
     stream = make().stage(_items(site, [0]))
     reader.die()
     gate.set()

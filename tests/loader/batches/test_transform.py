@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from featstore.base.errors import BatchError, ConfigError, StateError
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.columns import Jagged, SharedJagged
+from tests.process import our_threads
 
 NUM_ROWS = 280
 
@@ -169,9 +170,7 @@ def test_an_exception_names_the_rows_and_is_chained(
     with pytest.raises(BatchError, match=message) as caught:
         list(loader)
     assert caught.value.__cause__ is not None
-    assert not [
-        thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")
-    ]
+    assert not our_threads()
 
 
 def test_batches_before_a_failure_are_delivered(table_url: str) -> None:
@@ -196,9 +195,7 @@ def test_a_break_ends_its_thread_too(table_url: str, batch_size: int) -> None:
         iteration = iter(loader)
         next(iteration)
         loader.close()
-        assert not [
-            thread.name for thread in threading.enumerate() if thread.name.startswith("featstore")
-        ]
+        assert not our_threads()
         with pytest.raises(StateError):
             next(iteration)
 
