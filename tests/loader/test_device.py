@@ -27,7 +27,7 @@ from featstore.loader.iteration.batch_iterator import BatchIterator
 from featstore.table.open import open_snapshot
 from tests.loader.conftest import rows_of
 from tests.parquet_files import put_parquet
-from tests.process import our_threads
+from tests.process import await_that, our_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 NUM_ROWS = 280
@@ -134,10 +134,7 @@ def of_hundred(hundred: str, **options: Any) -> FeatureLoader:
 
 def until_ahead(loader: FeatureLoader, num_batches: int) -> None:
     """Waits until the feed has fetched so many batches, and a moment for what comes after them."""
-    deadline = time.monotonic() + 20
-    while loader.stats()["batches"] < num_batches:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    await_that(lambda: loader.stats()["batches"] >= num_batches)
     time.sleep(0.1)
 
 

@@ -147,7 +147,7 @@ def test_a_program_that_exits_in_the_middle_leaves_no_file(
 ) -> None:
     variables = {"TMPDIR": str(tmp_path)}
     given = [table_url, num_workers, "exit"]
-    run_python(PROGRAM, *given, status=3, variables=variables, warnings="ignore", timeout=60)
+    run_python(PROGRAM, *given, status=3, variables=variables, warnings="ignore")
     assert list(tmp_path.glob(leavings(num_workers))) == []
 
 

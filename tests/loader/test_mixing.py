@@ -186,7 +186,7 @@ def test_rows_that_are_there_are_delivered_while_the_next_file_is_downloaded(
         is_late.set()
         release_all(loopback)
 
-    timer = threading.Timer(30, give_up)
+    timer = threading.Timer(120, give_up)
     timer.daemon = True
     first = threading.Thread(target=release_first, args=(loopback, 2), daemon=True)
     for thread in (timer, first):

@@ -97,7 +97,7 @@ def test_a_device_feed_gives_the_batches_before_such_an_error_and_then_raises_it
             hung.set()
             loader.close()
 
-        timer = threading.Timer(20.0, end_hanging)
+        timer = threading.Timer(60.0, end_hanging)
         timer.start()
         try:
             with pytest.raises(OSError, match="no space left on the dashboard"):

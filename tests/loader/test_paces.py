@@ -23,7 +23,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.tools.cli import cli
 from tests.loader.conftest import rows_table
 from tests.parquet_files import put_parquet
-from tests.process import our_threads
+from tests.process import await_that, our_threads
 from tests.threads import run_together
 
 BATCH_ROWS = 10
@@ -311,10 +311,12 @@ def test_batches_that_are_made_ahead_of_a_slow_loop_are_nobody_elses(
             batches = DataLoader(slow, batch_size=None, num_workers=1, prefetch_factor=4)
         elif how == "device":
             batches = slow.to_device("cpu", prefetch=4)
-        of_slow = iter(batches)
+        of_slow, of_fast = iter(batches), iter(fast)
         rows[0] += next(of_slow)["row"].tolist()
-        time.sleep(0.3)  # Batches are made ahead, and the store is told so.
-        run_together(partial(read, 0, of_slow, 0.03), partial(read, 1, fast, 0.002))
+        # Batches are made ahead, and the store is told so.
+        await_that(lambda: sum(lease.reserved for lease in leases_in(store)) >= 5 * BATCH_ROWS)
+        of_fast.begin()
+        run_together(partial(read, 0, of_slow, 0.03), partial(read, 1, of_fast, 0.002))
         del of_slow
     assert Counter(rows[0] + rows[1]) == Counter(range(2_005))
     assert len(rows[1]) > len(rows[0]) > 4 * BATCH_ROWS

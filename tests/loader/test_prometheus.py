@@ -23,6 +23,7 @@ from featstore.loader.batches.stats import OnStats
 from featstore.loader.iteration.worker import host_name
 from featstore.loader.prometheus import LoaderCollector, TextFile
 from tests.parquet_files import put_parquet
+from tests.process import await_that
 from tests.programs import run_on_host
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def address(registry: CollectorRegistry) -> Iterator[str]:
 
 
 def _scraped(address: str) -> Samples:
-    with urllib.request.urlopen(address, timeout=20) as answer:
+    with urllib.request.urlopen(address, timeout=60) as answer:
         return _samples(answer.read().decode())
 
 
@@ -202,6 +203,7 @@ def test_metrics_may_be_asked_for_by_many_threads_while_the_loader_begins_and_cl
     try:
         with ThreadPoolExecutor(3) as pool, closing(loader):
             asking = [pool.submit(asks, thread) for thread in range(3)]
+            await_that(lambda: min(num_asked) > 0)
             for _ in range(3):
                 assert sum(batch.num_rows for batch in loader) == NUM_FILES * NUM_ROWS
                 loader.close()
@@ -211,7 +213,6 @@ def test_metrics_may_be_asked_for_by_many_threads_while_the_loader_begins_and_cl
     finally:
         ended.set()
         sys.setswitchinterval(before)
-    assert min(num_asked) > 0
 
 
 def test_without_the_library_the_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

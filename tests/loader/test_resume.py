@@ -7,7 +7,6 @@ import itertools
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +25,7 @@ from featstore.tensors.batch import Batch
 from featstore.tensors.columns import Jagged
 from tests.loader.conftest import iteration_of, merged_state, rows_of, rows_table
 from tests.parquet_files import put_parquet
+from tests.process import await_that
 
 NUM_ROWS = 280
 ORDERS = [
@@ -322,7 +322,7 @@ def test_ranks_that_train_in_step_end_though_one_runs_out_first(
     """Each step ends when both have done it; a rank that has ended takes part no more, as with
     torch's Join.
     """
-    dispatch = {"store": "memory://in-step", "run_id": "a", "lease_s": 1.0, "in_step": True}
+    dispatch = {"store": "memory://in-step", "run_id": "a", "lease_s": 30.0, "in_step": True}
     loaders = [make(table_url, batch_size=30, dispatch=dispatch) for _ in range(2)]
     shares = [iter_as(rank, loader, monkeypatch) for rank, loader in enumerate(loaders)]
     rows: list[list[int]] = [[], []]
@@ -335,7 +335,7 @@ def test_ranks_that_train_in_step_end_though_one_runs_out_first(
                 in_step[rank] += 1
                 step.notify_all()
                 if not step.wait_for(
-                    lambda: in_step.get(1 - rank, in_step[rank]) >= in_step[rank], timeout=20
+                    lambda: in_step.get(1 - rank, in_step[rank]) >= in_step[rank], timeout=60
                 ):
                     return False
         with step:
@@ -395,9 +395,7 @@ def next_before_it_hears_of_its_loss(one: FeatureLoader, batches: Iterator[Batch
     """
     rows: list[int] = next(batches)["row"].tolist()
     one.ack()
-    deadline = time.monotonic() + 20
-    while not one.stats().get("leases_lost") and time.monotonic() < deadline:
-        time.sleep(0.01)
+    await_that(lambda: bool(one.stats().get("leases_lost")))
     return rows
 
 

@@ -18,6 +18,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.hand_over import RowBar
 from featstore.staging.counts import StagingStats
 from tests.parquet_files import put_parquet
+from tests.process import await_that
 from tests.terminal import Terminal
 
 
@@ -129,9 +130,7 @@ def test_queues_say_what_is_made_and_reserved_ahead_of_the_loop(url: str) -> Non
         assert loader.stats()["queues"] == nothing
         batches = iter(loader)
         next(batches)
-        deadline = time.monotonic() + 20
-        while loader.stats()["queues"]["transformed"] < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        await_that(lambda: loader.stats()["queues"]["transformed"] >= 3)
         queues = loader.stats()["queues"]
         assert (queues["transformed"], queues["pending_batches"], queues["made_rows"]) == (
             3,

@@ -40,11 +40,11 @@ def test_a_producer_is_so_many_items_ahead_of_its_consumer_and_no_more(ahead: in
     with beside(produce):
         for item in range(5):
             for _ in range(ahead if item == 0 else 0):
-                assert is_put.acquire(timeout=10)
+                assert is_put.acquire(timeout=60)
             assert put["items"] <= item + ahead
             assert handoff.get() == item
             if item + ahead < 5:
-                assert is_put.acquire(timeout=10)
+                assert is_put.acquire(timeout=60)
     assert handoff.get() is None
 
 

@@ -415,7 +415,7 @@ class HoldsUp:
 
     def __call__(self) -> None:
         self.has_begun.set()
-        self.may_end.wait(20)
+        self.may_end.wait(60)
 
 
 def test_a_forked_copy_is_refused_though_the_lock_was_held_when_it_was_made() -> None:
@@ -428,7 +428,7 @@ def test_a_forked_copy_is_refused_though_the_lock_was_held_when_it_was_made() ->
             delivery.acknowledge()
 
     with beside(delivery.acknowledge):
-        assert watch.has_begun.wait(20)
+        assert watch.has_begun.wait(60)
         code = in_a_fork(use)
         watch.may_end.set()
     assert code == 0
@@ -447,7 +447,7 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
         def tell() -> None:
             with telling:
                 is_held.set()
-                may_end.wait(20)
+                may_end.wait(60)
 
         def forget() -> None:
             nonlocal batches
@@ -456,7 +456,7 @@ def test_a_forked_process_lets_go_of_an_iteration_though_the_store_was_being_tol
             gc.collect()
 
         with beside(tell):
-            assert is_held.wait(20)
+            assert is_held.wait(60)
             code = in_a_fork(forget)
             may_end.set()
         assert code == 0
@@ -489,7 +489,7 @@ def test_a_run_stops_while_another_thread_claims() -> None:
                     has_begun.set()
 
         with beside(claim):
-            has_begun.wait(20)
+            assert has_begun.wait(60)
             delivery.stop(1)
         assert 1000 < counts["rows_dropped_tail"] <= 2000
 

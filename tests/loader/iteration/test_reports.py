@@ -1,9 +1,8 @@
 """What the store is told of claims, over a real store."""
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from featstore.loader.iteration.reports import Reports
 from tests.dispatch.conftest import WholeClaims
 from tests.loader.batches.conftest import block
 from tests.loader.iteration.states import START
-from tests.process import our_threads
+from tests.process import await_that, our_threads
 
 PLAN = Plan(splits=[Split(path="a", num_rows=10), Split(path="b", num_rows=20)])
 
@@ -78,14 +77,6 @@ def block_of(claim: Claim, first: int, end: int) -> Block:
     return found
 
 
-def eventually(has_happened: Callable[[], object]) -> None:
-    """What another thread does happens within a while."""
-    pause, deadline = threading.Event(), time.monotonic() + 20
-    while not has_happened():
-        assert time.monotonic() < deadline
-        pause.wait(0.002)
-
-
 def rows_before(address: Any, path: Any) -> int:
     """Where another worker goes on once the first has given all back; all rows where none are
     left.
@@ -100,7 +91,7 @@ def test_a_claim_that_is_complete_is_told_at_once_and_how_far_another_is_now_and
 ) -> None:
     assert not told.deliver("b", 15)
     told.reports.tell(is_complete=told.deliver("a", 10))
-    eventually(lambda: not told.delivery.untold("complete"))
+    await_that(lambda: not told.delivery.untold("complete"))
     assert [report.kind for report in told.delivery.untold("advanced")] == ["advanced"]
     told.coordinator.close()
     assert (rows_before(address, "a"), rows_before(address, "b")) == (10, 0)
@@ -113,7 +104,7 @@ def test_how_far_claims_are_is_told_twice_in_a_reservation_or_four_times_in_a_le
     with coordinator_of(address) as coordinator:
         told = Told(coordinator, terms)
         assert not told.deliver("b", 15)
-        eventually(lambda: not told.delivery.untold("advanced"))
+        await_that(lambda: not told.delivery.untold("advanced"))
         told.reports.end()
     assert rows_before(address, "b") == 15
 
@@ -154,7 +145,7 @@ def test_what_a_lost_store_was_not_told_is_still_to_be_told_and_the_loop_hears_o
     told.deliver("b", 3)
     told.coordinator._store.close()
     told.reports.tell(is_complete=is_complete)
-    told.reports._thread.join(20)
+    told.reports._thread.join(60)
     with pytest.raises(DispatchError, match="is closed"):
         told.reports.reserve(block_of(told.claims["b"], 3, 5))
     with pytest.raises(DispatchError, match="is closed"):
@@ -218,11 +209,11 @@ def test_another_thread_that_ends_an_epoch_leaves_the_next_one_alone(
             ending.join(0.1)
             assert ending.is_alive()  # It is about to end the first epoch.
             told.reports.begin(later)
-        ending.join(20)
+        ending.join(60)
         assert not ending.is_alive()
         assert told.reports.coordinator is later
         told.reports.end()
-    eventually(lambda: not our_threads())
+    await_that(lambda: not our_threads())
 
 
 def test_a_loop_whose_store_is_not_asked_for_claims_reserves_and_reports_nothing() -> None:
