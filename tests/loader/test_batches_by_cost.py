@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from featstore.base.errors import ConfigError
 from featstore.loader.feature_loader import FeatureLoader
 from tests.loader.conftest import NUM_ROWS, rows_of
 from tests.parquet_files import put_parquet
+from tests.process import await_that
+from tests.threads import run_together
 
 SHUFFLES = (None, {"window_rows": 1}, {"window_rows": 40, "interleave": 2}, {"interleave": 3})
 
@@ -123,17 +126,19 @@ def test_a_slow_rank_holds_nobody_up_although_a_batch_may_have_all_rows_of_a_fil
         running.append((loader, iter(loader), (0.06, 0.0)[rank]))
         running[-1][1].state_dict()  # Begins, as the rank that it is.
 
-    def train(rank: int) -> int:
+    num_rows = [0, 0]
+
+    def train(rank: int) -> None:
         loader, batches, batch_s = running[rank]
-        num_rows = 0
         with loader:
             for batch in batches:
-                num_rows += batch.num_rows
+                num_rows[rank] += batch.num_rows
                 time.sleep(batch_s)
-        return num_rows
+                if rank == 0:  # Not while the other one only begins.
+                    await_that(lambda: num_rows[1] >= 3_000)
 
-    with ThreadPoolExecutor(2) as threads:
-        slow, fast = threads.map(train, range(2))
+    run_together(partial(train, 0), partial(train, 1))
+    slow, fast = num_rows
     assert slow + fast == 12_000
     assert slow < 3_000
 

@@ -2,20 +2,23 @@
 
 import time
 
+import pytest
+
+from featstore.dispatch.stores.tcp import TcpStore
 from featstore.loader.feature_loader import FeatureLoader
 from tests.dispatch.stores.served import ServerProcess
 
 
-def test_the_verdict_of_a_process_that_has_iterated_needs_no_store(table_url: str) -> None:
+def test_the_verdict_of_a_process_that_has_iterated_needs_no_store(
+    table_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ServerProcess() as server:
         dispatch = {"store": server.url, "run_id": "run"}
         loader = FeatureLoader(table_url, slots=["row"], dispatch=dispatch)
         next(iter(loader))
         loader.close()
-        server.stop()
-        start = time.monotonic()
+        monkeypatch.setattr(TcpStore, "_exchange", lambda *_: pytest.fail("the store was asked"))
         assert loader.verdict() == ""
-        assert time.monotonic() - start < 1
 
 
 def test_a_verdict_waits_seconds_for_a_store_that_does_not_answer(table_url: str) -> None:
@@ -27,4 +30,4 @@ def test_a_verdict_waits_seconds_for_a_store_that_does_not_answer(table_url: str
             assert loader.verdict().startswith(
                 "whether DataLoader workers read the batches is not known: dispatch store tcp://"
             )
-            assert time.monotonic() - start < 20
+            assert time.monotonic() - start < 60
