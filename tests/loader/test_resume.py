@@ -23,6 +23,7 @@ from featstore.dispatch.receipt import receipts
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.tensors.batch import Batch
 from featstore.tensors.columns import Jagged
+from tests.dispatch.simulated_clock import SimulatedClock
 from tests.loader.conftest import iteration_of, merged_state, rows_of, rows_table
 from tests.parquet_files import put_parquet
 from tests.process import await_that
@@ -367,11 +368,12 @@ def one_large_file(directory: Any, row_group_size: int = 2000) -> str:
 
 
 def paused_beside_another(
-    store: str, directory: Path
+    store: str, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[FeatureLoader, FeatureLoader, Iterator[Batch], list[int]]:
     """Two loaders over one large file, of which the first has reserved all rows, delivered three
     batches, and renews its lease no more; its further batches, and the rows that it delivered.
     """
+    monkeypatch.setattr(FeatureLoader, "_clock", SimulatedClock())
     dispatch = {"store": store, "run_id": "a", "lease_s": 0.3, "in_step": True}
     one, other = (
         make(one_large_file(directory), slots=["row"], batch_size=10, dispatch=dispatch)
@@ -400,9 +402,9 @@ def next_before_it_hears_of_its_loss(one: FeatureLoader, batches: Iterator[Batch
 
 
 def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other, batches, before = paused_beside_another("memory://lost", tmp_path)
+    one, other, batches, before = paused_beside_another("memory://lost", tmp_path, monkeypatch)
     theirs = iter(other)
     taken = next(theirs)["row"].tolist()
     assert taken == list(range(30, 40))
@@ -413,8 +415,11 @@ def test_a_worker_that_lost_its_split_leaves_the_rest_to_the_one_that_has_it(
     assert sorted(before + taken + mine + rows_of(theirs)) == list(range(2000))
 
 
-def test_a_worker_may_take_up_again_a_split_that_it_lost(tmp_path: Path) -> None:
-    one, other, batches, rows = paused_beside_another("memory://lost-and-found", tmp_path)
+def test_a_worker_may_take_up_again_a_split_that_it_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = "memory://lost-and-found"
+    one, other, batches, rows = paused_beside_another(store, tmp_path, monkeypatch)
     rows += next(iter(other))["row"].tolist()
     other.ack()
     other.close()

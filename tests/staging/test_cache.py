@@ -218,12 +218,12 @@ def test_a_private_directory_is_removed_by_its_process_or_by_the_next_one(
     tmp_path: Path, how: str, is_left: bool
 ) -> None:
     environment = {"TMPDIR": str(tmp_path)}
-    done = run_python(PRIVATE, how, variables=environment, status=None, timeout=60)
+    done = run_python(PRIVATE, how, variables=environment, status=None)
     directory, survived_fork = done.stdout.split()
     assert survived_fork == "True", done.stderr
     assert Path(directory).exists() is is_left
     (tmp_path / "featstore-private-of-a-friend").mkdir()
-    run_python(PRIVATE, "exit", variables=environment, timeout=60)
+    run_python(PRIVATE, "exit", variables=environment)
     assert [path.name for path in tmp_path.iterdir()] == ["featstore-private-of-a-friend"]
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import random
+import re
 import resource
 import subprocess
 import threading
@@ -233,7 +234,7 @@ def test_a_trickling_stream_is_dropped_and_resumed(
     with _next(stager, f"{unruly.url}{PATH}") as staged:
         assert staged.path.read_bytes() == DATA
     assert [get.span is None for get in unruly.gets(PATH)] == [True, False]
-    assert "bytes came in 0 s; trying again" in caplog.text
+    assert re.search(r"bytes came in \d+ s; trying again", caplog.text)
 
 
 def test_a_trickling_stream_is_dropped_by_a_client_that_returns_whole_blocks(

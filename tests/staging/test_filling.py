@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,21 @@ def remote() -> Remote:
 @pytest.fixture
 def stop() -> threading.Event:
     return threading.Event()
+
+
+@pytest.fixture
+def passing(stop: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes only in pauses between attempts, which take none."""
+    now_s = 0.0
+
+    def wait(pause_s: float) -> bool:
+        nonlocal now_s
+        now_s += pause_s
+        return stop.is_set()
+
+    monkeypatch.setattr(stop, "wait", wait)
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr("featstore.files.retry.time", clock)
 
 
 Make = Callable[..., Filling]
@@ -164,6 +180,7 @@ def test_failures_in_a_row_are_final_and_the_error_shows_no_password(
     assert filling.held == ()
 
 
+@pytest.mark.usefixtures("passing")
 def test_failures_are_tried_again_for_some_time_and_the_error_says_for_how_long(
     make: Make, remote: Remote
 ) -> None:
@@ -176,6 +193,7 @@ def test_failures_are_tried_again_for_some_time_and_the_error_says_for_how_long(
     assert remote.num_retries > 5
 
 
+@pytest.mark.usefixtures("passing")
 def test_bytes_that_come_begin_the_time_anew(make: Make, remote: Remote) -> None:
     remote.cuts = [100] * 4
     filling = make(first_pause_s=0.01, retry_s=0.0, progress_bytes=100)

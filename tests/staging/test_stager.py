@@ -247,7 +247,9 @@ def test_what_the_awaited_file_has_reserved_for_its_footer_is_no_room_for_the_re
 def test_a_released_file_makes_room_for_a_reader_that_waits(
     site: Any, make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is released once the log says that the reader waits, however long that takes."""
+    """The file is released once the log says that the reader waits, and the counts that there was no
+    room, however long that takes.
+    """
     monkeypatch.setattr("featstore.staging.stream.LOG_EVERY_S", 0.05)
     stager = make(budget_bytes=250_000)
     stream = stager.stage(_items(site))
@@ -255,7 +257,8 @@ def test_a_released_file_makes_room_for_a_reader_that_waits(
 
     class Releaser(logging.Handler):
         def emit(self, record: Any) -> None:
-            if "the reader has waited" in record.getMessage():
+            has_waited = "the reader has waited" in record.getMessage()
+            if has_waited and stager.stats().room_wait_s >= 0.05:
                 held[0].release()
 
     releaser = Releaser()
@@ -266,7 +269,6 @@ def test_a_released_file_makes_room_for_a_reader_that_waits(
         logging.getLogger("featstore.staging.stream").removeHandler(releaser)
     assert stager.stats().num_waits >= 1
     assert stager.stats().wait_s >= 0.05
-    assert stager.stats().room_wait_s >= 0.05  # All this time, less a pause.
 
 
 def test_an_interrupted_download_is_resumed_with_the_right_bytes(

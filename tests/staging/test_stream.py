@@ -61,7 +61,7 @@ class PretendedFetcher:
         self.num_downloading -= 1
         waiting.pass_on()
         if item.url in self.waits_for:
-            self.waits_for[item.url].wait(30)
+            self.waits_for[item.url].wait(60)
         return None if item.url in self.in_place else PretendedPin(self.released, item.url)
 
     def await_begun(self, count: int) -> None:
