@@ -59,7 +59,8 @@ class SimulatedClock(Clock):
         """Waits for the end of a thread. Until then the calling thread does not take part."""
         with self._changed:
             self._taking_part.discard(threading.current_thread())
-        thread.join(60)
+        thread.join(300)
+        assert not thread.is_alive(), "a thread hangs"
         with self._changed:
             self._taking_part.add(threading.current_thread())
 

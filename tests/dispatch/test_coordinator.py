@@ -221,7 +221,7 @@ def test_close_wakes_a_waiting_worker_and_leaves_no_thread(
         waiting.close()
         assert clock.wait(ended, LEASE_S)
     holder.close()
-    assert our_threads() == before
+    assert our_threads() <= before
 
 
 def test_a_worker_that_must_not_wait_gets_what_is_free_now(make: Callable[..., Any]) -> None:

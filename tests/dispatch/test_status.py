@@ -24,7 +24,7 @@ from featstore.tools import cli
 from tests.dispatch.conftest import WholeClaims, acknowledge, silence
 from tests.dispatch.simulated_clock import SimulatedClock
 from tests.parquet_files import put_row_files
-from tests.programs import CLI, Program
+from tests.programs import CLI, Program, start_together
 
 NOTE = EpochNote(
     prefix=run_prefix("run"),
@@ -476,6 +476,8 @@ import featstore
 table, store, batch_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
 dispatch = {"store": store, "run_id": "run", "in_step": False, "lease_s": 20, "finished": "end"}
 with featstore.FeatureLoader(table, slots=["row"], batch_size=100, dispatch=dispatch) as loader:
+    print("ready", flush=True)
+    sys.stdin.readline()
     for batch in loader:
         print("", flush=True)
         time.sleep(batch_s)
@@ -495,6 +497,7 @@ def test_the_end_of_a_real_run_is_as_expected(tmp_path: Path) -> None:
             running.enter_context(Program(READER, table, url, batch_s))
             for batch_s in (0.1, 0.2, 0.6)
         ]
+        start_together(readers)
         assert [reader.stdout.readline() for reader in readers if reader.stdout] == ["\n"] * 3
         time.sleep(2)
         (epoch,) = status(url).epochs

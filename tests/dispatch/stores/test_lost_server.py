@@ -1,5 +1,6 @@
 """What a client does when there is no server, not yet, or no more: featstore's and torch's alike."""
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -13,13 +14,13 @@ from featstore.base.errors import DispatchError
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
-from featstore.dispatch.stores.address import bind
+from featstore.dispatch.stores.address import DEFAULT_TIMEOUT_S, bind
 from featstore.dispatch.stores.endpoint import parse_endpoint
-from featstore.dispatch.terms import Terms
+from featstore.dispatch.terms import SYSTEM_CLOCK, Clock, Terms
 from tests.dispatch.conftest import WholeClaims
 from tests.dispatch.stores.forwarder import Forwarder
 from tests.dispatch.stores.served import KINDS, ServerProcess, free_url
-from tests.process import our_threads
+from tests.process import await_that, our_threads
 from tests.threads import beside
 from tests.tiers import tiered
 
@@ -29,8 +30,19 @@ pytestmark = pytest.mark.parametrize("kind", KINDS)
 NUM_SPLITS = 20
 
 
+class Hasty(Clock):
+    """Lets its users look again, or renew, five times a second."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return super().wait(event, min(timeout_s, 0.2))
+
+
 def coordinator_of(
-    url: str, lease_s: float, worker: str = "w", num_splits: int = NUM_SPLITS
+    url: str,
+    lease_s: float,
+    worker: str = "w",
+    num_splits: int = NUM_SPLITS,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Coordinator:
     splits = [Split(path=f"{i}.parquet", num_rows=10) for i in range(num_splits)]
     return WholeClaims(
@@ -39,6 +51,7 @@ def coordinator_of(
         prefix=run_prefix("run"),
         worker=worker,
         terms=Terms(lease_s=lease_s),
+        clock=clock,
     )
 
 
@@ -54,7 +67,7 @@ def test_a_missing_server_is_reported_within_the_timeout(kind: str) -> None:
         DispatchError, match=rf"{url} cannot be reached within 0\.5 s.*refused; is its server"
     ):
         bind(url, timeout_s=0.5).open()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < DEFAULT_TIMEOUT_S
 
 
 def test_a_worker_may_start_before_its_server(kind: str) -> None:
@@ -85,8 +98,8 @@ def test_a_killed_server_is_an_error_for_every_later_call_and_leaves_no_thread(k
             use()
     store.close()
     for thread in our_threads() - before:
-        thread.join(20)
-    assert our_threads() == before
+        thread.join(60)
+    assert our_threads() <= before
 
 
 @pytest.mark.slow
@@ -172,14 +185,17 @@ def test_all_workers_end_at_once_when_their_server_is_killed(kind: str) -> None:
         workers = [
             ending.enter_context(coordinator_of(server.url, 600.0, name, 10_000)) for name in "abc"
         ]
-        with beside(*(partial(read, worker) for worker in workers), timeout_s=20):
+        with beside(*(partial(read, worker) for worker in workers), timeout_s=60):
             time.sleep(0.5)
             server.kill()
 
 
 def test_a_worker_that_reads_on_gets_the_error_of_its_renewing_thread(kind: str) -> None:
-    lease_s = 6.0
-    with ServerProcess(kind) as server, coordinator_of(server.url, lease_s) as coordinator:
+    lease_s = 60.0
+    with (
+        ServerProcess(kind) as server,
+        coordinator_of(server.url, lease_s, clock=Hasty()) as coordinator,
+    ):
         claim = next(coordinator.claims())
         start = time.monotonic()
         server.kill()
@@ -207,9 +223,9 @@ def test_no_worker_ends_and_no_split_comes_twice_where_the_server_does_not_answe
             ending.enter_context(coordinator_of(server.url, lease_s, name)) for name in "abc"
         ]
         with beside(*(partial(read, worker) for worker in workers)):
-            time.sleep(0.25)
-            assert 0 < len(done) < NUM_SPLITS
+            await_that(lambda: len(done) > 0)
             server.stop()
+            assert len(done) < NUM_SPLITS
             after(num_leases * lease_s, server.go_on)
     assert sorted(done) == list(range(NUM_SPLITS))
     assert [worker.takeovers.num_takeovers for worker in workers] == [0, 0, 0]
@@ -232,7 +248,8 @@ def test_who_gets_no_answer_delivers_what_it_has_reserved_and_starts_nothing(kin
 
         between.hold()
         with beside(read):
-            time.sleep(0.5)
+            await_that(lambda: len(said) > 0)
+            time.sleep(0.3)
             assert said == [("reserved", 10)]
             between.release()
     assert said == [("reserved", 10), ("started", 10)]
@@ -299,5 +316,5 @@ def test_a_coordinator_closes_within_seconds_where_the_server_does_not_answer(
             assert time.monotonic() - start < lease_s / 4 + 10
         assert len(errors) == is_asking
     for thread in our_threads() - before:  # Those that wait for a server that is killed now.
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()

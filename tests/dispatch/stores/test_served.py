@@ -3,9 +3,9 @@
 import math
 import pickle
 import re
-import time
 from contextlib import closing
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,71 +26,90 @@ def test_the_first_server_is_recognised_also_after_pickling() -> None:
     assert not copy.has_ended
 
 
-def test_an_outage_lasts_from_the_first_request_that_failed_to_the_next_answer() -> None:
-    server, begin_s = ServerIdentity(), time.monotonic()
-    server.failed(begin_s - 30)  # They were sent earlier, and failed only now.
-    server.failed(begin_s - 20)
-    assert 30 <= server.unanswered_s() < 35
-    server.answered(time.monotonic())
-    counted_s = server.unanswered_s()
-    assert 30 <= counted_s < 35
-    server.failed(begin_s - 10)  # Within what is counted.
-    server.answered(time.monotonic())
-    assert counted_s <= server.unanswered_s() < counted_s + 5
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time by which outages are counted, which the test sets."""
+    found = SimpleNamespace(now_s=1_000.0)
+    found.monotonic = lambda: found.now_s
+    monkeypatch.setattr("featstore.dispatch.stores.served.time", found)
+    return found
 
 
-def test_a_request_that_failed_lasts_no_longer_than_since_the_last_answer_to_another_handle() -> (
-    None
-):
-    server, sent_s = ServerIdentity(), time.monotonic() - 5
-    server.answered(time.monotonic())
+def test_an_outage_lasts_from_the_first_request_that_failed_to_the_next_answer(
+    clock: SimpleNamespace,
+) -> None:
+    server = ServerIdentity()
+    server.failed(970)  # They were sent earlier, and failed only now.
+    server.failed(980)
+    assert server.unanswered_s() == 30
+    clock.now_s = 1_002
+    server.answered(1_002)
+    assert server.unanswered_s() == 32
+    clock.now_s = 1_010
+    server.failed(990)  # Within what is counted.
+    server.answered(1_010)
+    assert server.unanswered_s() == 40
+
+
+def test_a_request_that_failed_lasts_no_longer_than_since_the_last_answer_to_another_handle(
+    clock: SimpleNamespace,
+) -> None:
+    server = ServerIdentity()
+    server.answered(1_000)
     assert server.unanswered_s() == 0
-    server.failed(sent_s)
-    assert server.unanswered_s() < 4
+    clock.now_s = 1_003
+    server.failed(995)
+    assert server.unanswered_s() == 3
 
 
+@pytest.mark.usefixtures("clock")
 def test_an_answer_that_took_long_came_out_of_an_outage() -> None:
     server = ServerIdentity()
-    server.answered(time.monotonic() - 3)
-    assert 3 <= server.unanswered_s() < 8
+    server.answered(997)
+    assert server.unanswered_s() == 3
     server = ServerIdentity()
-    server.answered(time.monotonic() - 0.5)
+    server.answered(999.5)
     assert server.unanswered_s() == 0
 
 
+@pytest.mark.usefixtures("clock")
 def test_each_process_counts_its_own_outages() -> None:
     server = ServerIdentity()
-    server.failed(time.monotonic() - 10)
+    server.failed(990)
+    assert server.unanswered_s() == 10
     assert pickle.loads(pickle.dumps(server)).unanswered_s() == 0
 
 
-def test_who_hurries_ends_the_patience_of_all_that_works_for_it_and_no_other() -> None:
+def test_who_hurries_ends_the_patience_of_all_that_works_for_it_and_no_other(
+    clock: SimpleNamespace,
+) -> None:
     iteration = Patience(wait_s=100)
     epoch, other = Patience(10, iteration), Patience(10, iteration)
     assert epoch.until_s == math.inf
     epoch.hurry()
-    first_s = epoch.until_s
-    assert time.monotonic() < first_s <= time.monotonic() + 10
+    assert epoch.until_s == 1_010
+    clock.now_s = 1_001
     epoch.hurry()
-    assert epoch.until_s == first_s  # Only the first call counts.
+    assert epoch.until_s == 1_010  # Only the first call counts.
     assert other.until_s == iteration.until_s == math.inf
     iteration.hurry()
-    assert other.until_s == iteration.until_s < math.inf
-    assert epoch.until_s == first_s
+    assert other.until_s == iteration.until_s == 1_101
+    assert epoch.until_s == 1_010
 
 
-def test_an_outage_is_told_of_once_with_its_end() -> None:
-    server, begin_s = ServerIdentity(), time.monotonic()
-    assert [server.failed(begin_s), server.failed(begin_s)] == [True, False]
-    time.sleep(0.01)
-    assert server.answered(time.monotonic()) > 0
-    assert server.answered(time.monotonic()) == 0
-    assert not server.failed(begin_s)  # It was sent in the outage that has ended.
-    assert server.failed(time.monotonic())  # Another one.
+def test_an_outage_is_told_of_once_with_its_end(clock: SimpleNamespace) -> None:
+    server = ServerIdentity()
+    assert [server.failed(1_000), server.failed(1_000)] == [True, False]
+    clock.now_s = 1_005
+    assert server.answered(1_005) == 5
+    assert server.answered(1_005) == 0
+    assert not server.failed(1_000)  # It was sent in the outage that has ended.
+    assert server.failed(1_005)  # Another one.
 
 
+@pytest.mark.usefixtures("clock")
 def test_the_end_of_an_outage_that_was_not_told_of_is_not_told_of() -> None:
-    assert ServerIdentity().answered(time.monotonic() - 3) == 0
+    assert ServerIdentity().answered(997) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -63,6 +63,7 @@ def test_a_handle_that_is_closed_in_a_handshake_ends_the_wait(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CA_VARIABLE, str(certificate.ca))
+    monkeypatch.setattr("featstore.dispatch.stores.served._ATTEMPT_S", 100.0)
     with ServerProcess(**certificate.options) as server:
         store = bind(server.url, timeout_s=600).open()
         server.kill()
@@ -79,7 +80,7 @@ def test_a_handle_that_is_closed_in_a_handshake_ends_the_wait(
                 time.sleep(0.001)
             began_s = time.monotonic()
             store.close()
-        assert time.monotonic() - began_s < 2
+        assert time.monotonic() - began_s < 50
         connection.close()
 
 

@@ -67,7 +67,7 @@ def test_a_new_handle_reuses_the_connection_of_a_closed_one(server: ServerProces
     del copy, store
     gc.collect()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert not our_threads(), "a connection that nobody can ask for was left"
 
 
