@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-
 _older = set[threading.Thread]()
 
 

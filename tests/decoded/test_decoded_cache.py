@@ -69,7 +69,7 @@ def test_two_that_want_the_same_entries_share_the_work(stager: Stager) -> None:
 
     def wait() -> None:
         started.set()
-        assert others_done.wait(20)
+        assert others_done.wait(60)
 
     others_done = threading.Event()
 
@@ -81,7 +81,7 @@ def test_two_that_want_the_same_entries_share_the_work(stager: Stager) -> None:
         found.append(first_rows(cache.open_all(wanted)))
 
     def second() -> None:
-        assert started.wait(20)
+        assert started.wait(60)
         cache = DecodedCache(stager.cache, BUDGET_BYTES)
         entries = cache.open_all(
             [request(n, log=log) for n in range(3)],
@@ -102,14 +102,14 @@ def test_who_waits_for_an_entry_of_others_holds_nothing_that_they_may_wait_for(
 
     def wait() -> None:
         started.set()
-        assert let_go.wait(20)
+        assert let_go.wait(60)
 
     def first() -> None:
         cache = DecodedCache(stager.cache, BUDGET_BYTES)
         assert first_rows(cache.open_all([request(0, before=wait)])) == [0]
 
     def second() -> None:
-        assert started.wait(20)
+        assert started.wait(60)
         cache = DecodedCache(stager.cache, BUDGET_BYTES, let_go=let_go.set)
         assert first_rows(cache.open_all([request(0)])) == [0]
 
@@ -138,7 +138,7 @@ def test_room_that_others_pin_is_waited_for(stager: Stager) -> None:
     pinned = cache.open_all([request(1, 50_000), request(2, 50_000)])
     with pytest.raises(BudgetError, match="what other processes read"):
         cache.open_all([request(3, 50_000)])
-    patient = DecodedCache(stager.cache, BUDGET_BYTES, grace_s=20)
+    patient = DecodedCache(stager.cache, BUDGET_BYTES, grace_s=60)
     timer = threading.Timer(0.3, pinned[0].close)
     timer.start()
     assert first_rows(patient.open_all([request(3, 50_000)])) == [3]

@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -54,6 +55,7 @@ LEASE_S = {"sqlite": 1.0, "tcp": 4.0}
 # point of its protocol.
 LATE, ANY, COUNTER, CUT, PART, WAITING = "late", "any", "counter", "cut", "cut part", "waiting"
 MODES = (LATE, ANY, LATE, COUNTER, LATE, CUT, LATE, PART, LATE, WAITING)
+LEAST_LATE = 4
 
 
 def draw_trial(number: int) -> dict[str, Any]:
@@ -397,7 +399,7 @@ def run_campaign(
     kind: str, num_epochs: int, results: Path | None, only: list[int] | None
 ) -> list[dict[str, Any]]:
     """The outcomes of the first trials whose fault happened, `num_epochs` of them and as many more
-    as it takes until each fault did, or of those that are named.
+    as it takes until each fault did, and late ones `LEAST_LATE` times, or of those that are named.
     """
     digest, known = code_digest([Path(__file__)]), dict[int, dict[str, Any]]()
     if results is not None and results.exists():
@@ -411,7 +413,8 @@ def run_campaign(
     with tempfile.TemporaryDirectory() as made, served(kind, Path(made)) as store_of:
         table = write_table(Path(made) / "table")
         for number in only or range(3 * num_epochs + 20):
-            if len(done) >= num_epochs and {outcome["mode"] for outcome in done} == set(MODES):
+            modes = Counter(outcome["mode"] for outcome in done)
+            if len(done) >= num_epochs and modes[LATE] >= LEAST_LATE and modes.keys() == set(MODES):
                 break
             outcome = known.get(number)
             if outcome is None:

@@ -173,7 +173,7 @@ def test_no_row_is_missing_and_only_rows_without_an_acknowledgement_come_again(
 ) -> None:
     faulty = FaultyAddress(address, seed=1)
     workers = [Worker(faulty, f"w{number}") for number in range(3)]
-    run_together(*(worker.run for worker in workers), timeout_s=120)
+    run_together(*(worker.run for worker in workers), timeout_s=400)
     assert all(faulty.faults[fault] > 0 for fault in ("delay", "cut", "reply lost"))
     assert sum(worker.num_restarts for worker in workers) > 0
     delivered = sum((worker.delivered for worker in workers), Counter())
@@ -211,7 +211,7 @@ def test_processes_that_come_and_go_share_an_epoch_over_a_served_store(tmp_path:
         killed, leaver = come(), come()
         delivered = [_step(killed), _step(leaver), _step(killed)]
         killed.kill()
-        killed.wait(30)
+        killed.wait(60)
         assert killed.stdout is not None
         last_words = killed.stdout.readlines()
         delivered.append(_step(leaver))

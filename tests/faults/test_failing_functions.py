@@ -133,7 +133,7 @@ def test_a_cache_of_which_one_call_fails_leaves_no_lock_and_no_descriptor(
     assert all(str(tmp_path) in text for text, _ in failures), failures
     PrivateDirectory().remove()
     assert not list(temporary.iterdir())
-    run_python(USES, tmp_path / "cache", timeout=60)
+    run_python(USES, tmp_path / "cache")
 
 
 def _rows(loader: Any) -> list[int]:
@@ -192,4 +192,4 @@ def test_an_epoch_of_which_one_call_fails_reads_all_rows_or_ends_with_an_error_t
         assert epoch() == every, place
     assert all(str(tmp_path) in text or ".parquet" in text for text in failures), failures
     arguments = way, tmp_path / "table", tmp_path / f"cache-{number}"
-    assert run_python(READS, *arguments, timeout=60).stdout == "True\n"
+    assert run_python(READS, *arguments).stdout == "True\n"

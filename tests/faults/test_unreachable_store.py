@@ -63,7 +63,7 @@ def test_a_loader_closes_within_seconds_where_its_store_does_not_answer(
     assert time.monotonic() - start < CLOSES_IN_S
     server.kill()
     for thread in our_threads() - before:  # Those that waited for the server.
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -106,7 +106,7 @@ def test_all_is_closed_though_the_store_is_not_told_what_was_acknowledged_last(
     with pytest.raises(DispatchError, match="is lost"):
         loader.close()
     for thread in our_threads() - before:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -149,7 +149,7 @@ def test_every_row_comes_once_in_each_epoch_though_replies_are_lost(
     draw = random.Random(0)
     with (
         Forwarder(server.url, lambda: draw.random() < 0.05) as between,
-        loader_of(table, between.url, lease_s=2.0) as loader,
+        loader_of(table, between.url, reserve_s=0.1) as loader,
     ):
         for _ in range(3):
             batches = DataLoader(loader, batch_size=None, num_workers=num_workers)

@@ -325,7 +325,7 @@ def test_a_second_writer_waits_and_then_says_who_is_in_the_way(path: Path) -> No
             store.append(samples(1))
         assert (busy.value.errno, busy.value.may_pass) == (errno.EBUSY, True)
         assert len(store[:]) == 1_000  # Readers go on.
-        patient = SampleStore(path, wait_s=20)
+        patient = SampleStore(path, wait_s=60)
         waiting = threading.Thread(target=lambda: patient.append(samples(1)))
         waiting.start()
         time.sleep(0.1)

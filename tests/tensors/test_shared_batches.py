@@ -1,5 +1,6 @@
 """Batches between processes: one shared-memory buffer each."""
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -184,6 +185,7 @@ def test_a_batch_costs_one_descriptor_where_torch_passes_it(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "are_supported", lambda: False)
+    gc.collect()  # What earlier tests left is closed now, and not meanwhile.
     before = num_descriptors()
     found = shared(batch)
     assert is_shared(found)
@@ -198,6 +200,7 @@ def test_the_batches_of_workers_cost_one_descriptor_each(table_url: str) -> None
     with loader_for(table_url) as loader:
         batches = iter(DataLoader(loader, batch_size=None, num_workers=1))
         kept = [next(batches)]
+        gc.collect()
         before = num_descriptors()
         kept += [next(batches) for _ in range(8)]
         assert num_descriptors() == before + 8

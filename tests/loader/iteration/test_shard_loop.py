@@ -197,8 +197,9 @@ def test_close_wakes_a_loop_that_waits_for_others(workers: Workers) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lambda: list(other.deliver(Ahead(other))))
         await_that(
-            lambda: other._under_way is not None
-            and other._under_way.reports.coordinator is not None
+            lambda: (
+                other._under_way is not None and other._under_way.reports.coordinator is not None
+            )
         )
         time.sleep(0.3)
         assert not waiting.done()
