@@ -40,8 +40,8 @@ def num_unnamed_files() -> int:
 
 
 def await_that(is_so: Callable[[], bool]) -> None:
-    """Waits until another thread has made it so; AssertionError after a minute."""
-    until = time.monotonic() + 60
+    """Waits until another thread has made it so; AssertionError after five minutes."""
+    until = time.monotonic() + 300
     while not is_so():
         assert time.monotonic() < until
         time.sleep(0.001)

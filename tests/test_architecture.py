@@ -7,7 +7,6 @@ import sys
 import tomllib
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import deltalake
 import grimp
