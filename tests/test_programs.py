@@ -32,6 +32,6 @@ def test_a_program_that_takes_too_long_ends_with_all_that_it_started(tmp_path: P
 
 def _has_ended(process: int) -> bool:
     try:
-        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True

@@ -31,7 +31,6 @@ from tests.hdfs_servers import (
     one_block,
     silent_server,
 )
-from tests.interposed import preceded
 from tests.process import await_that, our_threads
 from tests.store_clients import clients_of
 from tests.threads import run_together
@@ -53,9 +52,11 @@ class Waits(list[str]):
     Attributes:
         num_silent: After so many of these a name node answers, for which it has a minute: a busy
             machine may take longer than `CALL_S`.
+        together: Calls wait for each other here before they wait for an answer.
     """
 
     num_silent = math.inf
+    together: threading.Barrier | None = None
 
 
 @pytest.fixture
@@ -66,6 +67,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     found = Waits()
 
     def noted(act: Callable[[], Any], limit_s: float, awaited: str) -> Any:
+        if found.together is not None:
+            found.together.wait(60)
         is_answered = limit_s == CALL_S and len(found) >= found.num_silent
         try:
             return with_time_limit(act, 60.0 if is_answered else limit_s, awaited)
@@ -138,12 +141,8 @@ def test_the_name_node_that_answers_is_asked_after_the_silent_ones(
     assert waits == ["answer"] * num_silent
 
 
-def test_threads_wait_for_a_silent_name_node_at_the_same_time(
-    tmp_path: Path, waits: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together = threading.Barrier(16)
-    waiting = preceded(hdfs_rpc.with_time_limit, lambda: together.wait(60))
-    monkeypatch.setattr(hdfs_rpc, "with_time_limit", waiting)
+def test_threads_wait_for_a_silent_name_node_at_the_same_time(tmp_path: Path, waits: Waits) -> None:
+    waits.together = threading.Barrier(16)
 
     def ask() -> None:
         with pytest.raises(StoreError, match="does not answer"):
