@@ -3,9 +3,10 @@ polars.
 
 The columns are those of `Table.to_arrow`: slots, labels, weight, kept columns, partition keys.
 Marks of missing values appear as null, and so do NaN in any column, and a double in a list that
-float32 cannot hold. Hence a condition selects the same rows as `where` does. These engines match
-columns by name: a slot that was renamed is null in files written before, where `to_arrow` finds it
-by its number. Files of slot groups are joined with the base files by row position.
+float32 cannot hold. Hence a condition selects the same rows as `where` does, except that these
+engines round a literal that is compared with a float32 column. They match columns by name: a slot
+that was renamed is null in files written before, where `to_arrow` finds it by its number. Files of
+slot groups are joined with the base files by row position.
 """
 
 from collections.abc import Mapping
