@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 import featstore
 from featstore import FeatureLoader, SampleDataset
+from featstore.base.errors import SelectionError
+from featstore.explore.table import Table
 from featstore.extraction.deletion import delete_rows
 from tests.iceberg_tables import catalog_at
 
@@ -132,14 +134,12 @@ def test_every_reader_finds_the_rows_that_duckdb_finds(table: Any, where: str) -
     asked = f"SELECT row FROM t WHERE {where} ORDER BY row"
     expected = [row for (row,) in connection.sql(asked).fetchall()]
     options: dict[str, Any] = {"slots": ["d"], "extras": ["row"], "where": where}
-    with FeatureLoader(opened, **options) as loader:
-        loaded = [row for batch in loader for row in batch.extras["row"].to_pylist()]
     found = {
         "to_arrow": opened.to_arrow(where=where)["row"].to_pylist(),
         "head": opened.head(2 * NUM_ROWS, where=where)["row"].to_pylist(),
-        "loader": loaded,
+        "loader": loaded(opened, options),
     }
-    if expected:  # samples of no row are refused where no file can have one
+    if expected:
         staging = {"directory": str(staged)}
         with SampleDataset(opened, **options, staging=staging) as samples:
             found["samples"] = samples[[*range(len(samples))]].extras["row"].to_pylist()
@@ -151,6 +151,17 @@ def test_every_reader_finds_the_rows_that_duckdb_finds(table: Any, where: str) -
     assert {name: sorted(rows) for name, rows in found.items()} == dict.fromkeys(found, expected)
     if (Path(opened.url) / "_delta_log").exists():
         assert delete_rows(opened.url, where, dry_run=True).num_rows == len(expected)
+
+
+def loaded(table: Table, options: dict[str, Any]) -> list[int]:
+    """The rows that a loader delivers. It refuses a condition that excludes every file."""
+    try:
+        with FeatureLoader(table, **options) as loader:
+            return [row for batch in loader for row in batch.extras["row"].to_pylist()]
+    except SelectionError as error:
+        if "the bounds of its files exclude all rows" not in str(error):
+            raise
+        return []
 
 
 def test_what_is_deleted_is_what_was_seen(tmp_path: Path) -> None:
