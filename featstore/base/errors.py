@@ -238,9 +238,9 @@ class DispatchError(FeatstoreError, RuntimeError):
     """
 
 
-class DispatchLostError(DispatchError):
-    """The dispatch store, or a worker that this one waits for, is lost or does not answer, or no
-    worker could read some rows.
+class DispatchUnavailableError(DispatchError):
+    """What a worker needs cannot be had now: the dispatch store, another worker that it waits for,
+    or rows that no worker could read, or whose holder is silent.
     """
 
     may_pass = True
