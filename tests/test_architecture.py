@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -145,6 +146,12 @@ def test_a_class_name_stands_for_one_class() -> None:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_fixture_has_the_scope_of_a_package() -> None:
+    """Folders of tests are none to pytest, and such a fixture holds for the whole session."""
+    paths = (ROOT / "tests").rglob("*.py")
+    assert [path for path in paths if re.search(r"scope=[\"']package", path.read_text())] == []
 
 
 def test_the_house_has_few_rooms_and_no_arrow_goes_up() -> None:
