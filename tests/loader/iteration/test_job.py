@@ -197,7 +197,7 @@ def test_in_rank_order_the_turns_of_all_workers_are_the_epoch_each_with_its_own_
     job = replace(whole, ordering=ordering, **parts)
     assert (job.plan_digest, job.key) == (whole.plan_digest, whole.key)
     paths, positions = [], list[int]()
-    for worker in (1, 0):  # so their parts follow each other in epoch 3
+    for worker in range(2):
         for turn, claims in job.turns(3, WorkerInfo(index=worker, num_workers=2), {}, no_recording):
             found = list(claims)
             own = {claim.split.path for claim in found}
