@@ -120,13 +120,10 @@ class MiniEpoch:
     def positions(self, num_splits: int) -> range:
         """The positions of the epoch's order that belong to this part.
 
-        The parts of all workers cover the epoch, and their sizes differ by at most one split. They
-        go around from epoch to epoch, so that the same holds for the sums over several epochs.
+        The parts of all workers cover the epoch, and their sizes differ by at most one split.
         """
-        num_workers = self.worker_info.num_workers
-        num_parts = num_workers * self.num_mini_epochs
-        turn = (self.worker_info.index + self.epoch) % num_workers
-        part = turn * self.num_mini_epochs + self.number
+        num_parts = self.worker_info.num_workers * self.num_mini_epochs
+        part = self.worker_info.index * self.num_mini_epochs + self.number
         return range(num_splits * part // num_parts, num_splits * (part + 1) // num_parts)
 
 

@@ -115,40 +115,13 @@ def test_the_parts_of_all_ranks_cover_the_epoch_once_and_have_equal_sizes(
     splits = [Split(path=str(i), num_rows=1) for i in range(num_splits)]
     parts = [
         rank_splits(splits, num_splits, _mini(worker, num_workers, number, num_mini, epoch))
-        for worker in going_round(num_workers, epoch)
+        for worker in range(num_workers)
         for number in range(num_mini)
     ]
     assert [split for part in parts for split in part] == list(
         Plan(splits=splits, seed=3, epoch=epoch)
     )
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-def going_round(num_workers: int, epoch: int) -> list[int]:
-    """The workers in the order of their parts of an epoch."""
-    return [(turn - epoch) % num_workers for turn in range(num_workers)]
-
-
-@given(
-    num_splits=st.integers(0, 50),
-    num_workers=st.integers(1, 6),
-    num_mini=st.integers(1, 3),
-    first=st.integers(0, 9),
-    num_epochs=st.integers(1, 20),
-)
-def test_ranks_have_read_as_many_splits_after_any_epochs(
-    num_splits: int, num_workers: int, num_mini: int, first: int, num_epochs: int
-) -> None:
-    """So that they do not come more than an epoch apart, whose states cannot be merged."""
-    read = [
-        sum(
-            len(_mini(worker, num_workers, number, num_mini, epoch).positions(num_splits))
-            for number in range(num_mini)
-            for epoch in range(first, first + num_epochs)
-        )
-        for worker in range(num_workers)
-    ]
-    assert max(read) - min(read) <= 1
 
 
 def _mini(

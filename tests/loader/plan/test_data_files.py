@@ -129,8 +129,8 @@ def test_the_parts_of_all_workers_are_the_epoch_each_with_its_own_files(
 ) -> None:
     listing = listing_of(sizes)
     plan, read = Plan(splits=all_splits(listing), seed=5, epoch=2), list[Split]()
-    for turn in range(num_workers):
-        seat = WorkerInfo(index=(turn - plan.epoch) % num_workers, num_workers=num_workers)
+    for worker in range(num_workers):
+        seat = WorkerInfo(index=worker, num_workers=num_workers)
         for number in range(num_parts):
             part = MiniEpoch(
                 seed=5, epoch=2, worker_info=seat, number=number, num_mini_epochs=num_parts
