@@ -26,7 +26,7 @@ from tests.hadoop.clusters import HadoopCluster, hadoop_cluster
 from tests.http_servers import Handler, serving
 from tests.known_skips import pytest_addoption as pytest_addoption
 from tests.known_skips import pytest_sessionfinish as pytest_sessionfinish
-from tests.process import begin_test
+from tests.process import await_that, begin_test
 
 # torch looks up the name of whom it connects to (docs/design/dispatch.md): a lost answer is to cost 1 s
 # here, not 5 or 10.
@@ -163,7 +163,7 @@ class _Handler(Handler):
             return
         if path in self.site.gates:
             self.site.half_sent.set()
-            assert self.site.gates[path].wait(60)
+            assert self.site.gates[path].wait(120)
         self.wfile.write(data[half:])
 
 
@@ -247,7 +247,12 @@ def small_disk(tmp_path: Path, disk_size: str) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+
+    def is_unmounted() -> bool:
+        gc.collect()  # An error's trace may hold files there, and for a moment a worker of Spark.
+        return subprocess.call(["umount", str(place)]) == 0
+
+    await_that(is_unmounted)
 
 
 @pytest.fixture

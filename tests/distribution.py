@@ -26,8 +26,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.programs import kill_with_children
 
-LIMIT_S = 600.0
-_DUMP_S = 2.0  # for the stacks to be written
+LIMIT_S = 1200.0
+_DUMP_S = 2.0  # for the stacks to be written, once that has begun
+_SIGNAL_S = 60.0  # until it begins
 _STACKS = ".stacks"
 
 
@@ -147,11 +148,13 @@ class Watched:
             process = psutil.Process(int(file.name))
             if process.status() != psutil.STATUS_ZOMBIE and str(process.create_time()) == begun:
                 process.send_signal(signal.SIGUSR2)
+                stacks, until_s = file.with_suffix(_STACKS), time.monotonic() + _SIGNAL_S
+                while not stacks.stat().st_size and time.monotonic() < until_s:
+                    time.sleep(0.05)
                 time.sleep(_DUMP_S)
                 if file.read_text() == noted:
-                    stacks = file.with_suffix(_STACKS).read_text()
                     self._told.append(
-                        f"{test} had not ended after {self._limit_s:.0f} s:\n{stacks}"
+                        f"{test} had not ended after {self._limit_s:.0f} s:\n{stacks.read_text()}"
                     )
                     kill_with_children(process)
                 return

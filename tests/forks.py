@@ -17,7 +17,7 @@ def in_a_fork(act: Callable[[], object]) -> int:
             code = int(bool(act()))
         finally:
             os._exit(code)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)

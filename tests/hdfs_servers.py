@@ -5,7 +5,6 @@ import functools
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from io import BufferedRWPair
 from typing import TypeAlias
@@ -45,19 +44,18 @@ def name_node(answer: Answer, accepts_after_s: float = 0.0) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def data_node(*num_packets: int, breaks: bool = True, pause_s: float = 0.0) -> Iterator[str]:
+def data_node(*num_packets: int, breaks: bool = True) -> Iterator[str]:
     """The address of a data node that has the block of `one_block`, of zeros.
 
     Args:
         num_packets: How many packets each connection brings before it breaks; all connections
             after these bring the whole block.
         breaks: False: they fall silent.
-        pause_s: Before each packet.
     """
     broken = iter(num_packets)
 
     def send(stream: Stream) -> None:
-        _send_block(stream, next(broken, None), breaks, pause_s)
+        _send_block(stream, next(broken, None), breaks)
 
     with _server(send) as address:
         yield address
@@ -123,14 +121,13 @@ def _answer_calls(stream: Stream, answer: Answer) -> None:
         stream.flush()
 
 
-def _send_block(stream: Stream, num_packets: int | None, breaks: bool, pause_s: float) -> None:
+def _send_block(stream: Stream, num_packets: int | None, breaks: bool) -> None:
     """Answers the reads of a connection, which ends after so many packets; None: never."""
     while stream.read(3):
         first, num_bytes = _read_of(stream)
         stream.write(_sized(_encoded([(1, 0)])))
         offsets = range(first - first % PACKET_BYTES, first + num_bytes, PACKET_BYTES)
         for number, offset in enumerate(offsets):
-            time.sleep(pause_s)
             if number == num_packets:
                 if not breaks:
                     stream.read()  # until the client has lost patience

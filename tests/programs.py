@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -16,15 +17,20 @@ import pytest
 
 CLI = "from featstore.tools.cli import console; console()"
 JOB = ("--rdzv-id", "job-1")
+LIMIT_S = 900.0  # against hanging: a busy machine may take six times as long as an idle one
+# Below those that Linux gives to whoever asks for any: nobody takes one before it is used.
+_PORTS = range(12_000, 32_000)
 
 
 def free_ports(number: int) -> list[int]:
     """So many ports on which nothing listens now."""
-    with contextlib.ExitStack() as stack:
-        servers = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)
-        ]
-        return [int(server.getsockname()[1]) for server in servers]
+    found = list[int]()
+    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+        if len(found) == number:
+            return found
+    raise AssertionError(f"expected {number} free ports, found {found}")
 
 
 def command_of(program: str | Path, *arguments: object, warnings: str = "") -> list[str]:
@@ -81,7 +87,7 @@ def _run(
 
 
 def to_its_end(
-    command: Sequence[str | Path], *, timeout: float | None = 300, **how: Any
+    command: Sequence[str | Path], *, timeout: float | None = LIMIT_S, **how: Any
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end. If that takes too long it is killed with all that it has started,
     which would take time from the tests after this one.
@@ -142,7 +148,7 @@ class Program(subprocess.Popen[str]):
         self.stdin.write("\n")
         self.stdin.flush()
 
-    def result(self, said: str = "", *, status: int = 0, timeout_s: float = 120) -> str:
+    def result(self, said: str = "", *, status: int = 0, timeout_s: float = LIMIT_S) -> str:
         """The rest of its output, once it has ended with this status."""
         out, errors = self.communicate(said, timeout=timeout_s)
         assert self.returncode == status, errors

@@ -61,8 +61,17 @@ HOSTILE = {
 }
 
 
+@pytest.fixture(scope="module")
+def second() -> float:
+    """About a second of an idle machine: five times the CPU of a sound document of 20,000 keys."""
+    text = "\n".join(f"key{i}: {i}" for i in range(20_000))
+    return 5 * least_cpu_s(lambda: load_yaml(text))
+
+
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_document_is_refused_within_a_second(kind: Any, tmp_path: Path) -> None:
+def test_a_hostile_document_is_refused_within_a_second(
+    kind: Any, tmp_path: Path, second: float
+) -> None:
     text, said = HOSTILE[kind]
     path = tmp_path / "x.yaml"
     path.write_text(text)
@@ -81,7 +90,7 @@ def test_a_hostile_document_is_refused_within_a_second(kind: Any, tmp_path: Path
             assert "\n" not in str(found.value)
             assert len(str(found.value)) < 500
 
-        assert least_cpu_s(refused) < 1
+        assert least_cpu_s(refused) < second
 
 
 def test_a_document_may_be_nested_up_to_the_limit_and_have_many_keys() -> None:

@@ -3,10 +3,13 @@ whoever repeats a command goes by it, and by what the text says.
 """
 
 import ast
+import copy
 import errno
+import inspect
 import pickle
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from featstore.base.errors import (
     ConfigError,
     DiskFullError,
     DispatchError,
-    DispatchLostError,
+    DispatchUnavailableError,
     FeatstoreError,
     InputError,
     JoinError,
@@ -86,7 +89,7 @@ def store_error(number: int) -> StoreError:
         (CommitConflictError("another writer"), True),
         (JoinError("rows became others"), True),
         (DispatchError("another plan"), False),
-        (DispatchLostError("unreachable"), True),
+        (DispatchUnavailableError("unreachable"), True),
         (SampleStoreError("another format"), False),
         (SampleStoreError("another process writes", errno.EBUSY), True),
         (WorkerError("died"), True),
@@ -97,19 +100,62 @@ def test_an_error_says_whether_it_may_pass(error: FeatstoreError, *, expected: b
     assert error.may_pass is expected
 
 
-@pytest.mark.parametrize(
-    "error",
-    [store_error(errno.EINVAL), DiskFullError("full"), SampleStoreError("x", errno.EBUSY)],
-    ids=str,
-)
-def test_an_error_keeps_its_errno_in_another_process(error: OSError) -> None:
-    error.add_note("a note")
-    found = pickle.loads(pickle.dumps(error))
-    assert (type(found), str(found)) == (type(error), str(error))
-    assert (found.errno, found.__notes__) == (error.errno, ["a note"])
-
-
 PACKAGE = Path(errors.__file__).parents[1]
+ERROR_CLASS = re.compile(r"^class .*(?:Error|Exception)\):", re.MULTILINE)
+
+
+def error_classes() -> list[type[Exception]]:
+    """All exceptions of the package, public and internal."""
+    paths = [path for path in PACKAGE.rglob("*.py") if ERROR_CLASS.search(path.read_text())]
+    modules = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in paths]
+    found = [
+        kind
+        for module in sorted(modules)
+        for kind in vars(import_module(module)).values()
+        if isinstance(kind, type) and issubclass(kind, Exception) and kind.__module__ == module
+    ]
+    assert len(found) == sum(len(ERROR_CLASS.findall(path.read_text())) for path in paths)
+    return found
+
+
+def made(kind: type[Exception]) -> Exception:
+    """An exception with all its arguments and attributes."""
+    values = {"str": "text", "int": errno.EBUSY, "bool": True}
+    _, *taken = inspect.signature(kind.__init__).parameters.values()
+    given = {
+        each.name: values.get(inspect.formatannotation(each.annotation), {"a": "b"})
+        for each in taken
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+    }
+    error = kind(**given) if given else kind("text")
+    for name in (name for base in kind.__mro__ for name in vars(base).get("__annotations__", {})):
+        setattr(error, name, 2.5)
+    if isinstance(error, FeatstoreError) and isinstance(error, OSError):
+        error.errno = errno.EXDEV
+    error.add_note("a note")
+    return error
+
+
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
+def test_an_error_arrives_whole_in_another_process(kind: type[Exception]) -> None:
+    error = made(kind)
+    for found in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (type(found), str(found), found.args) == (kind, str(error), error.args)
+        assert vars(found) == vars(error)
+        assert found.__notes__ == ["a note"]
+        assert getattr(found, "errno", None) == getattr(error, "errno", None)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in error_classes() if kind.__module__ == errors.__name__],
+    ids=lambda kind: kind.__name__,
+)
+def test_an_error_can_be_made_from_its_text(kind: type[Exception]) -> None:
+    """As `spark_error` makes those of Spark's workers again."""
+    assert str(kind("the text")) == "the text"
+
+
 # "Do this, then run it again" is advice to a user; "run it again" alone says that it may pass.
 REPEAT = re.compile(r"(?<!then )\b(run it again|try again)", re.IGNORECASE)
 MAY_HAVE = re.compile(r"run it\b|try again", re.IGNORECASE)  # a text may be in two parts

@@ -217,7 +217,7 @@ def test_the_source_shows_no_url_as_it_is() -> None:
         "size_bytes, name = item.size_bytes, item.url",
         '_LOG.warning("%s is read again", item.url)',
         "raise FileNotFoundError(errno.ENOENT, 'No such file', url)",
-        "TableFormatError(url, 'Delta')",
+        "TableFormatError('a table', url)",
         "merge_schemas(existing, stored, snapshot.url)",
         "Description(table=snapshot.url)",
         '{"output": self.output_url}',

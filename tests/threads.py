@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def beside(*works: Callable[[], object], timeout_s: float = 120) -> Iterator[None]:
+def beside(*works: Callable[[], object], timeout_s: float = 300) -> Iterator[None]:
     """Each of these works runs in a thread of its own beside the block, and must end so long after
     it.
     """
@@ -19,6 +19,6 @@ def beside(*works: Callable[[], object], timeout_s: float = 120) -> Iterator[Non
         assert not thread.is_alive(), "a thread hangs"
 
 
-def run_together(*works: Callable[[], object], timeout_s: float = 120) -> None:
+def run_together(*works: Callable[[], object], timeout_s: float = 300) -> None:
     with beside(*works, timeout_s=timeout_s):
         pass

@@ -43,7 +43,9 @@ _LASTING = {errno.EINVAL, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR,
 
 
 class FeatstoreError(Exception):
-    """The base class of all errors of this package."""
+    """The base class of all errors of this package. Each can be made from its message alone, as it
+    is made again when it was pickled, or raised by a worker of Spark.
+    """
 
     @property
     def may_pass(self) -> bool:
@@ -115,14 +117,9 @@ class TableFormatError(InputError):
         table_format: The format, such as `Iceberg`.
     """
 
-    def __init__(self, directory: str, table_format: str) -> None:
+    def __init__(self, message: str, directory: str = "", table_format: str = "") -> None:
+        super().__init__(message)
         self.directory, self.table_format = directory, table_format
-        article = "an" if table_format[0] in "AEIO" else "a"
-        super().__init__(
-            f"{directory} is {article} {table_format} table, some of whose files may be replaced "
-            f"ones or have deleted rows; expected plain files, such as an engine that knows the "
-            f"format writes its rows to"
-        )
 
 
 class EmptyInputError(InputError):
@@ -241,9 +238,9 @@ class DispatchError(FeatstoreError, RuntimeError):
     """
 
 
-class DispatchLostError(DispatchError):
-    """The dispatch store, or a worker that this one waits for, is lost or does not answer, or no
-    worker could read some rows.
+class DispatchUnavailableError(DispatchError):
+    """What a worker needs cannot be had now: the dispatch store, another worker that it waits for,
+    or rows that no worker could read, or whose holder is silent.
     """
 
     may_pass = True

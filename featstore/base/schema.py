@@ -452,14 +452,21 @@ class SlotSchema:
 
     @cached_property
     def seen(self) -> "SlotSchema":
-        """A copy with the columns as predicates see them: slots without marks are kept columns with
-        the values of the files, integers and booleans as int64.
+        """A copy with the columns as predicates see them, everywhere: slots without marks, and
+        doubles of other writers, are kept columns with the values of the files, integers and
+        booleans as int64. Tensors have such doubles as float32.
         """
-        plain = {slot.name: slot for slot in self.slots if not slot.has_marks}
+        doubles = {name for name, column in self.foreign.items() if column.type == pa.float64()}
+        plain = {
+            slot.name: slot.to_field(nullable=True)
+            for slot in self.slots
+            if not slot.has_marks or slot.name in doubles
+        }
+        columns = (c.with_type(pa.float64()) if c.name in doubles else c for c in plain.values())
         return replace(
             self,
             slots=tuple(slot for slot in self.slots if slot.name not in plain),
-            kept=(*self.kept, *(slot.to_field(nullable=True) for slot in plain.values())),
+            kept=(*self.kept, *columns),
         )
 
     def with_foreign_kept(self) -> "SlotSchema":

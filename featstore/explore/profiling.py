@@ -19,6 +19,7 @@ from featstore.explore.profile import NUM_TOP, Profile, result_table
 from featstore.explore.value_counter import BUDGET_BYTES, CountingSpace, ValueCounter
 from featstore.extraction.units.findings import FILLED, NULLS_DROPPED, TEXT_ERRORS
 from featstore.ops.arrays import values_of
+from featstore.reading.buffers import as_float32
 from featstore.statistics.column_statistics import NUM_MERGED_POINTS, ColumnStatistics, Statistics
 from featstore.statistics.sketches import NUM_SMALLEST, Floats, Integers, mix
 from featstore.statistics.summary import (
@@ -89,6 +90,8 @@ def known_values(slot: Slot, column: pa.Array) -> tuple[NDArray[Any], NDArray[np
         The values, int64 or floats (num_values,), and the row of each; None if every row has one.
     """
     rows = None
+    if column.type == pa.float64():
+        column = as_float32(column)
     if column.null_count:
         rows = np.flatnonzero(values_of(pc.is_valid(column)))
         column = column.drop_null()

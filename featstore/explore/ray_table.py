@@ -11,7 +11,8 @@ import pyarrow as pa
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from featstore.explore.table import Table, arrow_schema, open_table, selected_schema
+from featstore.explore.table import Table, open_table, selected_schema
+from featstore.reading.tables import arrow_schema
 from featstore.table.snapshot import FileList, Snapshot
 
 

@@ -18,7 +18,7 @@ from featstore.base.errors import InputError, SelectionError, nearest
 from featstore.base.intervals import spread, spread_with_rows
 from featstore.base.named_errors import NamedErrors
 from featstore.base.redaction import redact
-from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema, without_places
+from featstore.base.schema import OF_TWO_KINDS, Slot, SlotSchema
 from featstore.base.table_result import nullable_integers
 from featstore.base.text_table import html_table
 from featstore.decoded.file_sources import FileSource, SourcesAhead, files_in_place
@@ -36,7 +36,7 @@ from featstore.reading.buffers import Array, rows_left
 from featstore.reading.file_columns import ColumnCache, Selection
 from featstore.reading.histories import SelectedHistory, selected_histories
 from featstore.reading.open_file import OpenFile
-from featstore.reading.tables import read_lists, read_tables
+from featstore.reading.tables import arrow_schema, read_lists, read_tables
 from featstore.selection.slot_names import select
 from featstore.selection.where import Where, parse_where
 from featstore.spec.model import Spec
@@ -612,7 +612,7 @@ class Table:
     def _where(self, text: str | None) -> Where | None:
         if text is None:
             return None
-        columns = arrow_schema(self.schema.seen)
+        columns = arrow_schema(self.schema)
         return parse_where(text, {field.name: field.type for field in columns})
 
     def _require_fresh(self, files: Sequence[DataFile], names: Collection[str]) -> None:
@@ -631,7 +631,7 @@ class Table:
     ) -> Iterator[tuple[_Opened, int, pa.Table, Any]]:
         """The rows of each row group of files, and which of them match: bool (num_rows,)."""
         condition = () if where is None else where.columns
-        names, seen = {*schema.column_names, *condition}, self.schema.seen.only(condition)
+        names, seen = {*schema.column_names, *condition}, self.schema.only(condition)
         self._require_fresh(files, names)
         with NamedErrors(self.url):
             for file, base, groups in self._opened(files, names):
@@ -728,11 +728,6 @@ def _drawn(
             num_found += row_group_rows[index]
     rows = pa.concat_tables(read(sorted(row_groups)))
     return rows.take(pa.array(sorted(rng.sample(range(len(rows)), num_rows)), pa.int64()))
-
-
-def arrow_schema(schema: SlotSchema) -> pa.Schema:
-    """The schema of the rows that are read: nullable, with the partition keys."""
-    return without_places(schema.to_arrow(nullable=True, partition_keys=True))
 
 
 def _with_label(schema: SlotSchema, label: str) -> SlotSchema:

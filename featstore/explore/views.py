@@ -2,10 +2,11 @@
 polars.
 
 The columns are those of `Table.to_arrow`: slots, labels, weight, kept columns, partition keys.
-Marks of missing values appear as null, and so does NaN in any column, and a float64 in a slot that
-float32 cannot hold. Hence a condition selects the same rows as `where` does. These engines match
-columns by name: a slot that was renamed is null in files written before, where `to_arrow` finds it
-by its number. Files of slot groups are joined with the base files by row position.
+Marks of missing values appear as null, and so do NaN in any column, and a double in a list that
+float32 cannot hold. Hence a condition selects the same rows as `where` does, except that these
+engines round a literal that is compared with a float32 column. They match columns by name: a slot
+that was renamed is null in files written before, where `to_arrow` finds it by its number. Files of
+slot groups are joined with the base files by row position.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ import pyarrow as pa
 from featstore.base.errors import missing_extra
 from featstore.base.schema import Slot, SlotKind
 from featstore.files.storage import absolute, canonical, filesystem, local_path, scheme
+from featstore.reading.tables import arrow_schema
 from featstore.table.layout import partition_path
 from featstore.table.parquet_dir import each_footer
 from featstore.table.snapshot import DataFile, Snapshot, TableFile, require_plain_files
@@ -119,7 +121,7 @@ def _owned_columns(snapshot: Snapshot) -> dict[str, tuple[tuple[str, ...], ...]]
 
 
 def _schema(snapshot: Snapshot) -> pa.Schema:
-    return snapshot.schema.to_arrow(nullable=True, partition_keys=True)
+    return arrow_schema(snapshot.schema)
 
 
 def _url(file: TableFile) -> str:
@@ -136,7 +138,7 @@ def _select(snapshot: Snapshot) -> str:
     )
     parts = [_select_part(snapshot, part) for part in _parts(snapshot)]
     rows = "\nUNION ALL BY NAME\n".join([f"{empty} WHERE false", *parts])
-    slots = {slot.name: slot for slot in snapshot.schema.slots}
+    slots = snapshot.schema.seen
     shown = (
         _shown(slots[field.name], field)
         if field.name in slots
@@ -172,8 +174,6 @@ def _shown(slot: Slot, field: pa.Field) -> str:
     """
     name = _name(slot.name)
     value = name if slot.kind is SlotKind.ID else f"TRY_CAST({name} AS {_sql_type(field.type)})"
-    if not slot.has_marks:
-        return f"{value} AS {name}"
     if not slot.shape:
         return f"CASE WHEN {_is_mark(slot, name)} THEN NULL ELSE {value} END AS {name}"
     marks = f"len(list_filter({name}, lambda x: {_is_mark(slot, 'x')}))"
@@ -304,21 +304,21 @@ def _stored_types(polars: Any, snapshot: Snapshot, types: Mapping[str, Any]) -> 
 
 
 def _may_be_float64(slot: Slot) -> bool:
-    """Whether files may hold float64: those that featstore did not write."""
-    return slot.kind is SlotKind.FLOAT and not slot.is_declared
+    """Whether files may hold float64 where lists of float32 are shown: those that featstore did not
+    write.
+    """
+    return bool(slot.shape) and slot.kind is SlotKind.FLOAT and not slot.is_declared
 
 
 def _without_mark(polars: Any, slot: Slot) -> Any:
     """The slot's values with null for missing ones, and where float32 cannot hold a float64."""
-    column = polars.col(slot.name)
-    value = polars.element() if slot.shape else column
-    is_missing = value == 0 if slot.kind is SlotKind.ID else value.is_nan()
+    value = column = polars.col(slot.name)
+    one = polars.element() if slot.shape else column
+    is_missing = one == 0 if slot.kind is SlotKind.ID else one.is_nan()
     if _may_be_float64(slot):
-        floats = value.cast(polars.Float32)
-        is_beyond = floats.is_infinite() & value.is_finite()
-        value = polars.when(is_beyond).then(None).otherwise(floats)
-    if slot.shape:
-        value = column.list.eval(value) if _may_be_float64(slot) else column
+        floats = one.cast(polars.Float32)
+        is_beyond = floats.is_infinite() & one.is_finite()
+        value = column.list.eval(polars.when(is_beyond).then(None).otherwise(floats))
     if not slot.has_marks:
         return value.alias(slot.name)
     if slot.shape:

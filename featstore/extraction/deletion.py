@@ -32,7 +32,7 @@ from featstore.files.retry import thread_pool
 from featstore.ops.arrays import Integers, values_of
 from featstore.reading.histories import StoredReader
 from featstore.reading.open_file import OpenFile
-from featstore.reading.tables import read_tables
+from featstore.reading.tables import arrow_schema, read_tables
 from featstore.selection.where import Where, parse_where
 from featstore.statistics.column_statistics import ColumnStatistics, merge_statistics
 from featstore.statistics.stale_groups import require_fresh, stale_groups
@@ -120,7 +120,7 @@ def delete_rows(
         DataFileError: A file is damaged; the table is unchanged.
     """
     snapshot = open_existing(table_url, "delete")
-    columns = _seen(snapshot.schema).to_arrow(nullable=True, partition_keys=True)
+    columns = arrow_schema(snapshot.schema)
     condition = parse_where(where, {column.name: column.type for column in columns})
     undecided = [
         file for file in snapshot.data_files if condition.matches_partition(file.partition) is None
@@ -231,17 +231,6 @@ def _replaceable(
     return [p for p in existing if all(p[key] in texts for key, texts in values.items())]
 
 
-def _seen(schema: SlotSchema) -> SlotSchema:
-    """The columns as predicates see them, and doubles of other writers as these are."""
-    doubles = {name: c for name, c in schema.foreign.items() if pa.types.is_float64(c.type)}
-    seen = schema.seen
-    return replace(
-        seen,
-        slots=tuple(slot for slot in seen.slots if slot.name not in doubles),
-        kept=(*(c for c in seen.kept if c.name not in doubles), *doubles.values()),
-    )
-
-
 def _num_matching(snapshot: Snapshot, condition: Where, file: DataFile) -> int:
     decided = condition.matches_partition(file.partition)
     if decided is not None:
@@ -273,7 +262,7 @@ def _matches(
     groups: Sequence[OpenFile],
 ) -> Iterator[pa.ChunkedArray]:
     """Which rows of each row group match: bool (num_rows,), without nulls."""
-    schema = _seen(snapshot.schema).only(condition.columns)
+    schema = snapshot.schema.only(condition.columns)
     return map(condition.mask, read_tables(footer, schema, file.partition, groups))
 
 

@@ -101,4 +101,11 @@ def _check(url: str, path: str) -> None:
             return
         found = not mark.file.pattern or any(mark.file.fullmatch(item.name) for item in items)
     if found:
-        raise TableFormatError(redact(directory), mark.table_format)
+        shown, kind = redact(directory), mark.table_format
+        raise TableFormatError(
+            f"{shown} is {'an' if kind[0] in 'AEIO' else 'a'} {kind} table, some of whose files "
+            f"may be replaced ones or have deleted rows; expected plain files, such as an engine "
+            f"that knows the format writes its rows to",
+            shown,
+            kind,
+        )

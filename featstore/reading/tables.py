@@ -44,21 +44,29 @@ def read_tables(
         DataFileError: A file is damaged, or a column has another type.
     """
     keys = {field.name for field in schema.partition_keys}
-    others = tuple(field for field in schema.to_arrow(nullable=True) if field.name not in schema)
-    reader = aligned_reader(file, groups, Selection(slots=schema.slots, others=others))
-    target = without_places(schema.to_arrow(nullable=True, partition_keys=True))
+    seen, target = schema.seen, arrow_schema(schema)
+    reader = aligned_reader(file, groups, Selection(slots=seen.slots, others=seen.others))
     first_rows = [0, *itertools.accumulate(file.row_group_rows)]
     for index in range(len(file.row_group_rows)) if row_groups is None else row_groups:
         left = rows_left(deleted, first_rows[index], first_rows[index + 1])
         rows = reader.read([index], None if left.all() else left)
-        columns = {slot.name: rows.slot_column(slot) for slot in schema}
-        columns |= {field.name: nan_to_null(rows.other(field)) for field in others}
+        columns = {slot.name: rows.slot_column(slot) for slot in seen}
+        columns |= {field.name: nan_to_null(rows.other(field)) for field in seen.others}
         for name in keys:
             value = pa.scalar(partition.get(name), pa.string()).cast(target.field(name).type)
             columns[name] = nan_to_null(pa.chunked_array([pa.repeat(value, rows.num_rows)]))
         table = pa.table([columns[name] for name in target.names], names=target.names)
         # Not cast: Arrow views no struct with nulls as one whose members may not be null.
-        yield pa.table(marks_to_nulls(table, schema.slots).columns, schema=target)
+        yield pa.table(marks_to_nulls(table, seen.slots).columns, schema=target)
+
+
+def arrow_schema(schema: SlotSchema) -> pa.Schema:
+    """The schema of `read_tables`: nullable, with the partition keys, in the types that predicates
+    see.
+    """
+    kept = {column.name: column.type for column in schema.seen.kept}
+    fields = schema.to_arrow(nullable=True, partition_keys=True)
+    return without_places(pa.schema([f.with_type(kept.get(f.name, f.type)) for f in fields]))
 
 
 def read_lists(

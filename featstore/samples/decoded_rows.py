@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +24,14 @@ from featstore.tensors.column_arrays import LABEL, SLOT, WEIGHT, Key
 from featstore.tensors.columns import Column
 from featstore.tensors.gathering import gather_batches, joined
 from featstore.tensors.packed import PackedColumns, TensorColumns, column_from, values_of
+from featstore.tensors.shared_batches import reduced
 
 
 class SampleBatch(Batch):
     """Samples as a batch, which a DataLoader may join with others: those of a loader are whole."""
+
+
+ForkingPickler.register(SampleBatch, reduced)
 
 
 class DecodedRows:

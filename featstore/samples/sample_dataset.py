@@ -39,7 +39,6 @@ from featstore.staging.budget import format_bytes
 from featstore.staging.options import Staging
 from featstore.statistics.stale_groups import ERROR
 from featstore.table.snapshot import Snapshot
-from featstore.tensors import shared_batches  # noqa: F401  registers how workers send batches
 from featstore.tensors.batch import Batch
 
 _AUTO = "auto"

@@ -8,7 +8,7 @@ excluded may occur. Conditions that bounds do not decide, such as a sample, may 
 import importlib
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,17 +66,6 @@ class Range:
             may_be_null=self.may_be_null[indices],
             may_be_value=self.may_be_value[indices],
         )
-
-    def with_zero_as_null(self) -> "Range":
-        """The bounds of a slot of ids, whose missing mark 0 is null to `where`: where 0 lies
-        between the bounds, a row may hold null.
-        """
-        bounds = zip(self.low.to_pylist(), self.high.to_pylist(), strict=True)
-        may_be_mark = np.array(
-            [low is None or high is None or low <= 0 <= high for low, high in bounds], bool
-        )
-        may_be_null = self.may_be_null | (may_be_mark & self.may_be_value)
-        return replace(self, may_be_null=may_be_null)
 
 
 @dataclass(frozen=True, kw_only=True)

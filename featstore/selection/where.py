@@ -4,8 +4,8 @@
 `sample(column, rate, seed)`. sqlglot parses it; every node outside that grammar is an error.
 Columns may be named like any word of SQL; those of the grammar itself are put in backticks.
 Comparison with null is null, and a row is kept where the predicate is true, as in SQL. NaN counts
-as null in any column. The caller must replace the other marks of missing values, 0 and `[0]` in
-slots, by nulls.
+as null in any column. The caller must give columns as of `SlotSchema.seen`, and replace the other
+marks of missing values, 0 and `[0]` in slots, by nulls.
 """
 
 import functools

@@ -262,12 +262,14 @@ def columns_of(entry: FileEntry, schema: pa.Schema) -> pa.Schema:
 
 
 def _united(known: pa.Field, other: pa.Field) -> pa.Field:
-    """The column with a type for the values of both files. `known` itself if both are slots, which
-    have types of their own; or if there is none: then it cannot be read from the other file.
+    """The column with a type for the values of both files. If both are slots, which have types of
+    their own, `known`, as doubles if either is; `known` itself if there is no such type: then it
+    cannot be read from the other file.
     """
     slots = [Slot.from_field(column) for column in (known, other)]
     if None not in slots:
-        return known
+        is_widened = pa.types.is_floating(known.type) and other.type == pa.float64()
+        return known.with_type(other.type) if is_widened else known
     pairs = itertools.permutations((known.type, other.type))
     schemas = [pa.schema([column.with_nullable(True)]) for column in (known, other)]
     if any(itertools.starmap(is_of_kind, pairs)):

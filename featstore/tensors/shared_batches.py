@@ -371,7 +371,10 @@ def _opened(address: Address, num_bytes: int) -> Array:
 _OF_THE_DEAD = (FileNotFoundError, PermissionError, ProcessLookupError)
 
 
-def _reduce(batch: Batch) -> tuple[Any, ...]:
+def reduced(batch: Batch) -> tuple[Any, ...]:
+    """How a batch is sent in shared memory, as `__reduce__`: what the receiver calls, with what.
+    Registered for each class of batches.
+    """
     columns = batch.columns
     if not isinstance(columns, SharedColumns) or not columns.may_be_sent():
         columns = shared(batch).columns
@@ -384,4 +387,4 @@ def _reduce(batch: Batch) -> tuple[Any, ...]:
     return _received, (memory, columns.places, num_bytes, len(batch), batch.is_padding)
 
 
-ForkingPickler.register(Batch, _reduce)
+ForkingPickler.register(Batch, reduced)

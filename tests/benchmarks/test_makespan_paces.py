@@ -1,10 +1,10 @@
 """How long epochs of workers with known paces take at best."""
 
 import math
-import time
 
 import pytest
 
+from makespan_parts import worker
 from makespan_parts.paces import Pace, Worker, ideal_s, static_s
 from makespan_parts.worker import Steps
 
@@ -63,11 +63,25 @@ def test_a_killed_worker_goes_on_with_its_own_files(killed_s: float, expected_s:
     assert static_s([worker], [6.0], 4.0) == expected_s
 
 
-def test_steps_take_what_their_pace_says_also_after_a_sleep_that_was_too_long() -> None:
-    began_s = time.monotonic()
-    steps = Steps(Pace(slowdown=2.0, slow_until_s=0.2), 0.01, began_s)
+class Clock:
+    """Of a busy machine: each sleep takes 0.03 s longer than it should."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds + 0.03 if seconds else 0.0
+
+
+def test_steps_take_what_their_pace_says_also_after_a_sleep_that_was_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(worker, "time", clock)
+    steps = Steps(Pace(slowdown=2.0, slow_until_s=0.2), 0.01, clock.now_s)
     slept_s = [steps.sleep(20), *(steps.sleep(1) for _ in range(20))]
-    took_s = time.monotonic() - began_s
-    assert slept_s[0] == pytest.approx(0.3, abs=0.01)
-    assert sum(slept_s) == pytest.approx(0.5, abs=0.02)
-    assert took_s == pytest.approx(0.5, abs=0.1)
+    assert slept_s[0] == pytest.approx(0.3)
+    assert sum(slept_s) == pytest.approx(0.5)
+    assert clock.now_s - 100.0 == pytest.approx(0.5, abs=0.05)

@@ -65,7 +65,7 @@ def running(command: list[str], port: int, log: Path, **environment: str) -> Ite
             command, stdout=output, stderr=output, env=os.environ | environment
         )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not _listens(port):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, f"{command[0]} does not listen: {log.read_text()}"
@@ -73,7 +73,7 @@ def running(command: list[str], port: int, log: Path, **environment: str) -> Ite
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(300)
 
 
 def _listens(port: int) -> bool:

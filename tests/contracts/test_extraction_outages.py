@@ -2,6 +2,8 @@
 in a listing, a read, a write or the commit.
 """
 
+import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -63,6 +65,20 @@ def without_data_nodes(cluster: Cluster, on: bool) -> None:
         cluster.fail("name", op, *(1_000 * on * [refuse]))
 
 
+@contextlib.contextmanager
+def gives_up(words: str, retry_s: float, advice: str) -> Iterator[None]:
+    """The block ends with an error that has these words, and tells how long it was tried: the
+    budget, or longer on a busy machine.
+    """
+    begun_s = time.monotonic()
+    said = rf"{words}; gave up after \d+ attempts in (\d+) s \(retry_s is {retry_s:g}\); {advice}"
+    with pytest.raises(StoreError, match=said) as raised:
+        yield
+    told = re.search(said, str(raised.value))
+    assert told is not None
+    assert round(retry_s) <= int(told[1]) <= round(time.monotonic() - begun_s)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fails", [safe_mode, standby, without_data_nodes])
 def test_an_extraction_outlasts_name_nodes_that_start_or_hand_over(
@@ -89,9 +105,7 @@ def test_an_extraction_whose_budget_is_over_tells_how_long_it_tried(
     cluster: Cluster, fails: Callable[[Cluster, bool], None], words: str
 ) -> None:
     fails(cluster, True)
-    with pytest.raises(
-        StoreError, match=rf"{words}.*; gave up after \d+ attempts in 1 s \(retry_s is 0.7\); wait"
-    ):
+    with gives_up(f"{words}.*", 0.7, "wait"):
         extract(cluster, retry_s=0.7)
 
 
@@ -106,15 +120,15 @@ def test_an_executor_has_the_budget_of_the_run(cluster: Cluster, spark: Any) -> 
 
     # The run's mark is written first, by the driver, and then a data file, by an executor.
     cluster.fail("data", "CREATE", None, begin)
-    assert extract(cluster, spark=spark, retry_s=20).num_rows == 20
+    assert extract(cluster, spark=spark, retry_s=100).num_rows == 20
     ends[0].join()
 
 
 def test_a_host_without_a_name_is_no_outage(raw: Path, tmp_path: Path) -> None:
-    begun_s = time.monotonic()
-    with pytest.raises(StoreError, match=r"the name of nowhere\.invalid:9870 does not resolve"):
+    # After an outage it would say here how long it tried.
+    match = r"the name of nowhere\.invalid:9870 does not resolve; check"
+    with pytest.raises(StoreError, match=match):
         featstore.extract(SPEC, raw, "webhdfs://nowhere.invalid:9870/table")
-    assert time.monotonic() - begun_s < 30
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +167,7 @@ def test_an_extraction_whose_store_stays_busy_tells_how_long_it_tried(
     s3: str, raw: Path, num_served: int
 ) -> None:
     post(f"{s3}/_busy?after={num_served}&seconds=60")
-    match = r"in trouble .*; gave up after \d+ attempts in \d s \(retry_s is 1\); try again later"
-    with pytest.raises(StoreError, match=match):
+    with gives_up("in trouble .*", 1.0, "try again later"):
         featstore.extract(SPEC, raw, f"s3://tables/u{num_served}", retry_s=1)
     post(f"{s3}/_busy?after=-1&seconds=0")
 
@@ -162,7 +175,6 @@ def test_an_extraction_whose_store_stays_busy_tells_how_long_it_tried(
 def test_a_bucket_on_a_host_without_a_name_is_no_outage(raw: Path) -> None:
     variables = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "r"}
     with clients_of(variables | {"AWS_ENDPOINT_URL": "http://nowhere.invalid"}):
-        begun_s = time.monotonic()
-        with pytest.raises(StoreError, match=r"the name of nowhere\.invalid does not resolve"):
+        match = r"the name of nowhere\.invalid does not resolve; check"
+        with pytest.raises(StoreError, match=match):
             featstore.extract(SPEC, raw, "s3://tables/x")
-        assert time.monotonic() - begun_s < 30

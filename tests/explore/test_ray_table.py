@@ -48,7 +48,7 @@ def test_two_workers_give_the_rows_that_the_table_itself_gives(tmp_path: Path) -
         put_row_files(place, [20] * 4, first=day * 100, floats=["price"], row_group_size=7)
     (tmp_path / "script.py").write_text(SCRIPT)
     found = json.loads(
-        run_python(tmp_path / "script.py", tmp_path / "table", timeout=240).stdout.splitlines()[-1]
+        run_python(tmp_path / "script.py", tmp_path / "table").stdout.splitlines()[-1]
     )
     table = open_table(tmp_path / "table")
     expected = table.to_arrow(["row", "price"], "dt > '2026-11-01' and price >= 30")

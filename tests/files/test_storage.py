@@ -341,7 +341,7 @@ def test_a_forked_process_that_uses_the_remote_client_gets_an_error(
     loopback: Any,
 ) -> None:
     loopback.files["/x.bin"] = DATA
-    done = run_python(FORKED, f"{loopback.url}/x.bin", timeout=60)
+    done = run_python(FORKED, f"{loopback.url}/x.bin")
     assert done.stdout.startswith("StagingError"), done.stderr
     assert "multiprocessing_context='spawn'" in done.stdout
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import types
 from collections.abc import Iterator
@@ -204,8 +203,19 @@ def test_a_name_node_knows_a_data_node_by_its_address_for_data() -> None:
 
 
 @pytest.mark.slow
-def test_a_host_that_does_not_answer_is_told_within_ten_seconds() -> None:
-    """Its queue of connections is full, so that no further one is made."""
+def test_a_host_that_does_not_answer_is_told_within_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its queue of connections is full, so that no further one is made. Two attempts are made, with
+    less than a second between them.
+    """
+    limits_s, request = list[float](), requests.Session.request
+
+    def noted(*arguments: Any, timeout: tuple[float, float], **options: Any) -> Any:
+        limits_s.append(timeout[0])
+        return request(*arguments, timeout=timeout, **options)
+
+    monkeypatch.setattr(requests.Session, "request", noted)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         address = server.getsockname()
@@ -213,13 +223,12 @@ def test_a_host_that_does_not_answer_is_told_within_ten_seconds() -> None:
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(address)
-        begun_s = time.monotonic()
         with (
             clients_of({}),
             pytest.raises(StoreError, match=rf"127\.0\.0\.1:{address[1]} does not answer"),
         ):
             storage.size_bytes(f"webhdfs://127.0.0.1:{address[1]}/x")
-        assert 4 < time.monotonic() - begun_s < 10
+    assert limits_s == [4.0, 4.0]
 
 
 def test_under_a_budget_of_time_a_dead_port_is_warned_of(
@@ -349,7 +358,7 @@ def test_of_many_writers_of_one_new_file_exactly_one_succeeds(cluster: Cluster, 
     together, won = threading.Barrier(8), list[bytes]()
 
     def put(data: bytes) -> None:
-        together.wait(30)
+        together.wait(60)
         if storage.put_new(f"{url}/x", data):
             won.append(data)
 
@@ -781,7 +790,7 @@ def test_hadoops_own_client_reads_our_files_and_we_read_its(cluster: Cluster, ur
     jars = Path(pyspark.__file__).parent / "jars"
     program = Path(__file__).with_name("HadoopClient.java")
     command = [str(java), "-cp", f"{jars}/*", str(program), url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
         f"ours.bin {len(DATA)}",
         f"sum {sum(DATA)}",

@@ -46,7 +46,7 @@ class JavaServer:
             assert not line.startswith("failed"), line
             if line == "done\n":
                 return
-        pytest.fail(f"the server ended with status {self.process.wait(30)}: see {self.site}/log")
+        pytest.fail(f"the server ended with status {self.process.wait(120)}: see {self.site}/log")
 
 
 @dataclass(kw_only=True)

@@ -78,7 +78,7 @@ def test_of_many_writers_of_one_new_file_exactly_one_succeeds(url: str) -> None:
     together, won = threading.Barrier(8), list[bytes]()
 
     def put(data: bytes) -> None:
-        together.wait(30)
+        together.wait(60)
         if storage.put_new(f"{url}/x", data):
             won.append(data)
 
@@ -187,7 +187,7 @@ def test_a_name_node_in_safe_mode_is_named_and_waited_for(hadoop: HadoopCluster,
             write(f"{url}/x")
         leaves = threading.Timer(3.0, hadoop.do, ("safe-mode", "LEAVE"))
         leaves.start()
-        with retrying(RetryPolicy(retry_s=30.0)):
+        with retrying(RetryPolicy()):
             write(f"{url}/x", b"after")
         leaves.join()
     finally:
@@ -216,6 +216,7 @@ def test_servers_that_stop_in_silence_are_told_within_their_time_limits(
     """They go on later, and the client with them. With a file open, data nodes are asked first."""
     # Of WebHDFS two rounds of a minute, of hdfs:// one round of 20 s for each copy and once more.
     limit_s = 130.0 if url.startswith("webhdfs:") else 70.0
+    write(f"{url}/x", 10 * DATA)
     if not is_campaign:
         limit_s = 15.0
         for name in ("_CONNECT_S", "_ANSWER_S", "_DATA_S"):
@@ -223,7 +224,6 @@ def test_servers_that_stop_in_silence_are_told_within_their_time_limits(
         for name in ("_NAME_TIMEOUTS_S", "_DATA_TIMEOUTS_S"):
             monkeypatch.setattr(f"featstore.files.webhdfs.{name}", (1.0, 1.0))
         forget_clients()
-    write(f"{url}/x", 10 * DATA)
     with storage.open_read(f"{url}/x") as file:
         file.read(1)
         begun_s = time.monotonic()
@@ -235,6 +235,8 @@ def test_servers_that_stop_in_silence_are_told_within_their_time_limits(
             assert time.monotonic() - begun_s < limit_s
         finally:
             hadoop.process.send_signal(signal.SIGCONT)
+    monkeypatch.undo()
+    forget_clients()
     assert read(f"{url}/x") == 10 * DATA
 
 
@@ -273,7 +275,7 @@ def test_files_are_written_although_a_name_node_believes_in_a_data_node_that_is_
     without_a_data_node: HadoopCluster, kind: str
 ) -> None:
     url = f"{without_a_data_node.root(kind)}/written-{kind}"
-    with retrying(RetryPolicy(retry_s=60.0)):
+    with retrying(RetryPolicy()):
         for number in range(4):
             write(f"{url}/{number}")
             assert read(f"{url}/{number}") == DATA

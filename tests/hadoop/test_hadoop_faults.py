@@ -88,9 +88,9 @@ class Outage:
 
     def begin(self) -> None:
         self.fault.begin(self.cluster)
+        self._begun_s = time.monotonic()
         self._end = threading.Timer(self.length_s, self.fault.end, (self.cluster,))
         self._end.start()
-        self._begun_s = time.monotonic()
 
     def check(self) -> None:
         """Checks, when all is read, that nothing could be read before the end; and waits for it."""

@@ -18,6 +18,7 @@ from featstore.extraction.spark.java import java_environment
 from featstore.tools.programs import job_path
 from tests.hadoop.clusters import ROOT, HadoopCluster, yarn_cluster
 from tests.hadoop.test_hadoop_tables import SPEC, put_raw
+from tests.programs import LIMIT_S
 from tests.spark_homes import make_spark_home
 
 pytestmark = pytest.mark.slow
@@ -91,7 +92,7 @@ def attempts(yarn: HadoopCluster, said: str) -> set[str]:
 
 def driver(yarn: HadoopCluster) -> int:
     """The process of the driver's Python, once it runs."""
-    until = time.monotonic() + 180
+    until = time.monotonic() + 600
     while time.monotonic() < until:
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -113,7 +114,7 @@ def test_a_run_that_is_refused_is_not_repeated_and_its_reason_is_told(
     yarn: HadoopCluster, place: Path
 ) -> None:
     with submitted(yarn, place, "none") as submit:
-        said, _ = submit.communicate(timeout=400)
+        said, _ = submit.communicate(timeout=LIMIT_S)
     assert submit.returncode == 1, said
     assert f"extract: error: no raw files at {place}/none" in said
     assert attempts(yarn, said) == {"01"}
@@ -126,7 +127,7 @@ def test_a_run_whose_driver_is_killed_is_repeated(
         pytest.skip("only in the campaign of make faults: two minutes of several JVMs")
     with submitted(yarn, place, "raw") as submit:
         os.kill(driver(yarn), signal.SIGKILL)
-        said, _ = submit.communicate(timeout=400)
+        said, _ = submit.communicate(timeout=LIMIT_S)
     assert submit.returncode == 0, said[-3000:]
     assert attempts(yarn, said) == {"01", "02"}
     assert featstore.open_table(place / "table").num_rows == 20
@@ -139,6 +140,6 @@ def test_in_client_mode_the_driver_runs_here_and_its_code_is_that_of_the_job(
         pytest.skip("only in the campaign of make faults: several JVMs")
     for raw, status in (("none", 2), ("raw", 0)):
         with submitted(yarn, place, raw, "client") as submit:
-            said, _ = submit.communicate(timeout=400)
+            said, _ = submit.communicate(timeout=LIMIT_S)
         assert submit.returncode == status, said[-3000:]
     assert featstore.open_table(place / "table").num_rows == 20

@@ -57,7 +57,7 @@ def metastore(
             yield {
                 "spark.hadoop.hive.metastore.uris": f"thrift://127.0.0.1:{port}",
                 # a second apart: the server may still be on its way up
-                "spark.hadoop.hive.metastore.connect.retries": "60",
+                "spark.hadoop.hive.metastore.connect.retries": "300",
                 "spark.sql.warehouse.dir": f"{directory}/warehouse",
             }
             assert process.poll() is None, (directory / "log").read_text()

@@ -54,7 +54,7 @@ def rows_of(batches: Iterable[Batch]) -> list[int]:
     return [row for batch in batches for row in batch["row"].tolist()]
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def _few_rows_at_once() -> Iterator[None]:
     """Small row groups are read together: here so few of them that a file has several windows."""
     with pytest.MonkeyPatch.context() as patch:

@@ -253,7 +253,7 @@ def test_a_child_forked_while_a_schema_is_looked_up_opens_files(file: bytes) -> 
     with file_schema.SCHEMAS._lock:
         child = os.fork()
         if not child:
-            signal.alarm(20)  # ends a child that waits for the lock
+            signal.alarm(120)  # ends a child that waits for the lock
             os._exit(read(file).num_rows)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 

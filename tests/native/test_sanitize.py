@@ -50,7 +50,7 @@ def test_a_byte_beyond_a_columns_offsets_ends_a_process_with_sanitizers() -> Non
     build()
     environment = sanitized()
     within, beyond = (
-        run_python(WRITE, place, cwd=ROOT, variables=environment, timeout=60, status=None)
+        run_python(WRITE, place, cwd=ROOT, variables=environment, status=None)
         for place in (OFFSET_BYTES - 1, OFFSET_BYTES)
     )
     assert within.stdout == "went on\n", within.stderr

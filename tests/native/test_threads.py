@@ -33,7 +33,7 @@ from tests.threads import beside
 NUM_ROWS, NUM_CHANGES = 64, 1 << 18
 OUTSIDE = 2**31 - 1
 SHORTEST_S = 0.2  # some 60,000 calls
-LONGEST_S = 20  # until both outcomes were seen, on a machine whose cores are busy
+LONGEST_S = 120  # until both outcomes were seen, on a machine whose cores are busy
 
 
 @contextmanager

@@ -99,7 +99,6 @@ def _printed_by(commands: str, directory: Path) -> str:
         cwd=directory,
         env=os.environ | {"PATH": binaries, "COLUMNS": "100"},
         stderr=subprocess.STDOUT,
-        timeout=250,
     )
     assert done.returncode == 0, f"{commands}\n{done.stdout}"
     return done.stdout

@@ -42,7 +42,7 @@ def test_each_recipe_trains(directory: Path) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: make ray")
 def test_a_dataset_of_ray_has_all_rows(directory: Path) -> None:
-    done = run_python(_written("ray_data_job.py", directory), timeout=240)
+    done = run_python(_written("ray_data_job.py", directory))
     assert "rows: 1000\n" in done.stdout
 
 

@@ -5,6 +5,7 @@ import pickle
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from featstore.loader.feature_loader import FeatureLoader
 from featstore.samples.sample_dataset import SampleDataset
 from featstore.tensors.batch import Batch
 from featstore.tensors.columns import Jagged
+from featstore.tensors.shared_batches import SharedColumns
 from tests.loader.conftest import NUM_ROWS, rows_of
 from tests.parquet_files import put_parquet
 from tests.stale_tables import make, rewrite
@@ -310,7 +312,22 @@ def test_workers_of_every_start_method_give_all_rows(dataset: SampleDataset, met
         persistent_workers=True,
     )
     for _ in range(2):
-        assert sorted(rows_of(loader)) == list(range(NUM_ROWS))
+        batches = list(loader)
+        assert sorted(rows_of(batches)) == list(range(NUM_ROWS))
+        assert {type(batch.columns) for batch in batches} == {SharedColumns}
+
+
+@pytest.mark.parametrize("index", [slice(10, 270), [5, 3, 200] * 100], ids=["viewed", "gathered"])
+def test_samples_are_sent_in_shared_memory_and_not_in_the_message(
+    dataset: SampleDataset, index: Any
+) -> None:
+    batch = dataset[index]
+    message = ForkingPickler.dumps(batch)
+    assert len(message) < 3000 < len(pickle.dumps(batch))
+    found = pickle.loads(message)
+    assert isinstance(found.columns, SharedColumns)
+    same(found, batch)
+    assert torch.equal(found.labels["click"], batch.labels["click"])
 
 
 @pytest.mark.slow

@@ -301,7 +301,7 @@ def test_one_of_many_concurrent_writers_of_an_empty_partition_wins(
     everyone = threading.Barrier(len(changes))
     outcomes: list[object] = []
 
-    publish = preceded(delta.publish_once, lambda: everyone.wait(30))
+    publish = preceded(delta.publish_once, lambda: everyone.wait(60))
 
     def write(wanted: Change) -> None:
         try:
@@ -481,7 +481,7 @@ def test_a_child_forked_after_its_parent_used_delta_rs_gets_an_error(
     tmp_path: Path, use: str
 ) -> None:
     write_deltalake(tmp_path, pa.table({"a": [1]}))
-    done = run_python(_FORKS, tmp_path, use, timeout=60)
+    done = run_python(_FORKS, tmp_path, use)
     refused = f"StoreError {tmp_path} cannot be opened in this process: it was forked"
     assert done.stdout.startswith(refused if use == "used" else "opened 0")
     assert done.stdout.count("\n") == 1

@@ -152,7 +152,7 @@ def submit(command: list[str], place: Path, programs: str) -> str:
         "FEATSTORE_TEST_LOG": f"{place}/log",
     }
     environment = given | java_environment(given)
-    done = to_its_end(command, env=environment, cwd=place / "empty", timeout=570)
+    done = to_its_end(command, env=environment, cwd=place / "empty")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from featstore.base.closing import cleaned_up_on_failure
-from featstore.base.errors import DispatchError, DispatchLostError
+from featstore.base.errors import DispatchError, DispatchUnavailableError
 from featstore.base.processes import forget_in_child
 from featstore.dispatch.stores.base import Store
 from featstore.dispatch.stores.endpoint import Endpoint
@@ -278,14 +278,14 @@ class ServedStore(Store):
         return self._failed(
             " was lost: another server, which holds nothing of this run, is in its place; restart "
             "all workers from their last checkpoint",
-            DispatchLostError,
+            DispatchUnavailableError,
         )
 
     def _lost(self, error: Exception) -> DispatchError:
         return self._failed(
             f" is lost, and with it the leases of all workers: {first_line(error)}; restart its "
             "server and all workers from their last checkpoint",
-            DispatchLostError,
+            DispatchUnavailableError,
         )
 
     def _unreachable(self, error: Exception, waited_s: float) -> DispatchError:
@@ -293,13 +293,13 @@ class ServedStore(Store):
             return self._failed(
                 f" cannot be reached within {self._timeout_s:g} s: {first_line(error)}; is its "
                 f"server running ({self._servers}), and the port open?",
-                DispatchLostError,
+                DispatchUnavailableError,
             )
         return self._failed(
             f" is unreachable: no answer for {waited_s:.1f} s, expected one within "
             f"{self._timeout_s:g} s (for a worker, dispatch.store_wait_s); the last error: "
             f"{first_line(error)}; restart this worker when the server can be reached again",
-            DispatchLostError,
+            DispatchUnavailableError,
         )
 
 

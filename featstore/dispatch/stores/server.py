@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from featstore.base.closing import Closing
-from featstore.base.errors import DispatchError, DispatchLostError
+from featstore.base.errors import DispatchError, DispatchUnavailableError
 from featstore.base.libraries import LazyModule
 from featstore.base.processes import forget_in_child
 from featstore.dispatch.stores.endpoint import TCP, TLS, Endpoint
@@ -316,7 +316,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _not_served(host: str, port: int, error: OSError) -> DispatchError:
     # An earlier server may still be about to end.
-    kind = DispatchLostError if error.errno == errno.EADDRINUSE else DispatchError
+    kind = DispatchUnavailableError if error.errno == errno.EADDRINUSE else DispatchError
     return kind(
         f"dispatch store tcp://{host}:{port} cannot be served: {error}; choose another --host or "
         f"--port"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from featstore.base.closing import cleaned_up_on_failure
-from featstore.base.errors import DispatchError, DispatchLostError, system_may_pass
+from featstore.base.errors import DispatchError, DispatchUnavailableError, system_may_pass
 from featstore.base.host import network_mount_of
 from featstore.base.sqlite_connection import ForkSafeConnection
 from featstore.dispatch.stores.base import Store
@@ -121,7 +121,7 @@ class SqliteStore(Store):
             yield
         except (sqlite3.Error, OSError) as error:
             code = getattr(error, "sqlite_errorname", None) or type(error).__name__
-            raise (DispatchLostError if _may_pass(error) else DispatchError)(
+            raise (DispatchUnavailableError if _may_pass(error) else DispatchError)(
                 f"dispatch store {self._path} cannot be used: {error} ({code}); is its "
                 f"directory writable?"
             ) from error

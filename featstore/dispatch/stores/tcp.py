@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from featstore.base.errors import DispatchLostError
+from featstore.base.errors import DispatchUnavailableError
 from featstore.base.libraries import LazyModule
 from featstore.dispatch.stores.endpoint import TLS, Endpoint
 from featstore.dispatch.stores.served import Patience, ServedStore, ServerIdentity
@@ -80,7 +80,7 @@ class TcpStore(ServedStore):
         """The reply to a verb and its arguments."""
         reply = super()._ask(request)
         if len(reply) > 1:
-            raise DispatchLostError(f"dispatch store {self._endpoint.url}: {reply[1]}")
+            raise DispatchUnavailableError(f"dispatch store {self._endpoint.url}: {reply[1]}")
         return reply[0]
 
     def _until_answered(self, request: list[Any]) -> list[Any]:

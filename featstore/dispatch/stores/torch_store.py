@@ -20,7 +20,7 @@ from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from featstore.base.errors import DispatchLostError
+from featstore.base.errors import DispatchUnavailableError
 from featstore.dispatch.stores.endpoint import ConnectionPool, Endpoint
 from featstore.dispatch.stores.served import (
     LEAST_ATTEMPT_S,
@@ -237,7 +237,7 @@ def host_server(endpoint: Endpoint) -> None:
             )
         )
     except (RuntimeError, OSError) as error:
-        raise DispatchLostError(
+        raise DispatchUnavailableError(
             f"dispatch store {endpoint.url} cannot be started by rank 0: {first_line(error)}"
         ) from error
 

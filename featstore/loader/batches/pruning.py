@@ -1,6 +1,7 @@
 """Prunes row groups: `where` is evaluated over the ranges in their Parquet statistics."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,11 @@ def may_match(parts: Parts, request: Request, constants: Callable[[pa.Field], pa
         file, name = _place(parts, slot.name, of="slots")
         if not slot.shape:
             range_ = _range(file, name, slot.to_field(), rows)
-            if range_ is not None and slot.kind is SlotKind.ID:
-                range_ = range_.with_zero_as_null()
+            if range_ is not None and slot.kind is SlotKind.ID:  # whose 0 is null to `where`
+                bounds = zip(range_.low.to_pylist(), range_.high.to_pylist(), strict=True)
+                may_be_zero = [low is None or low <= 0 <= high for low, high in bounds]
+                may_be_null = range_.may_be_null | range_.may_be_value & np.array(may_be_zero, bool)
+                range_ = replace(range_, may_be_null=may_be_null)
             found[slot.name] = range_
     for field in request.where_others:
         found[field.name] = _range(*_place(parts, field.name, of="others"), field, rows)

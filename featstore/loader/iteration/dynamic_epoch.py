@@ -8,7 +8,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Protocol
 
-from featstore.base.errors import DispatchError, DispatchLostError
+from featstore.base.errors import DispatchError, DispatchUnavailableError
 from featstore.base.redaction import redact
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Done, Plan
@@ -74,8 +74,8 @@ def report_quarantined(quarantined: Sequence[str], terms: Terms, *, skips: bool)
         skips: Whether the run goes on without them.
 
     Raises:
-        DispatchLostError: There are some, unless it `skips`. A worker that failed may have had no
-            disk or no store, so another run may read them.
+        DispatchUnavailableError: There are some, unless it `skips`. A worker that failed may have
+            had no disk or no store, so another run may read them.
     """
     if not quarantined:
         return
@@ -86,7 +86,7 @@ def report_quarantined(quarantined: Sequence[str], terms: Terms, *, skips: bool)
         "workers, and `featstore dispatch receipt`"
     )
     if not skips:
-        raise DispatchLostError(text)
+        raise DispatchUnavailableError(text)
     _LOG.warning("%s", text)
 
 

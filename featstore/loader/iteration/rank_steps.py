@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-from featstore.base.errors import DispatchError, DispatchLostError, StateError
+from featstore.base.errors import DispatchError, DispatchUnavailableError, StateError
 from featstore.dispatch.store_keys import EpochKeys
 from featstore.dispatch.terms import SYSTEM_CLOCK, AnsweredClock
 from featstore.dispatch.unfinished import open_leases, silent_leases
@@ -129,7 +129,7 @@ class RankSteps:
                 if self._job.tail.pads:
                     unread += [lease for lease in open_leases(store, keys) if not lease.is_held]
         if unread:
-            raise DispatchLostError(
+            raise DispatchUnavailableError(
                 f"tail {self._job.tail}: all ranks have agreed to stop, and rows are unread whose "
                 f"holders have been silent for {lease_s:g} s: {'; '.join(map(str, unread))}; load "
                 "the state of a checkpoint in all ranks to read them"

@@ -43,7 +43,8 @@ _DIFFERENCES = {
 _EPOCHS_APART = (
     ": expected states of one step, of one epoch or of two that follow each other (of a followed "
     "table one): keep the checkpoint before and save some steps later; where an epoch has few "
-    "batches for each worker, iterate once for each epoch (num_epochs 1)"
+    "batches for each worker, or in order rank, in which some may have a split more in each epoch "
+    "and go further apart, iterate once for each epoch (num_epochs 1)"
 )
 
 

@@ -15,7 +15,7 @@ from threading import Event
 
 import torch
 
-from featstore.base.errors import ConfigError, DispatchError, DispatchLostError, StateError
+from featstore.base.errors import ConfigError, DispatchError, DispatchUnavailableError, StateError
 from featstore.dispatch.stores.address import Store
 from featstore.dispatch.stores.base import KEYS_PER_READ, counted
 from featstore.dispatch.terms import SYSTEM_CLOCK, Clock
@@ -159,8 +159,8 @@ class Agreed:
         clock: The clock by which they are counted.
 
     Raises:
-        DispatchLostError: In `makes` and `pads`: another worker has left its loop and this one
-            would wait for it, or one announces nothing for `patience_s`.
+        DispatchUnavailableError: In `makes` and `pads`: another worker has left its loop and this
+            one would wait for it, or one announces nothing for `patience_s`.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Agreed:
     ) -> None:
         for index, other in others.items():
             if other.what == _LEFT and other.steps < step:  # Its loop may have failed, too.
-                raise DispatchLostError(
+                raise DispatchUnavailableError(
                     f"{self._name(index)} left its loop at step {other.steps}, before the end of "
                     f"the epoch, and {self._name(self._worker.index)} waits for it at step {step}: "
                     f"with tail {self._tail} a loop may be left early only by all ranks at "
@@ -263,7 +263,7 @@ class Agreed:
                 for i, other in others.items()
                 if other.steps < step
             ]
-            raise DispatchLostError(
+            raise DispatchUnavailableError(
                 f"waited {waited_s:.0f} s at step {step} for {', '.join(silent)}, which made no "
                 "progress: see the logs of these ranks"
             )

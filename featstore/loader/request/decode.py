@@ -287,8 +287,7 @@ def block_extras(rows: Rows, request: Request, partition: Partition) -> pa.Table
     ]
     schema = without_places(pa.schema([field.remove_metadata() for field in request.extras]))
     table = pa.table([nan_to_null(column) for column in columns], schema=schema)
-    slots = [request.schema[name] for name in schema.names if name in request.schema]
-    return pa.table(marks_to_nulls(table, slots).columns, schema=schema)
+    return pa.table(marks_to_nulls(table, request.schema.seen).columns, schema=schema)
 
 
 def null_error(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from featstore.base.errors import DispatchError, DispatchLostError
+from featstore.base.errors import DispatchError, DispatchUnavailableError
 from featstore.dispatch import serve
 from featstore.dispatch.stores import sqlite
 from featstore.dispatch.stores.address import bind
@@ -148,7 +148,9 @@ def test_a_file_is_for_one_server_at_a_time(
     monkeypatch.setattr(sqlite, "_BUSY_S", 0.1)
     file = tmp_path / "d.db"
     with ServerProcess(file=file) as server:
-        with pytest.raises(DispatchLostError, match=r"locked.*is another one running with it"):
+        with pytest.raises(
+            DispatchUnavailableError, match=r"locked.*is another one running with it"
+        ):
             serve(file=file)
         server.kill()
         with serve(file=file):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from featstore.base.errors import DispatchError, DispatchLostError
+from featstore.base.errors import DispatchError, DispatchUnavailableError
 from featstore.dispatch.coordinator import Coordinator
 from featstore.dispatch.plan import Plan, Split
 from featstore.dispatch.store_keys import run_prefix
@@ -92,7 +92,8 @@ def test_a_server_with_a_file_is_unreachable_once_the_timeout_is_over(
         fault(server)
         with (
             pytest.raises(
-                DispatchLostError, match=r"is unreachable: no answer for \d+\.\d s.*last error"
+                DispatchUnavailableError,
+                match=r"is unreachable: no answer for \d+\.\d s.*last error",
             ) as caught,
             closing(store),
         ):

@@ -16,6 +16,7 @@ import featstore
 from featstore.base.errors import CheckFailedError, InputError, MissingDependencyError
 from featstore.extraction.job import ExtractJob, ExtractReport, extract_files
 from featstore.extraction.spark.runners import SparkRunner, check_workers, extract_dataframe
+from featstore.files import lineage
 from featstore.spec.model import Spec
 from featstore.spec.parse import load_spec, parse_checks
 from featstore.table.delta import history, open_delta, open_delta_or_none
@@ -488,6 +489,7 @@ def test_the_driver_alone_tells_openlineage_of_the_rows_of_a_query(
     frame: DataFrame, job: ExtractJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("openlineage.client")
+    monkeypatch.setattr(lineage, "_WAIT_S", 60.0)
     events = Path(job.table_url).with_name("events.jsonl")
     for key, value in {"TYPE": "file", "LOG_FILE_PATH": str(events), "APPEND": "true"}.items():
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{key}", value)

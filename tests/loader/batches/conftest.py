@@ -19,7 +19,7 @@ from featstore.tensors.column_arrays import SLOT
 KEY, TAGS = (SLOT, "row"), (SLOT, "tags")
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def _row_groups_alone() -> Iterator[None]:
     """No row groups of the tests' tables are read together."""
     with pytest.MonkeyPatch.context() as patch:

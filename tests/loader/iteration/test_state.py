@@ -80,7 +80,7 @@ def test_a_merged_state_with_workers_missing_is_refused() -> None:
         ({"plan": "x", "request": "x"}, "`where`"),
         ({"request": "x"}, "selection: slots"),
         ({"seed": 8}, "seed: 8 and"),
-        ({"epoch": 2}, "epoch: 2 and 3: expected states of one step.*num_epochs 1"),
+        ({"epoch": 2}, "epoch: 2 and 3: expected states of one step.*order rank.*num_epochs 1"),
         ({"epoch": 5, "ended": {}}, "epoch: 5 and 3: expected states of one step"),
         ({"num_workers": 4}, "num_workers: 4 and"),
     ],

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from featstore.base.errors import ConfigError, DispatchError, DispatchLostError
+from featstore.base.errors import ConfigError, DispatchError, DispatchUnavailableError
 from featstore.dispatch.stores.address import bind
 from featstore.loader.feature_loader import FeatureLoader
 from featstore.loader.iteration.step_agreement import Agreed, Announcement, decide, tail_of
@@ -165,7 +165,7 @@ def test_the_rank_that_leaves_its_loop_early_is_named_where_others_wait(
     one.close()
     assert "rank 0 left its loop at step 1, before the end of the epoch" in caplog.text
     with pytest.raises(
-        DispatchLostError,  # It may have failed, and the run continue from a checkpoint.
+        DispatchUnavailableError,  # It may have failed, and the run continue from a checkpoint.
         match=r"rank 0 left its loop at step 1, .* rank 1 waits for it at step \d+: with tail",
     ):
         list(second)

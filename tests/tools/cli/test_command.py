@@ -187,13 +187,17 @@ def test_completion_knows_commands_and_options() -> None:
 
 
 def test_help_takes_little_time_of_the_cpu() -> None:
-    """0.06 s as measured; a library that a command imports too early costs several times that."""
+    """0.06 s as measured, by which modules are loaded: a library that a command imports too early
+    costs several times that.
+    """
     program = (
-        "import time, sys; from featstore.tools.cli import cli\n"
-        "cli(['--help'], standalone_mode=False); print(time.process_time())"
+        "import sys; before = set(sys.modules); from featstore.tools.cli import cli\n"
+        "cli(['--help'], standalone_mode=False); print(*set(sys.modules) - before)"
     )
-    fastest = min(float(run_python(program).stdout.splitlines()[-1]) for _ in range(3))
-    assert fastest < 0.2, sys.version
+    loaded = run_python(program).stdout.splitlines()[-1].split()
+    packages = {name.partition(".")[0] for name in loaded}
+    assert packages - sys.stdlib_module_names == {"featstore", "click"}
+    assert len(loaded) < 150
 
 
 def test_schemas_are_printed_as_json() -> None:

@@ -25,7 +25,7 @@ from featstore.tools import cli
 from featstore.tools.cli.program import OLDER
 from tests.formats.example_files import tfrecord
 from tests.parquet_files import put_parquet
-from tests.programs import CLI, Program, run_python
+from tests.programs import CLI, LIMIT_S, Program, run_python
 
 ROOT = Path(__file__).parents[3]
 SPEC = """
@@ -455,7 +455,7 @@ def test_an_interrupted_extraction_leaves_the_table_at_its_version(
         while process.poll() is None and len(_data_files(table)) < 2:
             pass
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, errors
     assert "interrupted" in errors
     after = featstore.open_table(str(table))
