@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from featstore.dispatch.stores.endpoint import TCP, TORCH, parse_endpoint
 from featstore.dispatch.stores.server import serve_until_signal
+from tests.programs import free_ports
 
 KINDS = (TCP, TORCH)
 # Servers are forks of a process that has imported this module and does nothing else: so none imports
@@ -80,5 +80,4 @@ def _serve(kind: str, port: int, options: dict[str, Any], sender: Connection) ->
 
 def free_url(kind: str) -> str:
     """A URL at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"{kind}://127.0.0.1:{free.getsockname()[1]}"
+    return f"{kind}://127.0.0.1:{free_ports(1)[0]}"
