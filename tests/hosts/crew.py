@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hosts.hosts import Host, Network
-from tests.programs import CLI
+from tests.programs import CLI, LIMIT_S
 
 STARTER = Path(__file__).with_name("starter.py")
 PORT = 29600
@@ -159,7 +159,7 @@ class Crew:
         """The totals of what `featstore dispatch receipt` says of a run."""
         given = ("dispatch", "receipt", "--store", self.url, "--run-id", run, "--json")
         with self.server.start(CLI, *given) as program:
-            said, errors = program.communicate(timeout=120)
+            said, errors = program.communicate(timeout=LIMIT_S)
         assert said, errors
         parts = json.loads(said)["epochs"]
         names = ("num_rows", "delivered", "missing", "repeated_at_most")

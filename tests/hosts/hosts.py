@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.programs import Program
+from tests.programs import LIMIT_S, Program
 
 PROGRAMS = ("ip", "tc", "unshare", "nsenter")
 _SPACES = ("--net", "--uts", "--ipc", "--pid", "--mount", "--time")
@@ -46,7 +46,7 @@ def run(command: Iterable[object]) -> str:
     Raises:
         RuntimeError: It failed.
     """
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, done.args))}: {done.stderr.strip()}")
     return done.stdout
@@ -156,7 +156,7 @@ class Host:
         *arguments: object,
         variables: Mapping[str, str] | None = None,
         status: int = 0,
-        timeout_s: float = 120,
+        timeout_s: float = LIMIT_S,
     ) -> str:
         """What a Python program on the host prints, which must end with this status."""
         with self.start(program, *arguments, variables=variables) as started:

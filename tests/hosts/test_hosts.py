@@ -111,7 +111,7 @@ def test_a_host_that_vanishes_says_nothing_and_comes_back_with_its_name_and_addr
         assert (client.line(), server.line()) == ("sent", "10")
         (inner,) = children(client.pid)
         right.vanish()
-        assert client.wait(10) != 0
+        assert client.wait(120) != 0
         assert not Path(f"/proc/{inner}").exists()
         time.sleep(0.3)
         server.kill()
@@ -129,7 +129,7 @@ def test_a_slow_link_lets_through_what_it_says(network: Network) -> None:
         with right.start(CONNECT, "left", 1_000_000) as client:
             sizes = iter(server.line, "1000000")
             assert len(list(sizes)) > 1
-            assert 1.2 < time.monotonic() - begun < 6
+            assert 1.2 < time.monotonic() - begun < 30  # The program's start counts.
             assert client.line() == "sent"
 
 
@@ -157,7 +157,7 @@ def test_nothing_of_a_network_outlives_its_process(network: Network, tmp_path: P
     before = _links()
     done = run_python(LEAVES, tmp_path, status=-9)
     pid = int(done.stdout)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < until
         time.sleep(0.01)

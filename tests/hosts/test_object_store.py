@@ -33,7 +33,7 @@ FILL = """
 import http.client, sys, time
 from pathlib import Path
 from featstore.files import storage
-until = time.monotonic() + 60
+until = time.monotonic() + 3000
 while True:
     try:
         connection = http.client.HTTPConnection("localhost", 9000)
@@ -94,7 +94,7 @@ class Reader:
         first = self.program.line()
         assert first, self.program.communicate()[1]
         self._rows.update(json.loads(first))
-        until = time.monotonic() + 30
+        until = time.monotonic() + 300
         while not any(_num_bytes(path) > 200_000 for path in self._cache.rglob("*.part")):
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -108,7 +108,7 @@ class Reader:
         assert self.program.stdout is not None
         for line in self.program.stdout:
             self._rows.update(json.loads(line))
-        assert self.program.wait(30) == 0
+        assert self.program.wait(300) == 0
         return self._rows
 
 
