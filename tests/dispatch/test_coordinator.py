@@ -447,7 +447,7 @@ coordinator.close()
 
 
 def test_a_forked_copy_of_a_coordinator_refuses_and_gives_nothing_back(tmp_path: Path) -> None:
-    done = run_python(FORKED, f"sqlite://{tmp_path}/x.db", timeout=60)
+    done = run_python(FORKED, f"sqlite://{tmp_path}/x.db")
     refusal, parent = done.stdout.splitlines()
     assert refusal.startswith("DispatchError a coordinator cannot be used in a process other"), (
         done.stderr

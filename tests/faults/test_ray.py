@@ -50,6 +50,6 @@ ray.shutdown()
 def test_workers_of_ray_train_share_an_epoch(tmp_path: Path) -> None:
     put_row_files(tmp_path / "table", [20] * 10, "{:02}.parquet")
     (tmp_path / "script.py").write_text(SCRIPT)
-    run_python(tmp_path / "script.py", tmp_path / "table", tmp_path, timeout=240)
+    run_python(tmp_path / "script.py", tmp_path / "table", tmp_path)
     shares = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert Counter(row for share in shares for row in share) == Counter(range(200))

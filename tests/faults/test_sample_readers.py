@@ -29,7 +29,7 @@ def run(table: Path, num_rounds: int, *options: object) -> None:
     """Runs the program; in all rounds but the last it must have killed, and seen the error."""
     cache = table.with_name("cache")
     arguments = (table, cache, "--rounds", num_rounds, *options)
-    done = run_python(SCRIPT, *arguments, warnings="ignore", timeout=600)
+    done = run_python(SCRIPT, *arguments, warnings="ignore")
     found = json.loads(done.stdout)
     sys.stderr.write(f"{found}\n")
     assert found["errors"] == num_rounds - 1

@@ -23,7 +23,7 @@ from featstore.ingest.join_options import LogSource
 from tests.http_servers import Handler, serving
 from tests.ingest.test_join_local import join_of, times
 from tests.parquet_files import put_parquet
-from tests.process import await_that
+from tests.process import await_that, our_threads
 
 Events = Callable[[], list[dict[str, Any]]]
 SPEC = """
@@ -45,11 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     pytest.importorskip("openlineage.client")
     yield
-    await_that(lambda: not senders())
-
-
-def senders() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "featstore-lineage"]
+    await_that(lambda: not our_threads("-lineage"))
 
 
 @pytest.fixture
@@ -240,7 +236,7 @@ def test_nothing_is_sent_and_no_thread_begins_unless_it_is_configured(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with LineageRun("job", [LineageDataset(url="s3://bucket/a")]):
-        assert not senders() or Path("openlineage.yml").is_file()
+        assert not our_threads("-lineage") or Path("openlineage.yml").is_file()
     assert "eventType" not in capfd.readouterr().out
 
 
@@ -285,10 +281,10 @@ def test_a_backend_that_hangs_slows_a_run_by_no_more_than_its_wait(
     got, is_open = backend
     with LineageRun("job", []):
         await_that(lambda: bool(got))  # Events leave in another thread.
-    assert senders(), "the run has waited for an answer"
+    assert our_threads("-lineage"), "the run has waited for an answer"
     assert "no answer in 0.3 s; the run does not wait" in caplog.text
     is_open.set()
-    await_that(lambda: not senders())  # Its server is still there.
+    await_that(lambda: not our_threads("-lineage"))  # Its server is still there.
 
 
 def test_a_backend_that_is_down_costs_a_warning(

@@ -31,19 +31,10 @@ from tests.hdfs_servers import (
     one_block,
     silent_server,
 )
-from tests.process import await_that, our_threads
 from tests.store_clients import clients_of
 from tests.threads import run_together
 
 CALL_S = 0.5
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ended() -> Iterator[None]:
-    """Waits at the end for the threads of calls that were given up, whose servers are gone."""
-    before = our_threads()
-    yield
-    await_that(lambda: our_threads() <= before)
 
 
 class Waits(list[str]):

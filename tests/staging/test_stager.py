@@ -531,4 +531,4 @@ def test_a_process_that_waits_takes_over_when_the_downloading_one_is_killed(
 @pytest.mark.parametrize("part", ["featstore.staging", "featstore.dispatch"])
 def test_importing_staging_loads_neither_torch_nor_pyarrow(part: str) -> None:
     code = f"import {part}, sys; assert not {{'torch', 'pyarrow', 'numpy'}} & set(sys.modules)"
-    run_python(code, timeout=60)
+    run_python(code)

@@ -1,10 +1,10 @@
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from featstore.table.running import Mark, marked, running
+from tests.process import our_threads
 
 TAG = "0a0a0a0a-1b1b1b1b"
 
@@ -15,7 +15,7 @@ def test_a_run_has_a_mark_until_it_ends(tmp_path: Path) -> None:
         now_s = there.stat().st_mtime
         assert running(str(tmp_path), now_s=now_s, grace_s=3600) == {TAG}
     assert running(str(tmp_path), now_s=now_s, grace_s=3600) == set()
-    assert not [thread for thread in threading.enumerate() if thread.name == "featstore-mark"]
+    assert not our_threads("-mark")
 
 
 def test_a_kept_mark_expires(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_views_of_integers_are_not_tracked() -> None:
 
 
 def test_with_a_collector_that_was_not_tried_views_stay_tracked() -> None:
-    assert run_python(LATER, timeout=120).stdout.strip() == "[True, True]"
+    assert run_python(LATER).stdout.strip() == "[True, True]"
 
 
 @needs_a_known_collector

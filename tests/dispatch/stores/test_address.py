@@ -21,7 +21,7 @@ def test_a_torch_store_without_torch_names_the_extra() -> None:
         "import sys; sys.modules['torch'] = None; from featstore.dispatch.stores.address import "
         "bind; bind('torch://h:1').open()"
     )
-    done = run_python(code, status=1, timeout=60)
+    done = run_python(code, status=1)
     last = done.stderr.splitlines()[-1]
     assert (
         "MissingDependencyError: a dispatch store torch:// needs torch: install it with  pip install "

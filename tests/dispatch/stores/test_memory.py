@@ -53,7 +53,7 @@ def test_values_live_as_long_as_an_address_or_a_handle() -> None:
 
 
 def test_a_forked_process_gets_an_error_instead_of_a_copy() -> None:
-    done = run_python(FORKED, timeout=60)
+    done = run_python(FORKED)
     lines = done.stdout.splitlines()
     assert len(lines) == 4, done.stderr
     assert all(

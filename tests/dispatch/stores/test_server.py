@@ -137,7 +137,7 @@ def test_a_port_in_use_is_reported_in_one_line(
 
 
 def test_a_server_without_descriptors_is_an_error_and_no_hang() -> None:
-    lines = run_python(WITHOUT_DESCRIPTORS, timeout=120).stdout.splitlines()
+    lines = run_python(WITHOUT_DESCRIPTORS).stdout.splitlines()
     assert lines[0].startswith("tcp://127.0.0.1:")
     assert "dispatch store tcp://127.0.0.1:0 cannot be served: [Errno 24]" in lines[-1]
 

@@ -109,7 +109,7 @@ print(SqliteStore(Path(sys.argv[1])).add("n", 1))
 
 def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    assert run_python(FORKED, path, timeout=120).stdout.strip() == "[0, 0, 0]"
+    assert run_python(FORKED, path).stdout.strip() == "[0, 0, 0]"
     assert SqliteStore(path).get_or_none("n") == "801"
 
 
@@ -118,7 +118,7 @@ def test_a_handle_carried_through_a_fork_loses_nothing(tmp_path: Path) -> None:
 def test_a_fork_inherits_no_connection_while_other_threads_make_and_lose_handles(
     tmp_path: Path, handles_are: str
 ) -> None:
-    done = run_python(FORKING, tmp_path / "x.db", handles_are, timeout=120)
+    done = run_python(FORKING, tmp_path / "x.db", handles_are)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 

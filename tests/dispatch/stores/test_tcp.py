@@ -241,7 +241,7 @@ def test_what_is_no_dispatch_server_is_told_so() -> None:
 
 def test_forked_children_use_connections_of_their_own() -> None:
     with ServerProcess() as server:
-        assert run_python(FORKED, server.url, timeout=120).stdout.strip() == "[0, 0, 0] 501"
+        assert run_python(FORKED, server.url).stdout.strip() == "[0, 0, 0] 501"
 
 
 def test_a_handle_that_is_closed_while_it_waits_ends_the_wait(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ print(sys.argv[1].split(":")[0], store.add("n", 2), store.get_many(["n", "x" * 1
 store.close()
 """
     with Program(CLI, *arguments, variables=variables) as program:
-        found = run_python(script, program.line(), variables=variables, timeout=120).stdout
+        found = run_python(script, program.line(), variables=variables).stdout
     assert found.split("\n")[0] == "tls 2 ['2', None]"
 
 
@@ -146,7 +146,7 @@ def test_requests_whose_replies_are_lost_are_done_once(
 
 
 def test_forked_children_use_connections_of_their_own(server: DispatchServer) -> None:
-    assert run_python(FORKED, server.url, timeout=120).stdout.strip() == "[0, 0, 0] 501"
+    assert run_python(FORKED, server.url).stdout.strip() == "[0, 0, 0] 501"
 
 
 def test_a_child_of_the_server_serves_nothing(server: DispatchServer) -> None:

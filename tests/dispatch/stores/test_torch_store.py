@@ -83,4 +83,4 @@ def test_a_pooled_connection_is_not_trusted_once_its_server_is_gone(server: Serv
 
 @pytest.mark.parametrize("kept", tiered(["kept", "not kept"], "not kept".__eq__))
 def test_forked_children_use_connections_of_their_own(server: ServerProcess, kept: Any) -> None:
-    assert run_python(FORKED, server.url, kept, timeout=120).stdout.strip() == "[0, 0, 0] 801"
+    assert run_python(FORKED, server.url, kept).stdout.strip() == "[0, 0, 0] 801"
